@@ -1,0 +1,1 @@
+"""Photographs and sentences into one joint space: computation, and the storage beneath it."""

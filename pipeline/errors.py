@@ -1,0 +1,27 @@
+"""What can go wrong, in one sentence each; the command line turns these into exit codes."""
+
+
+class JointspaceError(Exception):
+    """A failure whose message names the file (and row) and the remedy. Exit code 1."""
+
+    exit_code = 1
+
+
+class UsageError(JointspaceError):
+    """The command or its configuration asks for something that does not exist. Exit code 2."""
+
+    exit_code = 2
+
+
+class InputError(JointspaceError):
+    """Data from outside (photographs, sentences, weights, features) that cannot be used."""
+
+
+class IntegrityError(JointspaceError):
+    """An artefact of ours that is missing, incomplete, changed, or of another run than its neighbours."""
+
+
+class RejectLimitError(JointspaceError):
+    """Done, but more input was rejected than the configuration allows. Exit code 3."""
+
+    exit_code = 3

@@ -1,0 +1,34 @@
+"""Threads and BLAS kernels, decided once, before the first numeric import.
+
+OpenBLAS takes Haswell kernels on AVX-512 machines that it does not know; naming a core type that uses
+AVX-512 made single-precision products 1.9 times faster where this was measured. Both settings are
+environment variables which the libraries read while they load, so this module imports none of them.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def configure(threads: int | None = None) -> None:
+    """Set the number of threads (None: leave the libraries' own choice) and the OpenBLAS core type.
+
+    A value the user has already put into the environment wins. Raises RuntimeError when numpy is loaded
+    already, since the settings would then be ignored in silence.
+    """
+    if "numpy" in sys.modules:
+        raise RuntimeError("runtime.configure must be called before numpy is imported")
+    if threads:
+        for variable in THREAD_VARIABLES:
+            os.environ.setdefault(variable, str(threads))
+    if _has_avx512():
+        os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
+
+
+def _has_avx512() -> bool:
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False

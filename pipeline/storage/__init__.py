@@ -1,0 +1,1 @@
+"""Files: atomic, checksummed, sharded. Knows neither torch nor faiss."""

@@ -1,0 +1,191 @@
+"""Publishing files so that a reader sees the whole artefact or none.
+
+The order is: temporary name in the same folder, write, fsync, re-read and check, `os.replace`, fsync the
+folder; then the same for the sidecar `<name>.json`, which is the commit. An artefact without its sidecar
+does not exist. Everything is written by plain Python file objects: the writers of numpy, faiss and HDF5
+can report success on a full disk.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError, JointspaceError
+
+HASH_BLOCK = 1 << 22
+TEMPORARY = re.compile(r"^\.(?P<name>.+)\.tmp\.(?P<pid>\d+)$")
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """The commit beside an artefact: `kind`, `rows`, `bytes`, `sha256`, `fingerprint`, and `details`."""
+
+    kind: str
+    rows: int
+    bytes: int
+    sha256: str
+    fingerprint: str
+    details: Mapping[str, Any]
+
+
+def sidecar_path(path: Path) -> Path:
+    """`shard-00000.h5.json` beside `shard-00000.h5`, but `model.json` beside `model.safetensors`."""
+    path = Path(path)
+    return path.with_suffix(".json") if path.suffix == ".safetensors" else path.with_name(path.name + ".json")
+
+
+def publish(
+    path: Path,
+    data: bytes | memoryview,
+    *,
+    kind: str,
+    rows: int,
+    fingerprint: str,
+    details: Mapping[str, Any] | None = None,
+) -> Sidecar:
+    """Write an artefact and its sidecar. An older artefact of that name stays whole until it is replaced."""
+    path = Path(path)
+    data = memoryview(data).cast("B")
+    sidecar = Sidecar(kind, rows, len(data), hashlib.sha256(data).hexdigest(), fingerprint, dict(details or {}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = write_temporary(path, data, sidecar.sha256)
+    # The old commit goes first: between the two renames the new bytes must not pass for the old artefact.
+    sidecar_path(path).unlink(missing_ok=True)
+    _rename(temporary, path)
+    publish_json(sidecar_path(path), vars(sidecar))
+    return sidecar
+
+
+def publish_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically (a sidecar, or a small result that is its own commit)."""
+    publish_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def publish_text(path: Path, text: str) -> None:
+    """Write a text file atomically, as UTF-8."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode()
+    _rename(write_temporary(path, memoryview(data), hashlib.sha256(data).hexdigest()), path)
+
+
+def write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
+    """Write `data` under a temporary name beside `path`, fsynced and read back. Returns that name."""
+    temporary = path.with_name(f".{path.name}.tmp.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if file_sha256(temporary) != sha256:
+            raise OSError("what was read back differs from what was written")
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        free = shutil.disk_usage(path.parent).free
+        raise JointspaceError(
+            f"cannot write {path} ({len(data):,} bytes, {free:,} free on its disk): {error.strerror or error};"
+            " make room or choose another results_root"
+        ) from error
+    return temporary
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(HASH_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file of ours; IntegrityError names a file that is missing or damaged."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} does not exist; run the stage that makes it") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path} is not valid JSON ({error}); delete it and run its stage again") from error
+
+
+def read_sidecar(path: Path, kind: str) -> Sidecar:
+    """The sidecar of an artefact of `kind`, its bytes not yet checked."""
+    value = read_json(sidecar_path(path))
+    try:
+        sidecar = Sidecar(**value)
+    except TypeError as error:
+        name = sidecar_path(path)
+        raise IntegrityError(f"{name} is not a sidecar; delete it and run its stage again") from error
+    if sidecar.kind != kind:
+        raise IntegrityError(f"{path} holds {sidecar.kind}, not {kind}: give the right file")
+    return sidecar
+
+
+_checked: dict[tuple[str, int, int], str] = {}
+
+
+def verify(path: Path, kind: str) -> Sidecar:
+    """Check size and sha256 of an artefact against its sidecar, once per process, before anything parses it."""
+    path = Path(path)
+    sidecar = read_sidecar(path, kind)
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} does not exist although its sidecar does; run its stage again") from None
+    key = (str(path.absolute()), stat.st_mtime_ns, stat.st_size)
+    if key not in _checked:
+        _checked[key] = file_sha256(path) if stat.st_size == sidecar.bytes else "wrong size"
+    if _checked[key] != sidecar.sha256:
+        raise IntegrityError(f"{path} is damaged: it does not match its sidecar; delete it and run its stage again")
+    return sidecar
+
+
+def read_verified(path: Path, kind: str) -> tuple[bytes, Sidecar]:
+    """The bytes of a (small) artefact after `verify`."""
+    sidecar = verify(path, kind)
+    return Path(path).read_bytes(), sidecar
+
+
+def is_published(path: Path, kind: str, fingerprint: str) -> bool:
+    """Whether the artefact is there, whole, and made from exactly what `fingerprint` says."""
+    if not sidecar_path(path).exists():
+        return False
+    try:
+        return verify(path, kind).fingerprint == fingerprint
+    except IntegrityError:
+        return False
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove temporary files whose process is gone; returns them."""
+    removed = []
+    for path in Path(folder).glob(".*.tmp.*"):
+        match = TEMPORARY.match(path.name)
+        if match and not _alive(int(match["pid"])):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return removed
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,175 @@
+"""The manifest: which images, sentences and documents a run is made of. Its row order holds everywhere.
+
+`image_id` is dense from 0 and is the row in `images.parquet`; `sentence_id` likewise, and the sentences of an
+image stand together, in its order. Shard k holds the images [k * shard_size, (k + 1) * shard_size) and their
+sentences. `shards/00000.json` carries each shard's own fingerprints, so that images added at the end
+leave the files of the earlier shards, and all that was made from them, as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import publish_json, publish_text, read_json
+from pipeline.storage.fingerprint import canonical_json, fingerprint
+from pipeline.storage.tables import read_table, write_table
+
+VERSION = 1
+SPLITS = ("train", "dev", "test", "weak")
+IMAGES = pa.schema(
+    [
+        ("image_id", pa.int64()),
+        ("path", pa.string()),  # relative to the data root, with forward slashes
+        ("member", pa.string()),  # the name inside a tar shard, else null
+        ("split", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("sha256", pa.string()),
+    ]
+)
+SENTENCES = pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())])
+DOCUMENTS = pa.schema(
+    [("image_id", pa.int64()), ("title", pa.string()), ("tags", pa.string()), ("description", pa.string())]
+)
+BOXES = pa.schema(
+    [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
+)
+TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
+
+
+def write_manifest(
+    folder: Path,
+    root: Path,
+    tables: Mapping[str, pa.Table],
+    rejects: Sequence[Mapping[str, Any]],
+    counts: Mapping[str, Mapping[str, int]],
+    shard_size: int,
+) -> None:
+    """Publish a manifest; `manifest.json` comes last and is its commit.
+
+    `tables` holds `images`, `sentences`, `documents` and `boxes` in the schemas above; `rejects` one mapping
+    {file, row, what, reason} for each thing left out; `counts` says for each what {given, kept, rejected, duplicate}.
+    """
+    for what, count in counts.items():
+        if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
+            raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
+    folder = Path(folder)
+    tables = {name: tables[name].cast(schema) for name, schema in TABLES.items()}
+    digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
+    for name, table in tables.items():
+        write_table(folder / f"{name}.parquet", f"manifest-{name}", table, fingerprint=digest)
+    publish_text(folder / "rejects.jsonl", "".join(canonical_json(dict(row)).decode() + "\n" for row in rejects))
+    shards = _shard_fingerprints(tables, shard_size)
+    for number, value in enumerate(shards):
+        path = folder / "shards" / f"{number:05d}.json"
+        if not path.exists() or read_json(path) != value:
+            publish_json(path, value)
+    value = {
+        "fingerprint": digest,
+        "version": VERSION,
+        "root": str(root),
+        "shard_size": shard_size,
+        "shards": len(shards),
+        "counts": {what: dict(count) for what, count in counts.items()},
+        "splits": _split_counts(tables["images"]),
+    }
+    publish_json(folder / "manifest.json", value)
+
+
+def _table_digest(table: pa.Table) -> str:
+    return fingerprint("table", VERSION, {name: table[name].to_pylist() for name in table.column_names})
+
+
+def _shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
+    images, sentences = tables["images"], tables["sentences"]
+    owners = sentences["image_id"].to_numpy()
+    shards = []
+    for start in range(0, images.num_rows, shard_size):
+        stop = min(start + shard_size, images.num_rows)
+        first, last = np.searchsorted(owners, [start, stop])
+        rows = images.slice(start, stop - start)
+        shards.append(
+            {
+                "images": _table_digest(rows.select(["image_id", "sha256"])),
+                "splits": _table_digest(rows.select(["image_id", "split"])),
+                "sentences": _table_digest(sentences.slice(first, last - first)),
+            }
+        )
+    return shards
+
+
+def _split_counts(images: pa.Table) -> dict[str, int]:
+    names, counts = np.unique(np.asarray(images["split"].to_pylist(), dtype=object), return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class ShardRows:
+    """Where shard `number` lies: image ids [first_image, last_image), sentence ids [first_sentence, last_sentence)."""
+
+    number: int
+    first_image: int
+    last_image: int
+    first_sentence: int
+    last_sentence: int
+    fingerprints: Mapping[str, str]
+
+
+class Manifest:
+    """A published manifest, its tables read when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.summary = read_json(self.folder / "manifest.json")
+        self.fingerprint: str = self.summary["fingerprint"]
+        self.root = Path(self.summary["root"])
+        self.shard_size: int = self.summary["shard_size"]
+        self.n_shards: int = self.summary["shards"]
+
+    def _table(self, name: str) -> pa.Table:
+        table, sidecar = read_table(self.folder / f"{name}.parquet", f"manifest-{name}")
+        if sidecar.fingerprint != self.fingerprint:
+            raise IntegrityError(f"{self.folder / name}.parquet belongs to another manifest; run ingest again")
+        return table
+
+    @cached_property
+    def images(self) -> pa.Table:
+        return self._table("images")
+
+    @cached_property
+    def sentences(self) -> pa.Table:
+        return self._table("sentences")
+
+    @cached_property
+    def documents(self) -> pa.Table:
+        return self._table("documents")
+
+    @cached_property
+    def boxes(self) -> pa.Table:
+        return self._table("boxes")
+
+    @cached_property
+    def splits(self) -> np.ndarray:
+        """(n_images,) the split of every image."""
+        return np.asarray(self.images["split"].to_pylist(), dtype=object)
+
+    @cached_property
+    def sentence_images(self) -> np.ndarray:
+        """(n_sentences,) int64, the image_id of every sentence, ascending."""
+        return self.sentences["image_id"].to_numpy()
+
+    def shard(self, number: int) -> ShardRows:
+        """The rows of shard `number`; IntegrityError where there is no such shard."""
+        if not 0 <= number < self.n_shards:
+            raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
+        first = number * self.shard_size
+        last = min(first + self.shard_size, self.images.num_rows)
+        start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
+        value = read_json(self.folder / "shards" / f"{number:05d}.json")
+        return ShardRows(number, first, last, start, stop, value)

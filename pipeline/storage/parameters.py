@@ -1,0 +1,52 @@
+"""Learned parameters: `<name>.safetensors` for the tensors, `<name>.json` for all else. No pickle anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import publish, read_verified
+
+MODEL = "model"
+ENCODER = "encoder"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """`tensors` by name; `settings` to rebuild the object around them; `details`: inputs, training log, and so on."""
+
+    tensors: Mapping[str, np.ndarray]
+    settings: Mapping[str, Any]
+    fingerprint: str
+    details: Mapping[str, Any]
+
+
+def write_parameters(
+    path: Path,
+    kind: str,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    settings: Mapping[str, Any],
+    fingerprint: str,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Publish `tensors` as the safetensors file `path`; its sidecar `<stem>.json` carries the rest."""
+    data = safetensors.numpy.save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+    details = {"settings": dict(settings), **(details or {})}
+    publish(path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
+
+
+def read_parameters(path: Path, kind: str) -> Parameters:
+    """What `write_parameters` published. Raises IntegrityError for a file that is damaged or of another kind."""
+    data, sidecar = read_verified(path, kind)
+    try:
+        tensors = safetensors.numpy.load(data)
+    except (safetensors.SafetensorError, KeyError) as error:
+        raise IntegrityError(f"{path} is not a safetensors file ({error}); run its stage again") from error
+    details = dict(sidecar.details)
+    return Parameters(tensors, details.pop("settings"), sidecar.fingerprint, details)

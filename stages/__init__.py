@@ -1,0 +1,1 @@
+"""One click command for each stage: reader, one pure call, writer."""

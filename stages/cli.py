@@ -1,0 +1,80 @@
+"""The command `jointspace`: a lazy group, so that no command pays for the imports of another."""
+
+import importlib
+import logging
+import sys
+
+import click
+
+from pipeline import runtime
+from pipeline.errors import JointspaceError
+
+COMMANDS = {
+    "make-demo": "stages.make_demo",
+    "ingest": "stages.ingest",
+    "prepare-encoder": "stages.prepare_encoder",
+    "extract": "stages.extract",
+    "import-features": "stages.import_features",
+    "build-vocabulary": "stages.build_vocabulary",
+    "encode-sentences": "stages.encode_sentences",
+    "accumulate": "stages.accumulate",
+    "fit": "stages.fit",
+    "embed": "stages.embed",
+    "build-index": "stages.build_index",
+    "search": "stages.search",
+    "evaluate": "stages.evaluate",
+    "summarise": "stages.summarise",
+    "report": "stages.report",
+}
+
+
+class LazyGroup(click.Group):
+    """Commands in the order of the pipeline; each module is imported when its command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(COMMANDS[name]).command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of all libraries together. [default: all cores]")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
+@click.version_option(package_name="jointspace")
+def cli(threads: int | None, debug: bool, quiet: bool) -> None:
+    """Photographs and sentences into one joint space, and FAISS indices of it.
+
+    Commands stand in the order of the pipeline; `snakemake all --cores 2` runs them all.
+    """
+    runtime.configure(threads)
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+
+
+def main() -> None:
+    """Run a command. Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit."""
+    try:
+        cli(standalone_mode=False)
+    except JointspaceError as error:
+        _fail(str(error), error.exit_code)
+    except click.exceptions.Abort:
+        _fail("interrupted", 130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+
+
+def _fail(message: str, code: int) -> None:
+    if "--debug" in sys.argv:
+        raise
+    click.echo(f"jointspace: {message}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Options that several commands share, and what they mean."""
+
+from pathlib import Path
+
+import click
+
+PATH = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+config = click.option(
+    "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
+)
+manifest = click.option("--manifest", "manifest_folder", type=FOLDER, required=True, help="Folder that `ingest` wrote.")
+shard = click.option("--shard", type=click.IntRange(min=0), required=True, help="Number of the shard.")
+
+
+def output(kind: str, what: str):
+    """The option `--output`, a FILE or FOLDER; `what` says what it becomes."""
+    return click.option("--output", type={"file": FILE, "folder": FOLDER}[kind], required=True, help=what)
