@@ -153,7 +153,9 @@ class Config(Section):
         for encoder in self.encoders:
             if encoder.name == name:
                 return encoder
-        raise UsageError(f"no encoder {name} in the configuration; there are {', '.join(e.name for e in self.encoders)}")
+        raise UsageError(
+            f"no encoder {name} in the configuration; there are {', '.join(e.name for e in self.encoders)}"
+        )
 
 
 def default_path() -> Path:
@@ -225,5 +227,7 @@ def _legal_keys(location: Sequence[str | int]) -> list[str]:
         if isinstance(part, int) or not hasattr(section, "model_fields"):
             continue
         annotation = section.model_fields[part].annotation
-        section = next((a for a in (annotation, *getattr(annotation, "__args__", ())) if hasattr(a, "model_fields")), section)
+        section = next(
+            (a for a in (annotation, *getattr(annotation, "__args__", ())) if hasattr(a, "model_fields")), section
+        )
     return list(section.model_fields)

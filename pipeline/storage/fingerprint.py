@@ -35,7 +35,6 @@ def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
     for name in names[1:]:
         if fingerprints[name] != fingerprints[names[0]]:
             raise IntegrityError(
-                f"{what} of {names[0]} and of {name} differ: they come from different runs;"
-                " rebuild the older one"
+                f"{what} of {names[0]} and of {name} differ: they come from different runs; rebuild the older one"
             )
     return fingerprints[names[0]]

@@ -53,7 +53,9 @@ def require_finite(path: Path, name: str, array: np.ndarray) -> None:
             return
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
     if len(bad):
-        raise IntegrityError(f"{path}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source")
+        raise IntegrityError(
+            f"{path}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source"
+        )
 
 
 class Shard:
@@ -72,7 +74,9 @@ class Shard:
         try:
             return self._arrays[name]
         except KeyError:
-            raise IntegrityError(f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})") from None
+            raise IntegrityError(
+                f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})"
+            ) from None
 
     @property
     def rows(self) -> int:
