@@ -92,6 +92,7 @@ class Fit(Section):
     image_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     text_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     eigenvalue_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    dev_images: Positive
 
 
 class Variant(Section):

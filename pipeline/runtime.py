@@ -12,7 +12,7 @@ from pathlib import Path
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def configure(threads: int | None = None) -> None:
+def configure(count: int | None = None) -> None:
     """Set the number of threads (None: leave the libraries' own choice) and the OpenBLAS core type.
 
     A value the user has already put into the environment wins. Raises RuntimeError when numpy is loaded
@@ -20,11 +20,16 @@ def configure(threads: int | None = None) -> None:
     """
     if "numpy" in sys.modules:
         raise RuntimeError("runtime.configure must be called before numpy is imported")
-    if threads:
+    if count:
         for variable in THREAD_VARIABLES:
-            os.environ.setdefault(variable, str(threads))
+            os.environ.setdefault(variable, str(count))
     if _has_avx512():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
+
+
+def threads() -> int:
+    """The number of threads that `configure` or the user has set; all cores otherwise."""
+    return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def _has_avx512() -> bool:

@@ -14,6 +14,11 @@ config = click.option(
 manifest = click.option("--manifest", "manifest_folder", type=FOLDER, required=True, help="Folder that `ingest` wrote.")
 shard = click.option("--shard", type=click.IntRange(min=0), required=True, help="Number of the shard.")
 
+features = click.option(
+    "--features", "features_root", type=FOLDER, required=True, help="Folder with one folder of shards for each encoder."
+)
+tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
+
 
 def output(kind: str, what: str):
     """The option `--output`, a FILE or FOLDER; `what` says what it becomes."""

@@ -1,0 +1,274 @@
+# From photographs and sentences to a searchable index: one rule a stage, one command a rule.
+#
+#   snakemake all --cores 2                                             the demo, into results/demo
+#   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
+#
+# Only this file knows where artefacts lie. A rule's `slice` is its part of the configuration: a changed key
+# reruns the rules whose slice holds it, and what depends on them. Jobs are shards, never images.
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import yaml
+from snakemake.exceptions import WorkflowError
+
+from pipeline.config import default_path, validate
+from pipeline.errors import UsageError
+
+
+configfile: str(default_path())
+
+
+try:
+    CONFIG = validate(config)
+except UsageError as error:
+    raise WorkflowError(str(error))
+
+RUN = f"{CONFIG.results_root}/{CONFIG.name}"
+RESOLVED = f"{RUN}/config.yaml"
+JOINTSPACE = f"{Path(sys.executable).with_name('jointspace')} --threads {{threads}}"
+ROWS = list(CONFIG.models)
+ENCODERS = [encoder.name for encoder in CONFIG.encoders]
+DEMO = f"{CONFIG.data_root}/demo.json"
+
+
+wildcard_constraints:
+    shard=r"\d{5}",
+    encoder="|".join(ENCODERS),
+    row="|".join(ROWS),
+    split="train|dev|test",
+    protocol="all-sentences|first-sentence",
+
+
+def slice_of(*sections, **values):
+    """The part of the configuration that a rule depends on, as a string that Snakemake compares."""
+    parts = {name: getattr(CONFIG, name) for name in sections}
+    parts = {name: part.model_dump() if hasattr(part, "model_dump") else part for name, part in parts.items()}
+    return json.dumps({**parts, **values}, sort_keys=True, default=str)
+
+
+def collection_files(wildcards):
+    """What `ingest` reads: the demo's commit, or the lists that lie in the data root (its images are checked by hash)."""
+    if CONFIG.demo.generate:
+        return [DEMO]
+    if not os.path.isdir(CONFIG.data_root):
+        raise WorkflowError(f"data_root {CONFIG.data_root} is not a folder; set it to your collection's")
+    lists = (".tsv", ".txt", ".json", ".jsonl", ".csv", ".parquet", ".token")
+    by_list = CONFIG.collection.format not in ("text-files", "webdataset")
+    files = [e.path for e in os.scandir(CONFIG.data_root) if by_list and e.is_file() and e.name.endswith(lists)]
+    return sorted(files) or [CONFIG.data_root]
+
+
+def shards():
+    """The numbers of the manifest's shards, known once `ingest` is done."""
+    summary = json.loads(Path(checkpoints.ingest.get().output.summary).read_text())
+    return [f"{number:05d}" for number in range(summary["shards"])]
+
+
+def every_shard(pattern):
+    """An input function: `pattern` for every shard, other wildcards as the rule has them."""
+    return lambda wildcards: expand(pattern, shard=shards(), **dict(wildcards.items()))
+
+
+def features_of(wildcards):
+    """The feature shards of the encoders that the row `wildcards.row` uses; all shards, or one."""
+    numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
+    names = CONFIG.row(wildcards.row).encoders
+    return expand(f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5", encoder=names, shard=numbers)
+
+
+def encoders_of(wildcards):
+    return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=CONFIG.row(wildcards.row).encoders)
+
+
+onstart:
+    os.makedirs(RUN, exist_ok=True)
+    Path(RESOLVED).write_text(yaml.safe_dump(dict(config), sort_keys=False))
+
+
+localrules:
+    all,
+
+
+rule all:
+    input:
+        f"{RUN}/evaluation/summary.json",
+        f"{RUN}/report/index.html",
+        expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+
+
+rule make_demo:
+    output:
+        DEMO,
+    params:
+        slice=slice_of("demo"),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} make-demo --config {RESOLVED} --output {CONFIG.data_root}"
+
+
+checkpoint ingest:
+    input:
+        collection_files,
+    output:
+        summary=f"{RUN}/manifest/manifest.json",
+        rejects=f"{RUN}/manifest/rejects.jsonl",
+        tables=expand(f"{RUN}/manifest/{{table}}.parquet", table=["images", "sentences", "documents", "boxes"]),
+    params:
+        slice=slice_of("data_root", "collection", "shard_size"),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} ingest --root {CONFIG.data_root} --config {RESOLVED} --output {RUN}/manifest"
+
+
+rule prepare_encoder:
+    output:
+        f"{RUN}/encoders/{{encoder}}/model.json",
+        f"{RUN}/encoders/{{encoder}}/model.safetensors",
+    params:
+        slice=lambda wildcards: slice_of("weights_root", "seed", encoder=CONFIG.encoder(wildcards.encoder).model_dump()),
+    shell:
+        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} --config {RESOLVED}"
+        f" --output {RUN}/encoders/{{wildcards.encoder}}"
+
+
+rule extract:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/encoders/{{encoder}}/model.json",
+    output:
+        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5",
+        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5.json",
+    params:
+        slice=slice_of(storage=CONFIG.extract.storage, precision=CONFIG.extract.precision),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} extract --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
+        f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
+
+
+rule build_vocabulary:
+    input:
+        f"{RUN}/manifest/manifest.json",
+    output:
+        f"{RUN}/text/vocabulary.json",
+    params:
+        slice=slice_of("text"),
+    shell:
+        f"{JOINTSPACE} build-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
+
+
+rule encode_sentences:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        vocabulary=f"{RUN}/text/vocabulary.json",
+    output:
+        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
+        f"{RUN}/text/tfidf/shard-{{shard}}.h5.json",
+    shell:
+        f"{JOINTSPACE} encode-sentences --manifest {RUN}/manifest --shard {{wildcards.shard}}"
+        f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
+
+
+rule accumulate:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
+        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=ENCODERS),
+    output:
+        f"{RUN}/moments/target/shard-{{shard}}.h5",
+        f"{RUN}/moments/target/shard-{{shard}}.h5.json",
+    params:
+        slice=slice_of("image_view"),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
+        f" --tfidf {RUN}/text/tfidf --config {RESOLVED} --output {{output[0]}}"
+
+
+rule fit:
+    input:
+        every_shard(f"{RUN}/moments/target/shard-{{shard}}.h5"),
+        every_shard(f"{RUN}/text/tfidf/shard-{{shard}}.h5"),
+        features_of,
+    output:
+        f"{RUN}/models/{{row}}/model.json",
+        f"{RUN}/models/{{row}}/model.safetensors",
+    params:
+        slice=lambda wildcards: slice_of("fit", row=CONFIG.row(wildcards.row).model_dump()),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} fit {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
+        f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target --config {RESOLVED}"
+        f" --output {RUN}/models/{{wildcards.row}}"
+
+
+rule embed:
+    input:
+        features_of,
+        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
+        f"{RUN}/models/{{row}}/model.json",
+    output:
+        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5",
+        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5.json",
+    shell:
+        f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
+        f" --tfidf {RUN}/text/tfidf --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+
+
+rule evaluate:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+    output:
+        f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
+    params:
+        slice=slice_of("seed", bootstrap=CONFIG.evaluate.bootstrap),
+    shell:
+        f"{JOINTSPACE} evaluate --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
+        f" --split {{wildcards.split}} --protocol {{wildcards.protocol}} --config {RESOLVED} --output {{output}}"
+
+
+rule summarise:
+    input:
+        expand(
+            f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
+            row=ROWS,
+            split=CONFIG.evaluate.splits,
+            protocol=CONFIG.evaluate.protocols,
+        ),
+    output:
+        f"{RUN}/evaluation/summary.json",
+        f"{RUN}/evaluation/summary.md",
+    shell:
+        f"{JOINTSPACE} summarise {{input}} --output {{output[0]}}"
+
+
+rule build_index:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        encoders_of,
+        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        f"{RUN}/models/{{row}}/model.json",
+        vocabulary=f"{RUN}/text/vocabulary.json",
+    output:
+        f"{RUN}/index/{{row}}/card.json",
+    params:
+        slice=slice_of("index"),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
+        f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
+        f" --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
+
+
+rule report:
+    input:
+        f"{RUN}/evaluation/summary.json",
+        expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+    output:
+        f"{RUN}/report/index.html",
+    shell:
+        f"{JOINTSPACE} report --manifest {RUN}/manifest --run {RUN} --output {{output}}"

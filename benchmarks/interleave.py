@@ -1,0 +1,48 @@
+"""Comparing two callables fairly on a noisy machine: interleaved pairs in one process, the median of their ratios."""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def compare(
+    name: str, ours: Callable[[], Any], reference: Callable[[], Any], pairs: int = 7, threads: int | None = None
+) -> dict[str, Any]:
+    """Time `ours` and `reference` in turn, `pairs` times after one warm-up each.
+
+    `ours` and `reference` are median seconds, `ratio` the median of reference / ours pair by pair (above 1 means
+    ours is faster), `cpu_over_wall` processor seconds over wall seconds of all runs. With `threads` given, the
+    result is marked `void` when cpu_over_wall stays below 0.9 x threads: others were using the machine.
+    """
+    ours()
+    reference()
+    timed: list[tuple[float, float]] = []
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(pairs):
+        timed.append((_seconds(ours), _seconds(reference)))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    result: dict[str, Any] = {
+        "name": name,
+        "ours": statistics.median(a for a, _ in timed),
+        "reference": statistics.median(b for _, b in timed),
+        "ratio": statistics.median(b / a for a, b in timed),
+        "pairs": pairs,
+        "cpu_over_wall": cpu / wall,
+    }
+    if threads:
+        result["void"] = result["cpu_over_wall"] < 0.9 * min(threads, os.cpu_count() or 1)
+    return result
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print one comparison as one JSON line."""
+    print(json.dumps({key: round(value, 5) if isinstance(value, float) else value for key, value in result.items()}))
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start

@@ -1,0 +1,64 @@
+"""Moments of 4,096 dense and 3,000 sparse dimensions: against np.cov, and against the bare rank-k update.
+
+    python benchmarks/moments.py [--rows 16384]
+
+The second ratio is the share of the floor: what remains of the speed of a loop that does nothing but the
+symmetric rank-k update of the dense view, over the same blocks in memory.
+"""
+
+import argparse
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+from scipy import sparse  # noqa: E402
+from scipy.linalg.blas import ssyrk  # noqa: E402
+
+from pipeline.linear.moments import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+
+DIM_X, DIM_Y, WORDS = 4096, 3000, 12
+
+
+def make_pairs(rows: int) -> tuple[np.ndarray, sparse.csr_array]:
+    """Features as after a ReLU, a quarter of them not zero, and sentences of 12 words by Zipf's law."""
+    rng = np.random.default_rng(0)
+    x = np.maximum(rng.standard_normal((rows, DIM_X), dtype=np.float32) - 0.7, 0)
+    frequency = 1 / np.arange(1, DIM_Y + 1)
+    words = rng.choice(DIM_Y, size=rows * WORDS, p=frequency / frequency.sum())
+    owners = np.repeat(np.arange(rows), WORDS)
+    y = sparse.csr_array((rng.random(rows * WORDS, dtype=np.float32), (owners, words)), shape=(rows, DIM_Y))
+    return x, y
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4 * BLOCK_ROWS)
+    rows = parser.parse_args().rows
+    x, y = make_pairs(rows)
+    owners = np.arange(BLOCK_ROWS)
+    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, rows, BLOCK_ROWS)]
+
+    def ours() -> None:
+        accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
+        for block in blocks:
+            accumulator.add(x[block], y[block], owners[: len(x[block])])
+        accumulator.result()
+
+    def covariance() -> None:
+        np.cov(np.hstack([x, y.toarray()]).astype(np.float64), rowvar=False)
+
+    def rank_k() -> None:
+        total = np.zeros((DIM_X, DIM_X), np.float32, order="F")
+        for block in blocks:
+            total = ssyrk(1.0, x[block].T, beta=1.0, c=total, overwrite_c=1)
+
+    report({**compare("moments over np.cov", ours, covariance, 5, runtime.threads()), "rows": rows})
+    report({**compare("moments over bare rank-k", ours, rank_k, 7, runtime.threads()), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

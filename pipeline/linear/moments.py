@@ -1,0 +1,214 @@
+"""Moments: the sums of which the whole linear family is a function (n, means, X'X, X'Y, Y'Y).
+
+A pair is an image x (D values) and one of its sentences y (d values). X has one row an image although each
+image has several sentences: the row is weighted by its sentence count in X'X, and the sum of its sentence
+vectors stands in X'Y. The blocks are kept centred (about the mean, not about zero), so that single precision
+suffices whatever the mean is; adding and subtracting moments corrects for the difference of their means.
+"""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg.blas import ssyrk
+
+BLOCK_ROWS = 4096
+"""Images in one block: enough for BLAS, few enough for single precision."""
+CROSS_COLUMNS = 1024
+"""Columns of X in one task of the sparse product Y'X: its block then stays in cache."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over n weighted pairs: n, mean_x (D,), mean_y (d,) and the centred blocks xx (D, D), xy (D, d), yy (d, d).
+
+    Values that can be added, subtracted (leave a shard out), scaled (joint training with rows scaled by beta is
+    `target + auxiliary.scaled(beta**2)`) and restricted to columns.
+    """
+
+    n: float
+    mean_x: np.ndarray
+    mean_y: np.ndarray
+    xx: np.ndarray
+    xy: np.ndarray
+    yy: np.ndarray
+
+    @classmethod
+    def zero(cls, dim_x: int, dim_y: int) -> "Moments":
+        """The moments of no pair."""
+        blocks = (np.zeros(shape, np.float32) for shape in ((dim_x, dim_x), (dim_x, dim_y), (dim_y, dim_y)))
+        return cls(0.0, np.zeros(dim_x), np.zeros(dim_y), *blocks)
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return self._combine(other, +1)
+
+    def __sub__(self, other: "Moments") -> "Moments":
+        """What is left when `other`'s pairs, which must be among ours, are taken out."""
+        return self._combine(other, -1)
+
+    def scaled(self, weight: float) -> "Moments":
+        """Every pair's weight multiplied by `weight`."""
+        blocks = (block * np.float32(weight) for block in (self.xx, self.xy, self.yy))
+        return Moments(self.n * weight, self.mean_x, self.mean_y, *blocks)
+
+    def select_x(self, columns: np.ndarray | slice) -> "Moments":
+        """The moments of the pairs with only some columns of x: one encoder of several, say."""
+        xx = np.ascontiguousarray(self.xx[columns][:, columns])
+        return Moments(self.n, self.mean_x[columns], self.mean_y, xx, np.ascontiguousarray(self.xy[columns]), self.yy)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """What a file keeps: half of each symmetric block."""
+        return {
+            "n": np.array([self.n]),
+            "mean_x": self.mean_x,
+            "mean_y": self.mean_y,
+            "xx": pack(self.xx),
+            "xy": self.xy,
+            "yy": pack(self.yy),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Moments":
+        """The inverse of `to_arrays`."""
+        mean_x, mean_y = np.array(arrays["mean_x"]), np.array(arrays["mean_y"])
+        xx, yy = unpack(arrays["xx"], len(mean_x)), unpack(arrays["yy"], len(mean_y))
+        return cls(float(arrays["n"][0]), mean_x, mean_y, xx, np.array(arrays["xy"]), yy)
+
+    def _combine(self, other: "Moments", sign: int) -> "Moments":
+        if other.n == 0:
+            return self
+        n = self.n + sign * other.n
+        if n <= 0:
+            return Moments.zero(len(self.mean_x), len(self.mean_y))
+        mean_x = (self.n * self.mean_x + sign * other.n * other.mean_x) / n
+        mean_y = (self.n * self.mean_y + sign * other.n * other.mean_y) / n
+        # Chan, Golub and LeVeque: centred sums about two means differ by a product of the means' distance.
+        root = np.sqrt(self.n * other.n / n)
+        dx = (root * (self.mean_x - other.mean_x)).astype(np.float32)
+        dy = (root * (self.mean_y - other.mean_y)).astype(np.float32)
+        blocks = (
+            _shifted_sum(mine, theirs, sign, left, right)
+            for mine, theirs, left, right in (
+                (self.xx, other.xx, dx, dx),
+                (self.xy, other.xy, dx, dy),
+                (self.yy, other.yy, dy, dy),
+            )
+        )
+        return Moments(n, mean_x, mean_y, *blocks)
+
+
+def _shifted_sum(mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """mine + sign * (theirs + left right')."""
+    total = np.outer(left, right)
+    total += theirs
+    total *= np.float32(sign)
+    total += mine
+    return total
+
+
+def sum_moments(parts: Iterable[Moments]) -> Moments:
+    """The sum of `parts`, at least one, holding two of them at a time."""
+    parts = iter(parts)
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    return total
+
+
+class MomentsAccumulator:
+    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, everything with Y by sparse products.
+
+    Products are taken about a provisional mean, that of the first block, since a float32 sum of squares about
+    zero loses the variance of a feature whose mean is far from zero.
+    """
+
+    def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
+        self._n = 0.0
+        self._shift: np.ndarray | None = None
+        self._sum_x = np.zeros(dim_x)
+        self._sum_y = np.zeros(dim_y)
+        self._xx = np.zeros((dim_x, dim_x), np.float32, order="F")
+        self._yx = np.zeros((dim_y, dim_x), np.float32)
+        self._yy = np.zeros((dim_y, dim_y), np.float32)
+        self._threads = threads
+
+    def add(self, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> None:
+        """Add a block: images x (b, D) float32, sentences y (m, d), and owners (m,), the row of x that each is of.
+
+        Images without a sentence have no pair and add nothing. Blocks of BLOCK_ROWS images serve best.
+        """
+        counts = np.bincount(owners, minlength=len(x))
+        sums = _sum_by_owner(y, owners, len(x))
+        if not counts.all():
+            x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
+        if not len(x):
+            return
+        if self._shift is None:
+            self._shift = np.average(x, axis=0, weights=counts).astype(np.float32)
+        z = x - self._shift
+        root = np.sqrt(counts, dtype=np.float32)
+        if (counts != 1).any():
+            z *= root[:, None]
+        self._n += counts.sum()
+        self._sum_x += root @ z
+        self._sum_y += sums.sum(axis=0)
+        # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
+        self._xx = ssyrk(1.0, z.T, beta=1.0, c=self._xx, overwrite_c=1)
+        self._add_cross(z, sparse.csr_array(sums.multiply(1 / root[:, None])))
+        square = (y.T @ y).tocoo()
+        self._yy[square.row, square.col] += square.data
+
+    def _add_cross(self, z: np.ndarray, sums: sparse.csr_array) -> None:
+        transposed = sums.T.tocsr()
+
+        def add_columns(start: int) -> None:
+            columns = slice(start, start + CROSS_COLUMNS)
+            self._yx[:, columns] += transposed @ z[:, columns]
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(add_columns, range(0, z.shape[1], CROSS_COLUMNS)))
+
+    def result(self) -> Moments:
+        """The moments of everything added so far; the accumulator must not be used afterwards."""
+        if self._shift is None:
+            return Moments.zero(len(self._sum_x), len(self._sum_y))
+        offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
+        xx, xy = _mirror(self._xx), self._yx.T
+        left, right = ((np.sqrt(self._n) * mean).astype(np.float32) for mean in (offset, mean_y))
+        xx -= np.outer(left, left)
+        xy = xy - np.outer(left, right)
+        yy = self._yy - np.outer(right, right)
+        return Moments(self._n, self._shift + offset, mean_y, xx, xy, yy)
+
+
+def _sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
+    """(n, d): the sum of the rows of y that belong to each owner."""
+    ones = np.ones(len(owners), np.float32)
+    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners))) @ y
+
+
+def _mirror(upper: np.ndarray) -> np.ndarray:
+    """The symmetric matrix whose upper triangle is given, in place."""
+    for start in range(0, len(upper), 256):
+        stop = start + 256
+        diagonal = upper[start:stop, start:stop]
+        diagonal[:] = np.triu(diagonal) + np.triu(diagonal, 1).T
+        upper[stop:, start:stop] = upper[start:stop, stop:].T
+    return upper
+
+
+def pack(symmetric: np.ndarray) -> np.ndarray:
+    """The upper triangle of a symmetric (n, n) matrix, row after row: (n * (n + 1) / 2,)."""
+    return np.concatenate([row[i:] for i, row in enumerate(symmetric)])
+
+
+def unpack(packed: np.ndarray, n: int) -> np.ndarray:
+    """The symmetric (n, n) matrix of which `pack` kept the upper triangle."""
+    full = np.empty((n, n), packed.dtype)
+    start = 0
+    for i in range(n):
+        full[i, i:] = packed[start : start + n - i]
+        start += n - i
+    return _mirror(full)

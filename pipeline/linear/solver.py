@@ -1,0 +1,102 @@
+"""Canonical correlation analysis from moments, for any number of ridges (seed 004, equation 1)."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
+
+from pipeline.errors import InputError
+from pipeline.linear.moments import Moments
+
+logger = logging.getLogger(__name__)
+RANK_TOLERANCE = 1e-3
+"""Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
+
+
+@dataclass(frozen=True)
+class CanonicalDirections:
+    """W (D, c) and U (d, c), the paper's W and U, with their canonical correlations (c,), falling.
+
+    They satisfy W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(correlations). The correlations are
+    the square roots of the eigenvalues of the matrix product form of the problem, and the eigenvalues of its
+    two-block form, which are the lambda of equation 2. Signs are such that the largest entry of each column of W is
+    positive.
+    """
+
+    w: np.ndarray
+    u: np.ndarray
+    correlations: np.ndarray
+
+
+class CCASolver:
+    """Solves CCA on one set of moments; factors already known are reused from one pair of ridges to the next.
+
+    With Cxx = Lx Lx' and Cyy = Ly Ly' (ridges added), the canonical correlations are the singular values of
+    T = Lx^-1 Cxy Ly^-T: two Cholesky factors, two triangular solves and the top of an eigenproblem of the smaller side.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        """Raises InputError when there are fewer than two pairs or a view is constant."""
+        if moments.n < 2:
+            raise InputError(f"CCA needs at least 2 pairs, not {moments.n:g}; check the train split")
+        for name, block in (("image", moments.xx), ("text", moments.yy)):
+            if not np.isfinite(block).all():
+                raise InputError(f"the moments of the {name} view are not finite; look for an outlier in its rows")
+            if np.trace(block) <= 0:
+                raise InputError(f"the {name} view is constant over all {moments.n:g} training pairs")
+        self.moments = moments
+        self._factors: dict[tuple[str, float], np.ndarray] = {}
+        self._whitened: tuple[float, np.ndarray] | None = None
+
+    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> CanonicalDirections:
+        """The top `dimensions` directions, fewer where the data have less rank.
+
+        A ridge is relative: it is multiplied by the mean of the diagonal of its view's covariance. Raises
+        InputError when a covariance is singular at that ridge.
+        """
+        lx, ly = self._factor("image", image_ridge), self._factor("text", text_ridge)
+        t = solve_triangular(ly, self._whiten_images(image_ridge).T, lower=True, check_finite=False).T
+        left, correlations, right = _top_singular(t, dimensions)
+        w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
+        u = solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
+        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        return CanonicalDirections(w * signs, u * signs, correlations)
+
+    def _factor(self, view: str, ridge: float) -> np.ndarray:
+        if (view, ridge) not in self._factors:
+            block = (self.moments.xx if view == "image" else self.moments.yy) / np.float32(self.moments.n)
+            block[np.diag_indices_from(block)] += ridge * np.trace(block) / len(block)
+            try:
+                factor = cholesky(block, lower=True, overwrite_a=True, check_finite=False)
+            except LinAlgError:
+                raise InputError(
+                    f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
+                ) from None
+            self._factors[view, ridge] = factor
+        return self._factors[view, ridge]
+
+    def _whiten_images(self, ridge: float) -> np.ndarray:
+        """Lx^-1 Cxy, kept for the latest ridge."""
+        if self._whitened is None or self._whitened[0] != ridge:
+            xy = self.moments.xy / np.float32(self.moments.n)
+            white = solve_triangular(self._factor("image", ridge), xy, lower=True, overwrite_b=True, check_finite=False)
+            self._whitened = (ridge, white)
+        return self._whitened[1]
+
+
+def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
+    wide = t.shape[0] <= t.shape[1]
+    gram = t @ t.T if wide else t.T @ t
+    size = len(gram)
+    count = min(count, size)
+    values, vectors = eigh(gram, subset_by_index=[size - count, size - 1], overwrite_a=True, check_finite=False)
+    singular = np.sqrt(np.maximum(values[::-1], 0))
+    kept = singular > RANK_TOLERANCE * max(singular[0], np.finfo(np.float32).tiny)
+    singular, vectors = singular[kept], vectors[:, ::-1][:, kept]
+    if singular.size == 0 or singular[0] > 1 + 1e-3:
+        raise InputError("the views are numerically degenerate at this ridge; raise fit.image_ridge and fit.text_ridge")
+    other = (t.T @ vectors if wide else t @ vectors) / singular
+    singular = np.minimum(singular, 1)
+    return (vectors, singular, other) if wide else (other, singular, vectors)

@@ -1,0 +1,123 @@
+"""Choosing ridges, dimension and eigenvalue power on the dev split, from one set of moments."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.evaluate.retrieval import recall_sum
+from pipeline.linear.cca import CCA
+from pipeline.linear.moments import Moments
+from pipeline.linear.solver import CanonicalDirections, CCASolver
+from pipeline.linear.views import ImageView
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values to try; every combination is tried."""
+
+    dimensions: Sequence[int]
+    image_ridge: Sequence[float]
+    text_ridge: Sequence[float]
+    eigenvalue_power: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Images and their sentences: features encoder -> (n, dim), sentences (m, d), owners (m,) the image row of each."""
+
+    features: Mapping[str, np.ndarray]
+    sentences: sparse.csr_array
+    owners: np.ndarray
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination and its score on dev: the sum of recall@1, 5 and 10 in both directions, at most 600."""
+
+    image_ridge: float
+    text_ridge: float
+    dimensions: int
+    eigenvalue_power: float
+    recall_sum: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The chosen model, the combination that chose it, every trial, and the correlations that show overfitting."""
+
+    model: CCA
+    chosen: Trial
+    trials: Sequence[Trial]
+    train_correlations: np.ndarray
+    dev_correlations: np.ndarray
+
+    def log(self) -> dict[str, Any]:
+        """What a person needs to judge the choice, as JSON values."""
+        return {
+            "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
+            "chosen": asdict(self.chosen),
+            "train_correlations": np.round(self.train_correlations, 6).tolist(),
+            "dev_correlations": np.round(self.dev_correlations, 6).tolist(),
+            "trials": [asdict(trial) for trial in self.trials],
+        }
+
+
+def tune(
+    model: type[CCA],
+    view: ImageView,
+    moments: Moments,
+    dev: Pairs,
+    grid: Grid,
+    progress: Callable[[Sequence], Iterable] = iter,
+) -> Tuned:
+    """Fit `model` on `moments` with every combination of `grid` and keep the best on `dev`.
+
+    `progress` may wrap the sequence of ridge pairs to show how far it has come.
+    """
+    solver = CCASolver(moments)
+    x = view.stack(dev.features) - moments.mean_x.astype(np.float32)
+    trials: list[Trial] = []
+    best: tuple[Trial, CanonicalDirections] | None = None
+    for ridges in progress(list(itertools.product(grid.image_ridge, grid.text_ridge))):
+        directions = solver.solve(*ridges, max(grid.dimensions))
+        images, sentences = (
+            x @ directions.w,
+            dev.sentences @ directions.u - moments.mean_y.astype(np.float32) @ directions.u,
+        )
+        for dimensions, power in _shapes(model, grid, len(directions.correlations)):
+            correlations = directions.correlations[:dimensions]
+            a = model.finish(images[:, :dimensions], correlations, power)
+            b = model.finish(sentences[:, :dimensions], correlations, power)
+            trials.append(Trial(*ridges, dimensions, power, recall_sum(a, b, dev.owners, model.metric)))
+            if best is None or trials[-1].recall_sum > best[0].recall_sum:
+                best = (trials[-1], directions)
+    chosen, directions = best
+    fitted = model.from_directions(view, moments, directions, chosen.dimensions, chosen.eigenvalue_power)
+    w, u = fitted.directions.w, fitted.directions.u
+    held_out = _paired_correlations((x @ w)[dev.owners], dev.sentences @ u)
+    return Tuned(fitted, chosen, tuple(trials), _training_correlations(moments, w, u), held_out)
+
+
+def _shapes(model: type[CCA], grid: Grid, rank: int) -> list[tuple[int, float]]:
+    """The (dimensions, power) to try; dimensions beyond the rank of the solution are one and the same."""
+    dimensions = sorted({min(c, rank) for c in grid.dimensions})
+    return list(itertools.product(dimensions, grid.eigenvalue_power if model.uses_eigenvalue_power else [0.0]))
+
+
+def _training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """(c,) correlations of the training pairs along each direction, without the ridge that the solution has in it."""
+    xy = np.einsum("ic,ic->c", w, moments.xy @ u)
+    xx = np.einsum("ic,ic->c", w, moments.xx @ w)
+    yy = np.einsum("ic,ic->c", u, moments.yy @ u)
+    return xy / np.sqrt(np.maximum(xx * yy, np.finfo(np.float32).tiny))
+
+
+def _paired_correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(c,) the correlation of each column of a (n, c) with that of b (n, c)."""
+    a, b = a - a.mean(axis=0), b - b.mean(axis=0)
+    scale = np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))
+    return (a * b).sum(axis=0) / np.maximum(scale, np.finfo(np.float32).tiny)

@@ -1,0 +1,72 @@
+"""The image view: the features of one or several encoders side by side, each normalised on its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.precision import to_float32
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """`encoders` in order, the `dims` of their features, and the `steps` (`sqrt`, `l2`) applied to each block."""
+
+    encoders: tuple[str, ...]
+    dims: tuple[int, ...]
+    steps: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Sequence]) -> "ImageView":
+        """From JSON's lists; other keys are left alone."""
+        return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(value["steps"]))
+
+    @property
+    def dim(self) -> int:
+        return sum(self.dims)
+
+    def stack(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(n, dim) float32 from `features`, encoder -> (n, its dim) float16 or float32.
+
+        Raises IntegrityError when an encoder is missing or has another dimension.
+        """
+        n = len(next(iter(features.values())))
+        x = np.empty((n, self.dim), np.float32)
+        start = 0
+        for name, dim in zip(self.encoders, self.dims, strict=True):
+            if name not in features:
+                raise IntegrityError(f"features of encoder {name} are missing (given: {', '.join(features)})")
+            if features[name].shape != (n, dim):
+                raise IntegrityError(f"features of encoder {name} have shape {features[name].shape}, not {(n, dim)}")
+            normalise(to_float32(features[name], x[:, start : start + dim]), self.steps)
+            start += dim
+        return x
+
+    def columns(self, encoders: Sequence[str]) -> np.ndarray:
+        """The columns of this view that belong to `encoders`, in this view's order."""
+        starts = np.concatenate([[0], np.cumsum(self.dims)])
+        chosen = [np.arange(starts[i], starts[i + 1]) for i, name in enumerate(self.encoders) if name in encoders]
+        return np.concatenate(chosen)
+
+    def select(self, encoders: Sequence[str]) -> "ImageView":
+        """The view of only some of the encoders."""
+        kept = [(name, dim) for name, dim in zip(self.encoders, self.dims, strict=True) if name in encoders]
+        if missing := set(encoders) - {name for name, _ in kept}:
+            raise IntegrityError(f"no features of encoder {min(missing)} (there are {', '.join(self.encoders)})")
+        return ImageView(tuple(name for name, _ in kept), tuple(dim for _, dim in kept), self.steps)
+
+
+def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
+    """Apply `steps` to the rows of x (n, d) in place: `sqrt` keeps the sign; `l2` leaves a row of zeros as it is."""
+    for step in steps:
+        if step == "sqrt":
+            root = np.abs(x)
+            np.sqrt(root, out=root)
+            np.copysign(root, x, out=x)
+        elif step == "l2":
+            length = np.sqrt(np.einsum("ij,ij->i", x, x))
+            x /= np.where(length > 0, length, 1)[:, None]
+        else:
+            raise ValueError(f"unknown step {step}")
+    return x

@@ -1,0 +1,111 @@
+"""Rows of a manifest's shards, by shard or by image: what the linear and the neural stages read."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.sentences import TfidfShard
+from pipeline.storage.shards import FEATURES, Shard
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    return Path(folder) / f"shard-{number:05d}.h5"
+
+
+def open_shards(folder: Path, kind: str, count: int) -> list[Shard]:
+    """Shards 0 to `count` - 1 of one folder. IntegrityError names the first that is missing or damaged."""
+    return [Shard(shard_path(folder, number), kind) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The images of one split that have sentences, with these sentences.
+
+    `image_id` (n,), `features` encoder -> (n, dim) as stored, `sentences` (m, d), `sentence_id` (m,), and
+    `owners` (m,): the row among the n images that each sentence is of.
+    """
+
+    image_id: np.ndarray
+    features: dict[str, np.ndarray]
+    sentences: sparse.csr_array
+    sentence_id: np.ndarray
+    owners: np.ndarray
+
+
+class Features:
+    """The feature shards `<root>/<encoder>/shard-00000.h5` of a manifest, checked to be of its images."""
+
+    def __init__(self, manifest: Manifest, root: Path) -> None:
+        self.manifest = manifest
+        self.root = Path(root)
+
+    def open(self, encoder: str, number: int) -> Shard:
+        """Shard `number` of `encoder`; IntegrityError unless it was made from exactly the images of the manifest."""
+        shard = Shard(shard_path(self.root / encoder, number), FEATURES)
+        rows = self.manifest.shard(number)
+        if shard.details["inputs"]["images"] != rows.fingerprints["images"]:
+            raise IntegrityError(f"{shard.path} was made from other images than the manifest's; run extract again")
+        return shard
+
+
+class Sentences:
+    """The tf-idf shards `<folder>/shard-00000.h5` of a manifest."""
+
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
+        self.manifest = manifest
+        self.folder = Path(folder)
+
+    def open(self, number: int) -> TfidfShard:
+        """Shard `number`; IntegrityError unless it was made from exactly the sentences of the manifest."""
+        shard = TfidfShard(shard_path(self.folder, number))
+        rows = self.manifest.shard(number)
+        if shard.details["inputs"]["sentences"] != rows.fingerprints["sentences"]:
+            raise IntegrityError(f"{shard.path} was made from other sentences; run encode-sentences again")
+        return shard
+
+
+def read_split(
+    features: Features, sentences: Sentences, encoders: tuple[str, ...], split: str, limit: int
+) -> SplitRows:
+    """At most `limit` images of `split` (the first ones) that have sentences. IntegrityError where there is none."""
+    parts = list(_split_parts(features, sentences, encoders, split, limit))
+    if not parts:
+        raise IntegrityError(f"the {split} split of {features.manifest.folder} has no image with a sentence")
+    starts = np.cumsum([0] + [len(part.image_id) for part in parts])
+    return SplitRows(
+        np.concatenate([part.image_id for part in parts]),
+        {name: np.concatenate([part.features[name] for part in parts]) for name in encoders},
+        sparse.vstack([part.sentences for part in parts], format="csr"),
+        np.concatenate([part.sentence_id for part in parts]),
+        np.concatenate([part.owners + start for part, start in zip(parts, starts, strict=False)]),
+    )
+
+
+def _split_parts(
+    features: Features, sentences: Sentences, encoders: tuple[str, ...], split: str, limit: int
+) -> Iterator[SplitRows]:
+    manifest = features.manifest
+    wanted = manifest.splits == split
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        if limit <= 0 or not wanted[rows.first_image : rows.last_image].any():
+            continue
+        shard = sentences.open(number)
+        chosen = np.flatnonzero(wanted[shard.image_id])
+        image_id = np.unique(shard.image_id[chosen])[:limit]
+        if not len(image_id):
+            continue
+        limit -= len(image_id)
+        chosen = chosen[shard.image_id[chosen] <= image_id[-1]]
+        yield SplitRows(
+            image_id,
+            {name: features.open(name, number)["features"][image_id - rows.first_image] for name in encoders},
+            shard.matrix[chosen],
+            shard.sentence_id[chosen],
+            np.searchsorted(image_id, shard.image_id[chosen]),
+        )

@@ -1,0 +1,39 @@
+"""Sentences as sparse tf-idf vectors over a vocabulary."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.text.tokens import make_analyzer
+from pipeline.text.vocabulary import Vocabulary
+
+
+def encode(texts: Iterable[str], vocabulary: Vocabulary) -> sparse.csr_array:
+    """(n_texts, n_terms) float32: term count times idf, rows of unit length where the vocabulary says so.
+
+    A text with no known term is a row of zeros.
+    """
+    analyze, index = make_analyzer(vocabulary.settings), vocabulary.index
+    columns: list[int] = []
+    counts: list[int] = []
+    indptr = [0]
+    for text in texts:
+        found = Counter(index[term] for term in analyze(text) if term in index)
+        for column in sorted(found):
+            columns.append(column)
+            counts.append(found[column])
+        indptr.append(len(columns))
+    indices = np.asarray(columns, dtype=np.int32)
+    data = np.asarray(counts, dtype=np.float32) * np.asarray(vocabulary.idf, dtype=np.float32)[indices]
+    matrix = sparse.csr_array((data, indices, np.asarray(indptr)), shape=(len(indptr) - 1, len(vocabulary.terms)))
+    return unit_rows(matrix) if vocabulary.normalise else matrix
+
+
+def unit_rows(matrix: sparse.csr_array) -> sparse.csr_array:
+    """`matrix` with every row that is not zero scaled to unit length."""
+    lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1))
+    scale = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    data = matrix.data * np.repeat(scale, np.diff(matrix.indptr)).astype(np.float32)
+    return sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

@@ -1,0 +1,157 @@
+"""CCA from moments: against float64 and scikit-learn, its invariants, and degenerate data."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.linalg import sqrtm
+from sklearn.cross_decomposition import CCA as ScikitCCA
+
+from pipeline.errors import InputError
+from pipeline.linear.cca import CCA, NormalizedCCA
+from pipeline.linear.moments import Moments, MomentsAccumulator
+from pipeline.linear.solver import CCASolver
+from pipeline.linear.tuning import Grid, Pairs, tune
+from pipeline.linear.views import ImageView
+
+
+def make_views(n: int = 2000, dim_x: int = 20, dim_y: int = 15, shared: int = 4, seed: int = 0):
+    """Two views that share `shared` hidden factors."""
+    rng = np.random.default_rng(seed)
+    hidden = rng.standard_normal((n, shared))
+    x = hidden @ rng.standard_normal((shared, dim_x)) + rng.standard_normal((n, dim_x))
+    y = hidden @ rng.standard_normal((shared, dim_y)) + rng.standard_normal((n, dim_y))
+    return x.astype(np.float32), y.astype(np.float32)
+
+
+def moments_of(x: np.ndarray, y: np.ndarray) -> Moments:
+    accumulator = MomentsAccumulator(x.shape[1], y.shape[1], threads=1)
+    accumulator.add(x, sparse.csr_array(y), np.arange(len(x)))
+    return accumulator.result()
+
+
+def reference_correlations(x: np.ndarray, y: np.ndarray, image_ridge: float, text_ridge: float) -> np.ndarray:
+    """Singular values of Cxx^-1/2 Cxy Cyy^-1/2 in float64."""
+    x, y = x - x.mean(axis=0, dtype=np.float64), y - y.mean(axis=0, dtype=np.float64)
+    cxx, cyy = x.T @ x / len(x), y.T @ y / len(y)
+    cxx += image_ridge * np.trace(cxx) / len(cxx) * np.eye(len(cxx))
+    cyy += text_ridge * np.trace(cyy) / len(cyy) * np.eye(len(cyy))
+    white = np.linalg.solve(sqrtm(cxx), x.T @ y / len(x)) @ np.linalg.inv(sqrtm(cyy))
+    return np.linalg.svd(white, compute_uv=False)
+
+
+@pytest.mark.parametrize("ridges", [(0, 0), (0.1, 1), (3, 0.3)])
+def test_correlations_equal_the_float64_reference(ridges: tuple[float, float]) -> None:
+    x, y = make_views()
+    solution = CCASolver(moments_of(x, y)).solve(*ridges, 15)
+    np.testing.assert_allclose(solution.correlations, reference_correlations(x, y, *ridges), atol=2e-6)
+
+
+def test_correlations_equal_scikit_learn() -> None:
+    x, y = make_views()
+    fitted = ScikitCCA(n_components=4, scale=False, max_iter=2000, tol=1e-12).fit(x.astype(np.float64), y)
+    a, b = fitted.transform(x, y)
+    expected = [np.corrcoef(a[:, i], b[:, i])[0, 1] for i in range(4)]
+    np.testing.assert_allclose(CCASolver(moments_of(x, y)).solve(0, 0, 4).correlations, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(20, 15), (8, 30)])
+def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
+    x, y = make_views(dim_x=shape[0], dim_y=shape[1])
+    moments = moments_of(x, y)
+    solution = CCASolver(moments).solve(0, 0, 6)
+    np.testing.assert_allclose(solution.w.T @ moments.xx @ solution.w / moments.n, np.eye(6), atol=1e-4)
+    np.testing.assert_allclose(solution.u.T @ moments.yy @ solution.u / moments.n, np.eye(6), atol=1e-4)
+    np.testing.assert_allclose(
+        solution.w.T @ moments.xy @ solution.u / moments.n, np.diag(solution.correlations), atol=1e-4
+    )
+    largest = np.abs(solution.w).argmax(axis=0)
+    assert (solution.w[largest, np.arange(6)] > 0).all()
+
+
+def test_factors_are_reused_without_changing_the_answer() -> None:
+    moments = moments_of(*make_views())
+    solver = CCASolver(moments)
+    solver.solve(0.1, 0.1, 5)
+    solver.solve(1, 0.3, 5)
+    again = solver.solve(0.1, 0.3, 5)
+    fresh = CCASolver(moments).solve(0.1, 0.3, 5)
+    np.testing.assert_allclose(again.w, fresh.w, atol=1e-6)
+
+
+def test_rank_is_cut_where_the_data_end() -> None:
+    x, y = make_views(dim_x=6, dim_y=4)
+    assert CCASolver(moments_of(x, y)).solve(0.01, 0.01, 100).w.shape == (6, 4)
+
+
+@pytest.mark.parametrize("kind", ["constant column", "duplicate column", "zero row", "n < d", "outlier"])
+def test_degenerate_data_never_leave_the_unit_interval(kind: str) -> None:
+    x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
+    if kind == "constant column":
+        x[:, 3] = 7
+    elif kind == "duplicate column":
+        x[:, 4] = x[:, 5]
+    elif kind == "zero row":
+        x[10] = 0
+    elif kind == "outlier":
+        x[10] *= 1e8
+    for ridge in (1e-6, 1e-2, 1):
+        try:
+            correlations = CCASolver(moments_of(x, y)).solve(ridge, ridge, 10).correlations
+        except InputError as error:
+            assert "ridge" in str(error)
+        else:
+            assert np.isfinite(correlations).all()
+            assert (correlations >= 0).all() and (correlations <= 1).all()
+
+
+def test_too_few_or_constant_pairs_are_refused() -> None:
+    x, y = make_views(n=5)
+    with pytest.raises(InputError, match="at least 2"):
+        CCASolver(moments_of(x[:1], y[:1]))
+    with pytest.raises(InputError, match="image view is constant"):
+        CCASolver(moments_of(np.ones_like(x), y))
+
+
+def test_normalized_embedding_is_equation_2() -> None:
+    x, y = make_views()
+    moments, view = moments_of(x, y), ImageView(("net",), (20,), ())
+    solution = CCASolver(moments).solve(0.1, 0.1, 8)
+    model = NormalizedCCA.from_directions(view, moments, solution, 5, power=4)
+    images, sentences = model.embed_images({"net": x}), model.embed_sentences(sparse.csr_array(y))
+    a = (x - x.mean(axis=0)) @ solution.w[:, :5] @ np.diag(solution.correlations[:5] ** 4)
+    b = (y - y.mean(axis=0)) @ solution.u[:, :5] @ np.diag(solution.correlations[:5] ** 4)
+    cosine = (a @ b.T) / np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
+    np.testing.assert_allclose(images @ sentences.T, cosine, atol=1e-4)
+
+
+def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
+    x, y = make_views(n=1500, dim_x=30, dim_y=25, shared=10)
+    view, train, dev = ImageView(("net",), (30,), ()), slice(0, 1300), slice(1300, 1500)
+    pairs = Pairs({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
+    grid = Grid((2, 10), (0.01, 1000.0), (0.01,), (0.0, 1.0))
+    seen = []
+    tuned = tune(NormalizedCCA, view, moments_of(x[train], y[train]), pairs, grid, lambda p: seen.extend(p) or p)
+    assert len(tuned.trials) == 2 * 2 * 2 and len(seen) == 2
+    assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.recall_sum)
+    assert tuned.chosen.dimensions == 10
+    assert tuned.chosen.recall_sum > 300
+    assert tuned.train_correlations.mean() > tuned.dev_correlations.mean() > 0.5
+
+
+def test_euclidean_cca_tries_no_powers() -> None:
+    x, y = make_views(n=400)
+    view = ImageView(("net",), (20,), ())
+    pairs = Pairs({"net": x[:50]}, sparse.csr_array(y[:50]), np.arange(50))
+    tuned = tune(CCA, view, moments_of(x[50:], y[50:]), pairs, Grid((4,), (0.1,), (0.1,), (0.0, 1.0, 4.0)))
+    assert len(tuned.trials) == 1
+
+
+def test_parts_bring_the_model_back() -> None:
+    x, y = make_views()
+    view = ImageView(("a", "b"), (12, 8), ("sqrt", "l2"))
+    moments = moments_of(view.stack({"a": x[:, :12], "b": x[:, 12:]}), y)
+    model = NormalizedCCA.from_directions(view, moments, CCASolver(moments).solve(0.1, 0.1, 8), 8, 2.0)
+    twin = NormalizedCCA.from_parts(model.settings(), model.tensors())
+    features = {"a": x[:, :12].astype(np.float16), "b": x[:, 12:].astype(np.float16)}
+    np.testing.assert_array_equal(model.embed_images(features), twin.embed_images(features))
+    np.testing.assert_array_equal(model.embed_sentences(sparse.csr_array(y)), twin.embed_sentences(sparse.csr_array(y)))

@@ -1,0 +1,109 @@
+"""Moments against the dense float64 sums that they stand for."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from pipeline.linear.moments import Moments, MomentsAccumulator, pack, sum_moments, unpack
+
+
+def make_pairs(seed: int, n: int, dim_x: int = 12, dim_y: int = 9) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
+    """Images, sparse sentences, and owners with 0 to 4 sentences an image."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, dim_x)).astype(np.float32) + 3
+    owners = np.repeat(np.arange(n), rng.integers(0, 5, n))
+    y = sparse.random_array((len(owners), dim_y), density=0.4, rng=rng, dtype=np.float32, format="csr")
+    return x, y, owners
+
+
+def accumulate(*blocks: tuple[np.ndarray, sparse.csr_array, np.ndarray]) -> Moments:
+    accumulator = MomentsAccumulator(blocks[0][0].shape[1], blocks[0][1].shape[1], threads=2)
+    for block in blocks:
+        accumulator.add(*block)
+    return accumulator.result()
+
+
+def dense(x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, weight: float = 1) -> Moments:
+    """The oracle: one row for every pair, in float64, centred after the fact."""
+    a, b = x[owners].astype(np.float64), y.toarray().astype(np.float64)
+    mean_x, mean_y = a.mean(axis=0), b.mean(axis=0)
+    a, b = a - mean_x, b - mean_y
+    return Moments(weight * len(a), mean_x, mean_y, weight * a.T @ a, weight * a.T @ b, weight * b.T @ b)
+
+
+def assert_same(left: Moments, right: Moments, tolerance: float = 1e-5) -> None:
+    assert left.n == pytest.approx(right.n)
+    for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
+        expected = getattr(right, name)
+        np.testing.assert_allclose(getattr(left, name), expected, atol=tolerance * np.abs(expected).max(), err_msg=name)
+
+
+def concatenate(*blocks: tuple[np.ndarray, sparse.csr_array, np.ndarray]) -> tuple:
+    starts = np.cumsum([0] + [len(x) for x, _, _ in blocks])
+    owners = np.concatenate([owners + start for (_, _, owners), start in zip(blocks, starts, strict=False)])
+    return np.concatenate([x for x, _, _ in blocks]), sparse.vstack([y for _, y, _ in blocks], format="csr"), owners
+
+
+def test_one_block_equals_the_dense_sums() -> None:
+    pairs = make_pairs(0, 200)
+    assert_same(accumulate(pairs), dense(*pairs))
+
+
+def test_blocks_and_shards_give_the_same_as_one_pass() -> None:
+    parts = [make_pairs(seed, n) for seed, n in ((1, 60), (2, 1), (3, 150))]
+    expected = dense(*concatenate(*parts))
+    assert_same(accumulate(*parts), expected)
+    assert_same(sum_moments(accumulate(part) for part in parts), expected)
+
+
+def test_subtraction_leaves_a_shard_out() -> None:
+    first, second = make_pairs(4, 80), make_pairs(5, 70)
+    total = accumulate(first, second)
+    assert_same(total - accumulate(second), dense(*first), 1e-4)
+
+
+def test_scaled_addition_weights_the_auxiliary_pairs() -> None:
+    target, auxiliary = make_pairs(6, 50), make_pairs(7, 90)
+    beta = 0.1
+    joint = accumulate(target) + accumulate(auxiliary).scaled(beta**2)
+    x, y, owners = concatenate(target, auxiliary)
+    weights = np.where(owners < len(target[0]), 1, beta**2)
+    a, b = x[owners].astype(np.float64), y.toarray().astype(np.float64)
+    a, b = a - np.average(a, axis=0, weights=weights), b - np.average(b, axis=0, weights=weights)
+    np.testing.assert_allclose(joint.xy, (a * weights[:, None]).T @ b, atol=1e-3)
+    np.testing.assert_allclose(joint.xx, (a * weights[:, None]).T @ a, atol=1e-3)
+
+
+def test_selected_columns_are_the_moments_of_these_columns() -> None:
+    x, y, owners = make_pairs(8, 100)
+    columns = np.array([1, 2, 7])
+    assert_same(accumulate((x, y, owners)).select_x(columns), dense(x[:, columns], y, owners))
+
+
+def test_a_distant_mean_does_not_cost_the_variance() -> None:
+    rng = np.random.default_rng(9)
+    x = (100 + 0.1 * rng.standard_normal((5000, 3))).astype(np.float32)
+    y = sparse.csr_array(rng.random((5000, 2), dtype=np.float32))
+    blocks = [(x[i : i + 500], y[i : i + 500], np.arange(500)) for i in range(0, 5000, 500)]
+    variance = np.diag(accumulate(*blocks).xx) / 5000
+    np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=0), rtol=1e-4)
+
+
+def test_nothing_added_is_zero_and_neutral() -> None:
+    pairs = make_pairs(10, 40)
+    nothing = accumulate((pairs[0], pairs[1][:0], pairs[2][:0]))
+    assert nothing.n == 0
+    assert_same(nothing + accumulate(pairs), dense(*pairs))
+    assert_same(accumulate(pairs) + nothing, dense(*pairs))
+
+
+@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 600])
+def test_packing_keeps_a_symmetric_matrix(n: int) -> None:
+    full = np.random.default_rng(n).standard_normal((n, n)).astype(np.float32)
+    full += full.T.copy()
+    np.testing.assert_array_equal(unpack(pack(full), n), full)
+
+
+def test_arrays_bring_the_moments_back() -> None:
+    moments = accumulate(make_pairs(11, 64))
+    assert_same(Moments.from_arrays(moments.to_arrays()), moments, 0)

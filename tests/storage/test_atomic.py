@@ -1,0 +1,140 @@
+"""Publishing: whole or not at all, and nothing damaged is read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.storage import atomic
+from pipeline.storage.atomic import is_published, publish, read_verified, sidecar_path, sweep, verify
+
+
+def put(path: Path, data: bytes = b"some bytes") -> None:
+    publish(path, data, kind="thing", rows=1, fingerprint="f", details={"a": 1})
+
+
+def test_what_is_published_is_read_back(tmp_path: Path) -> None:
+    put(tmp_path / "deep" / "x.bin")
+    data, sidecar = read_verified(tmp_path / "deep" / "x.bin", "thing")
+    assert data == b"some bytes" and sidecar.bytes == 10 and sidecar.details == {"a": 1}
+    assert is_published(tmp_path / "deep" / "x.bin", "thing", "f")
+    assert not is_published(tmp_path / "deep" / "x.bin", "thing", "another")
+    assert {path.name for path in (tmp_path / "deep").iterdir()} == {"x.bin", "x.bin.json"}
+
+
+def test_sidecar_of_safetensors_takes_its_stem() -> None:
+    assert sidecar_path(Path("m/model.safetensors")) == Path("m/model.json")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone", "other kind", "no sidecar", "bad sidecar"])
+def test_damage_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "x.bin"
+    put(path, bytes(range(200)))
+    data = path.read_bytes()
+    if damage == "truncate":
+        path.write_bytes(data[:-1])
+    elif damage == "flip":
+        path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "gone":
+        path.unlink()
+    elif damage == "no sidecar":
+        sidecar_path(path).unlink()
+    elif damage == "bad sidecar":
+        sidecar_path(path).write_text('{"kind": "thing"')
+    kind = "else" if damage == "other kind" else "thing"
+    with pytest.raises(IntegrityError, match="x.bin"):
+        verify(path, kind)
+    assert not is_published(path, kind, "f")
+
+
+def test_a_failed_write_leaves_the_old_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.bin"
+    put(path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+    with pytest.raises(JointspaceError, match="x.bin.*No space left.*make room"):
+        put(path, b"new")
+    monkeypatch.undo()
+    assert read_verified(path, "thing")[0] == b"some bytes"
+    assert {item.name for item in tmp_path.iterdir()} == {"x.bin", "x.bin.json"}
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+@pytest.mark.parametrize("shortfall", [40, 5000])
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: int) -> None:
+    size = 1 << 20
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path]).returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    try:
+        put(tmp_path / "old.bin")
+        free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_bsize
+        with pytest.raises(JointspaceError, match="big.bin.*make room"):
+            put(tmp_path / "big.bin", b"x" * (free + shortfall))
+        assert {item.name for item in tmp_path.iterdir()} == {"old.bin", "old.bin.json"}
+        assert read_verified(tmp_path / "old.bin", "thing")[0] == b"some bytes"
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.storage import atomic
+step, path = int(sys.argv[1]), Path(sys.argv[2])
+count = 0
+def counted(function):
+    def call(*args, **kwargs):
+        global count
+        if count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+        return function(*args, **kwargs)
+    return call
+for name in ("fsync", "replace", "open"):
+    setattr(atomic.os, name, counted(getattr(os, name)))
+atomic.publish(path, b"second" * 1000, kind="thing", rows=1, fingerprint="g")
+print("finished")
+"""
+
+
+def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) -> None:
+    outcomes = set()
+    for step in range(20):
+        path = tmp_path / str(step) / "x.bin"
+        put(path, b"first")
+        result = subprocess.run([sys.executable, "-c", KILLED, str(step), str(path)], capture_output=True, text=True)
+        if "finished" in result.stdout:
+            assert is_published(path, "thing", "g")
+            break
+        if sidecar_path(path).exists():
+            outcomes.add(verify(path, "thing").fingerprint)
+        else:
+            outcomes.add("uncommitted")
+        assert len(sweep(path.parent)) <= 1
+        assert not list(path.parent.glob(".*.tmp.*"))
+    else:
+        pytest.fail("the writer never finished")
+    assert outcomes == {"f", "uncommitted", "g"}
+
+
+def test_sweep_spares_the_living(tmp_path: Path) -> None:
+    alive, dead = tmp_path / f".x.tmp.{os.getpid()}", tmp_path / ".x.tmp.999999999"
+    for path in (alive, dead, tmp_path / "x.tmp.5"):
+        path.write_text("")
+    assert sweep(tmp_path) == [dead]
+    assert alive.exists() and (tmp_path / "x.tmp.5").exists()
+
+
+def test_sidecar_is_plain_json(tmp_path: Path) -> None:
+    put(tmp_path / "x.bin")
+    value = json.loads((tmp_path / "x.bin.json").read_text())
+    assert set(value) == {"kind", "rows", "bytes", "sha256", "fingerprint", "details"}

@@ -1,0 +1,109 @@
+"""Shards: what goes in comes out; what would read other files or is not finite is refused."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.precision import to_float32
+from pipeline.storage.atomic import sidecar_path
+from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+from pipeline.storage.shards import FEATURES, Shard, write_shard
+
+
+def forge(path: Path) -> None:
+    """Write the sidecar that a careless or hostile program would put beside its own HDF5 file."""
+    data = path.read_bytes()
+    sidecar = {"kind": FEATURES, "rows": 1, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    sidecar_path(path).write_text(json.dumps({**sidecar, "fingerprint": "f", "details": {}}))
+
+
+def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "features": rng.random((50, 7)).astype(np.float16),
+        "image_id": np.arange(50),
+        "none": np.zeros((0, 3), np.float32),
+    }
+    write_shard(tmp_path / "s.h5", FEATURES, arrays, rows=50, fingerprint="f", details={"dim": 7})
+    shard = Shard(tmp_path / "s.h5", FEATURES)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(shard[name], array)
+        assert shard[name].dtype == array.dtype
+    assert isinstance(shard["features"], np.memmap)
+    with pytest.raises(IntegrityError, match="no dataset boxes"):
+        shard["boxes"]
+
+
+def test_the_same_arrays_make_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.h5", "b.h5"):
+        write_shard(tmp_path / name, FEATURES, {"x": np.arange(9.0)}, rows=9, fingerprint="f")
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_writing_to_the_map_does_not_reach_the_file(tmp_path: Path) -> None:
+    write_shard(tmp_path / "s.h5", FEATURES, {"x": np.zeros(4)}, rows=4, fingerprint="f")
+    Shard(tmp_path / "s.h5", FEATURES)["x"][:] = 1
+    assert not Shard(tmp_path / "s.h5", FEATURES)["x"].any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused_with_their_row(tmp_path: Path, value: float) -> None:
+    x = np.zeros((10, 3), np.float16)
+    x[6, 1] = value
+    with pytest.raises(IntegrityError, match="features row 6 is not finite"):
+        write_shard(tmp_path / "s.h5", FEATURES, {"features": x}, rows=10, fingerprint="f")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("trick", ["external storage", "external link", "soft link", "virtual", "group", "chunked"])
+def test_files_that_read_other_files_are_refused(tmp_path: Path, trick: str) -> None:
+    (tmp_path / "secret").write_bytes(b"x" * 64)
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["x"] = np.arange(8)
+    path = tmp_path / "s.h5"
+    with h5py.File(path, "w") as file:
+        if trick == "external storage":
+            file.create_dataset("x", (8,), "i8", external=[(str(tmp_path / "secret"), 0, 64)])
+        elif trick == "external link":
+            file["x"] = h5py.ExternalLink("other.h5", "/x")
+        elif trick == "soft link":
+            file["x"] = h5py.SoftLink("/y")
+        elif trick == "virtual":
+            layout = h5py.VirtualLayout((8,), "i8")
+            layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (8,))
+            file.create_virtual_dataset("x", layout)
+        elif trick == "group":
+            file.create_group("x")
+        else:
+            file.create_dataset("x", data=np.arange(8), chunks=(4,))
+    forge(path)
+    with pytest.raises(IntegrityError, match="s.h5.*x"):
+        Shard(path, FEATURES)
+
+
+def test_half_precision_converts_exactly_with_and_without_torch() -> None:
+    every = np.arange(65536, dtype=np.uint16).view(np.float16)
+    every = every[np.isfinite(every)]
+    expected = every.astype(np.float32)
+    np.testing.assert_array_equal(to_float32(every), expected)
+    import torch  # noqa: F401  the other path is taken once torch is loaded
+
+    np.testing.assert_array_equal(to_float32(every), expected)
+    out = np.zeros((2, 10), np.float32)
+    to_float32(np.ones((2, 4), np.float16), out[:, 3:7])
+    np.testing.assert_array_equal(out.sum(axis=0), [0, 0, 0, 2, 2, 2, 2, 0, 0, 0])
+
+
+def test_parameters_come_back(tmp_path: Path) -> None:
+    tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    path = tmp_path / "model.safetensors"
+    write_parameters(path, MODEL, tensors, settings={"c": 2}, fingerprint="f", details={"log": [1]})
+    read = read_parameters(path, MODEL)
+    np.testing.assert_array_equal(read.tensors["w"], tensors["w"])
+    assert (read.settings, read.details) == ({"c": 2}, {"log": [1]})
+    assert {item.name for item in tmp_path.iterdir()} == {"model.safetensors", "model.json"}

@@ -1,0 +1,61 @@
+"""The configuration: complete defaults, and errors that help."""
+
+import pytest
+import yaml
+
+from pipeline.config import Config, default_path, load, merge, validate
+from pipeline.errors import UsageError
+
+
+def defaults() -> dict:
+    return yaml.safe_load(default_path().read_text())
+
+
+def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
+    assert isinstance(load(), Config)
+    for line in default_path().read_text().splitlines():
+        is_section = line.endswith(":") and not line.startswith(" ")
+        assert "#" in line or is_section or not line, line
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fitt": 1}, "unknown key fitt; legal here: name, data_root"),
+        ({"fit": {"rigde": [1]}}, "unknown key fit.rigde; legal here: dimensions, image_ridge"),
+        ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; legal here: name, architecture"),
+        ({"encoders": [{"name": "x"}]}, "key encoders.0.architecture is missing"),
+        ({"models": ["nca"]}, "unknown model nca; there are"),
+        ({"text": {"size": "many"}}, "key text.size: "),
+        ({"text": {"size": 0}}, "greater than 0, not 0"),
+        ({"variants": {"v": {"model": "ncca", "encoders": ["e"]}}}, "variants.v: unknown encoder e; there are"),
+        ({"variants": {"ncca": {"model": "cca", "encoders": []}}}, "ncca is the name of a registered model"),
+        ({"encoders": [{"name": "x", "architecture": "y", "weights": "file"}]}, "give `file` exactly when"),
+        ({"variants": 3}, "key variants: "),
+    ],
+)
+def test_mistakes_are_named_in_one_sentence(change: dict, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        validate(merge(defaults(), change))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nfit: {dimensions: [7]}\nencoders: [{name: a, architecture: alexnet, layer: fc7}]\n")
+    config = load(path)
+    assert (config.name, config.fit.dimensions) == ("mine", (7,))
+    assert config.fit.image_ridge == load().fit.image_ridge
+    assert config.encoder("a").resize == defaults()["encoder_defaults"]["resize"]
+    assert config.row("ncca").encoders == ("a",)
+
+
+@pytest.mark.parametrize("text", ["a: [", "just words", "- 1\n- 2\n"])
+def test_files_that_are_no_configuration_are_named(tmp_path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="mine.yaml"):
+        load(path)
+    with pytest.raises(UsageError, match="gone.yaml does not exist"):
+        load(tmp_path / "gone.yaml")
