@@ -133,6 +133,7 @@ class MomentsAccumulator:
         self._yx = np.zeros((dim_y, dim_x), np.float32)
         self._yy = np.zeros((dim_y, dim_y), np.float32)
         self._threads = threads
+        self._buffer = np.empty((0, dim_x), np.float32)
 
     def add(self, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> None:
         """Add a block: images x (b, D) float32, sentences y (m, d), and owners (m,), the row of x that each is of.
@@ -147,18 +148,27 @@ class MomentsAccumulator:
             return
         if self._shift is None:
             self._shift = np.average(x, axis=0, weights=counts).astype(np.float32)
-        z = x - self._shift
-        root = np.sqrt(counts, dtype=np.float32)
-        if (counts != 1).any():
+        z = np.subtract(x, self._shift, out=self._workspace(len(x)))
+        # A row counts once for each of its sentences: by one factor where all have equally many, else by its root.
+        equal = (counts == counts[0]).all()
+        factor, root = (counts[0], np.ones(len(z), np.float32)) if equal else (1, np.sqrt(counts, dtype=np.float32))
+        if not equal:
             z *= root[:, None]
+            sums = sparse.csr_array(sums.multiply(1 / root[:, None]))
         self._n += counts.sum()
-        self._sum_x += root @ z
-        self._sum_y += sums.sum(axis=0)
+        self._sum_x += factor * (root @ z)
+        self._sum_y += y.sum(axis=0)
         # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
-        self._xx = ssyrk(1.0, z.T, beta=1.0, c=self._xx, overwrite_c=1)
-        self._add_cross(z, sparse.csr_array(sums.multiply(1 / root[:, None])))
+        self._xx = ssyrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
+        self._add_cross(z, sums)
         square = (y.T @ y).tocoo()
         self._yy[square.row, square.col] += square.data
+
+    def _workspace(self, rows: int) -> np.ndarray:
+        """(rows, D) float32 of which only the newest block is needed: fresh memory costs as much as the subtraction."""
+        if len(self._buffer) < rows:
+            self._buffer = np.empty((rows, len(self._sum_x)), np.float32)
+        return self._buffer[:rows]
 
     def _add_cross(self, z: np.ndarray, sums: sparse.csr_array) -> None:
         transposed = sums.T.tocsr()
@@ -175,12 +185,11 @@ class MomentsAccumulator:
         if self._shift is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
-        xx, xy = _mirror(self._xx), self._yx.T
         left, right = ((np.sqrt(self._n) * mean).astype(np.float32) for mean in (offset, mean_y))
-        xx -= np.outer(left, left)
-        xy = xy - np.outer(left, right)
-        yy = self._yy - np.outer(right, right)
-        return Moments(self._n, self._shift + offset, mean_y, xx, xy, yy)
+        xx = _mirror(self._xx)
+        for block, product in ((xx, (left, left)), (self._yx, (right, left)), (self._yy, (right, right))):
+            block -= np.outer(*product)
+        return Moments(self._n, self._shift + offset, mean_y, xx, self._yx.T, self._yy)
 
 
 def _sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:

@@ -1,0 +1,119 @@
+"""The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+TINY = {
+    "name": "tiny",
+    "shard_size": 64,
+    "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
+    "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
+    "evaluate": {"bootstrap": 50},
+}
+
+
+def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+    """Run the Snakefile in `folder`, as a user with a configuration of their own would."""
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+    if check and result.returncode:
+        raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
+    return result
+
+
+def planned(folder: Path, *arguments: str) -> set[str]:
+    """The rules that a dry run would run."""
+    output = snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments).stdout
+    return set(re.findall(r"^(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny demo has been run from nothing."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    snakemake(folder, "all", "--configfile", "tiny.yaml")
+    return folder
+
+
+def test_all_artefacts_are_there(run: Path) -> None:
+    results = run / "results" / "tiny"
+    for row in ("cca", "ncca"):
+        assert json.loads((results / f"index/{row}/card.json").read_text())
+        for split in ("dev", "test"):
+            value = json.loads((results / f"evaluation/{row}.{split}.all-sentences.json").read_text())
+            assert (value["n_images"], value["n_sentences"]) == (20, 100)
+            for direction in ("image_to_sentence", "sentence_to_image"):
+                low, high = value[direction]["recall@10_ci95"]
+                assert 0 <= low <= value[direction]["recall@10"] <= high <= 100
+    assert len(json.loads((results / "evaluation/summary.json").read_text())) == 8
+    assert yaml.safe_load((results / "config.yaml").read_text())["name"] == "tiny"
+    assert "<html" in (results / "report/index.html").read_text()
+    assert not list(results.rglob("*.tmp.*")) and not list(results.rglob("*.parts"))
+
+
+def test_it_learned_something(run: Path) -> None:
+    value = json.loads((run / "results/tiny/evaluation/ncca.test.all-sentences.json").read_text())
+    assert value["sentence_to_image"]["median_rank"] < 8  # chance: 10.5 of 20
+
+
+def test_search_answers_both_ways(run: Path) -> None:
+    def search(*arguments: str) -> list[dict]:
+        command = [sys.executable, "-m", "stages.cli", "search", "--index", "results/tiny/index/ncca", "--json"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        result = subprocess.run([*command, *arguments], cwd=run, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    images = search("--top", "3", "a dog on the grass")
+    assert len(images) == 3
+    scores = [item["score"] for item in images]
+    assert scores == sorted(scores, reverse=True)
+    sentences = search("--top", "4", "--image", "results/demo-collection/images/scene-00000.jpg")
+    assert len(sentences) == 4 and all(item["text"] for item in sentences)
+
+
+def test_a_second_run_does_nothing(run: Path) -> None:
+    assert planned(run) == set()
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("evaluate={bootstrap: 60}", {"evaluate", "summarise", "report"}),
+        ("index={recall_floor: 0.9}", {"build_index", "report"}),
+        (
+            "fit={text_ridge: [2]}",
+            {"fit", "embed", "evaluate", "summarise", "build_index", "report"},
+        ),
+        (
+            "image_view={normalise: [l2]}",
+            {"accumulate", "fit", "embed", "evaluate", "summarise", "build_index", "report"},
+        ),
+        ("extract={batch_size: 7}", set()),
+        ("models=[ncca]", {"summarise", "report"}),
+    ],
+)
+def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
+    assert planned(run, "--config", key) == expected
+
+
+def test_a_misspelt_key_is_one_sentence(run: Path) -> None:
+    result = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", "imge_view=1", check=False)
+    assert result.returncode != 0
+    assert "unknown key imge_view; legal here: name, data_root" in result.stdout + result.stderr
+
+
+def test_a_missing_collection_is_named(run: Path) -> None:
+    result = snakemake(run, "all", "-n", "--config", "data_root=/nowhere", "demo={generate: false}", check=False)
+    assert result.returncode != 0
+    assert "/nowhere is not a folder" in result.stdout + result.stderr
