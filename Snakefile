@@ -266,9 +266,13 @@ rule build_index:
 
 rule report:
     input:
-        f"{RUN}/evaluation/summary.json",
+        f"{RUN}/manifest/manifest.json",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+        summary=f"{RUN}/evaluation/summary.json",
     output:
         f"{RUN}/report/index.html",
+    params:
+        bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
     shell:
-        f"{JOINTSPACE} report --manifest {RUN}/manifest --run {RUN} --output {{output}}"
+        f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --summary {{input.summary}}"
+        f" --config {RESOLVED} --output {{output}}"

@@ -1,8 +1,11 @@
-"""float16 storage to float32 arithmetic."""
+"""float16 storage to float32 arithmetic, and the refusal of what is no number."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
+
+from pipeline.errors import IntegrityError
 
 TORCH_PAYS = 1 << 26
 """Elements from which importing torch (about 1.5 s) is repaid by its 20 times faster conversion."""
@@ -22,3 +25,18 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     else:
         np.copyto(out, block)
     return out
+
+
+def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
+    """Raises IntegrityError naming `source` and the first row of `array` that is not finite."""
+    if array.dtype.kind != "f" or not array.size:
+        return
+    # A sum is finite when every term is, and is 20 times cheaper; only its failure needs the look at each row.
+    with np.errstate(all="ignore"):
+        if np.isfinite(array.sum(dtype=np.float64)):
+            return
+    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+    if len(bad):
+        raise IntegrityError(
+            f"{source}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source"
+        )

@@ -15,15 +15,15 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 def configure(count: int | None = None) -> None:
     """Set the number of threads (None: leave the libraries' own choice) and the OpenBLAS core type.
 
-    A value the user has already put into the environment wins. Raises RuntimeError when numpy is loaded
-    already, since the settings would then be ignored in silence.
+    A core type that the user has put into the environment stays. Raises RuntimeError when numpy is loaded already,
+    since the settings would then be ignored in silence.
     """
     if "numpy" in sys.modules:
         raise RuntimeError("runtime.configure must be called before numpy is imported")
     if count:
         for variable in THREAD_VARIABLES:
-            os.environ.setdefault(variable, str(count))
-    if _has_avx512():
+            os.environ[variable] = str(count)
+    if "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
 
 
@@ -32,8 +32,10 @@ def threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
-def _has_avx512() -> bool:
+def cpu_flags() -> frozenset[str]:
+    """What the processor can do, in Linux's names (avx512f, avx512_bf16, ...); empty where there is no Linux."""
     try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return False
+        return frozenset()
+    return frozenset(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())

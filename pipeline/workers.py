@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from pipeline.errors import JointspaceError
+
 CHUNK = 16
 """Items that travel together; few enough to be retried one by one when their process dies."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """In place of a result: the item's function raised `error`, or its process died (then `error` is None)."""
+    """In place of a result: the item's function raised an exception, or its process died."""
 
     reason: str
-    error: Exception | None = None
 
 
 def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes: int) -> Iterator[Any]:
@@ -46,7 +47,7 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
             chunk, future = under_way.popleft()
             try:
                 results = future.result()
-            except BrokenProcessPool:
+            except Exception:  # a process died, or a result cannot be pickled
                 results = (_attempt_alone(alone, function, item) for item in chunk)
             yield from results
 
@@ -93,15 +94,32 @@ def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
     except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}", error)
+        return Failure(_reason(error))
+
+
+def _reason(error: Exception) -> str:
+    """Our own errors speak for themselves."""
+    return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
 
 
 def _attempt_all(function: Callable[[Any], Any], chunk: list[Any]) -> list[Any]:
     return [_attempt(function, item) for item in chunk]
 
 
+def _nothing() -> None:
+    pass
+
+
 def _attempt_alone(pool: _Pool, function: Callable[[Any], Any], item: Any) -> Any:
+    try:
+        pool.submit(_nothing).result()
+    except BrokenProcessPool as error:  # not the item's fault
+        raise JointspaceError(
+            "worker processes die before they begin, as their messages above say; set their number to 0 to do without"
+        ) from error
     try:
         return pool.submit(_attempt, function, item).result()
     except BrokenProcessPool:
         return Failure("its worker process died")
+    except Exception as error:
+        return Failure(_reason(error))

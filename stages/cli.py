@@ -51,7 +51,9 @@ def cli(threads: int | None, debug: bool, quiet: bool) -> None:
     Commands stand in the order of the pipeline; `snakemake all --cores 2` runs them all.
     """
     runtime.configure(threads)
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    for ours in ("pipeline", "stages"):
+        logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
 
 
 def main() -> None:

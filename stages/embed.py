@@ -43,6 +43,8 @@ def command(
         "model": parameters.fingerprint,
         "tfidf": tfidf.fingerprint,
         **{f"features/{name}": opened.fingerprint for name, opened in features.items()},
+        "images": rows.fingerprints["images"],
+        "sentences": rows.fingerprints["sentences"],
     }
     write_shard(
         output,

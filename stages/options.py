@@ -19,6 +19,10 @@ features = click.option(
 )
 tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
 
+embeddings = click.option(
+    "--embeddings", "embeddings_folder", type=FOLDER, required=True, help="Folder of one row's `embed` shards."
+)
+
 
 def output(kind: str, what: str):
     """The option `--output`, a FILE or FOLDER; `what` says what it becomes."""

@@ -1,0 +1,1 @@
+"""Ranks, recall and their intervals; protocols of evaluation."""

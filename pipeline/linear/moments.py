@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg.blas import ssyrk
+from scipy.linalg.blas import sger, ssyr, ssyrk
 
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
@@ -186,10 +186,11 @@ class MomentsAccumulator:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
         left, right = ((np.sqrt(self._n) * mean).astype(np.float32) for mean in (offset, mean_y))
-        xx = _mirror(self._xx)
-        for block, product in ((xx, (left, left)), (self._yx, (right, left)), (self._yy, (right, right))):
-            block -= np.outer(*product)
-        return Moments(self._n, self._shift + offset, mean_y, xx, self._yx.T, self._yy)
+        # Rank-1 updates in place; products of our own would cost three more passes over each block.
+        xx = _mirror(ssyr(-1.0, left, a=self._xx, overwrite_a=1))
+        xy = sger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
+        yy = sger(-1.0, right, right, a=self._yy.T, overwrite_a=1)
+        return Moments(self._n, self._shift + offset, mean_y, xx, xy, yy)
 
 
 def _sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:

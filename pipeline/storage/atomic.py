@@ -69,10 +69,17 @@ def publish_json(path: Path, value: Any) -> None:
 
 def publish_text(path: Path, text: str) -> None:
     """Write a text file atomically, as UTF-8."""
+    publish_bytes(path, text.encode())
+
+
+def publish_bytes(path: Path, data: bytes | memoryview) -> str:
+    """Write a file atomically, without a sidecar: another file vouches for it. Returns its sha256."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode()
-    _rename(write_temporary(path, memoryview(data), hashlib.sha256(data).hexdigest()), path)
+    data = memoryview(data).cast("B")
+    sha256 = hashlib.sha256(data).hexdigest()
+    _rename(write_temporary(path, data, sha256), path)
+    return sha256
 
 
 def write_temporary(path: Path, data: memoryview, sha256: str) -> Path:

@@ -6,7 +6,8 @@ sentences. `shards/00000.json` carries each shard's own fingerprints, so that im
 leave the files of the earlier shards, and all that was made from them, as they are.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +22,15 @@ from pipeline.storage.fingerprint import canonical_json, fingerprint
 from pipeline.storage.tables import read_table, write_table
 
 VERSION = 1
+DIGEST_ROWS = 1 << 16
 SPLITS = ("train", "dev", "test", "weak")
 IMAGES = pa.schema(
     [
         ("image_id", pa.int64()),
         ("path", pa.string()),  # relative to the data root, with forward slashes
         ("member", pa.string()),  # the name inside a tar shard, else null
+        ("offset", pa.int64()),  # where the member's bytes begin in the shard, and how many they are; else null
+        ("size", pa.int64()),
         ("split", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -64,7 +68,7 @@ def write_manifest(
     digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
     for name, table in tables.items():
         write_table(folder / f"{name}.parquet", f"manifest-{name}", table, fingerprint=digest)
-    publish_text(folder / "rejects.jsonl", "".join(canonical_json(dict(row)).decode() + "\n" for row in rejects))
+    write_rejects(folder / "rejects.jsonl", rejects)
     shards = _shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
         path = folder / "shards" / f"{number:05d}.json"
@@ -80,10 +84,20 @@ def write_manifest(
         "splits": _split_counts(tables["images"]),
     }
     publish_json(folder / "manifest.json", value)
+    for path in (folder / "shards").glob("*.json"):
+        if int(path.stem) >= len(shards):
+            path.unlink()
+
+
+def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
+    """Publish what was left out, one JSON object a line. Names that are not UTF-8 survive as escapes."""
+    publish_text(path, "".join(canonical_json(dict(row)).decode() + "\n" for row in rejects))
 
 
 def _table_digest(table: pa.Table) -> str:
-    return fingerprint("table", VERSION, {name: table[name].to_pylist() for name in table.column_names})
+    """A hash of the values, whatever their layout in memory; taken in parts, to hold few of them as Python objects."""
+    parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
+    return fingerprint("table", VERSION, [table.column_names, *(fingerprint("rows", VERSION, p) for p in parts)])
 
 
 def _shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
@@ -153,6 +167,12 @@ class Manifest:
     @cached_property
     def boxes(self) -> pa.Table:
         return self._table("boxes")
+
+    @cached_property
+    def rejects(self) -> list[dict[str, Any]]:
+        """{file, row, what, reason} of everything that was left out."""
+        lines = (self.folder / "rejects.jsonl").read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines if line]
 
     @cached_property
     def splits(self) -> np.ndarray:

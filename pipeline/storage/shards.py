@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from pipeline.errors import IntegrityError
+from pipeline.precision import require_finite
 from pipeline.storage.atomic import Sidecar, publish, verify
 
 FEATURES = "features"
@@ -41,21 +42,6 @@ def write_shard(
             require_finite(path, name, array)
             file.create_dataset(name, data=array, track_times=False)
     return publish(path, buffer.getbuffer(), kind=kind, rows=rows, fingerprint=fingerprint, details=details)
-
-
-def require_finite(path: Path, name: str, array: np.ndarray) -> None:
-    """Raises IntegrityError naming the first row of `array` that is not finite."""
-    if array.dtype.kind != "f" or not array.size:
-        return
-    # A sum is finite when every term is, and is 20 times cheaper; only its failure needs the look at each row.
-    with np.errstate(all="ignore"):
-        if np.isfinite(array.sum(dtype=np.float64)):
-            return
-    bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
-    if len(bad):
-        raise IntegrityError(
-            f"{path}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source"
-        )
 
 
 class Shard:

@@ -16,9 +16,14 @@ def write_table(
     path: Path, kind: str, table: pa.Table, *, fingerprint: str, details: Mapping[str, Any] | None = None
 ) -> Sidecar:
     """Publish `table` as one Parquet file with its sidecar."""
+    return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, fingerprint=fingerprint, details=details)
+
+
+def to_parquet(table: pa.Table) -> memoryview:
+    """`table` as the bytes of a Parquet file."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    return publish(path, buffer.getbuffer(), kind=kind, rows=table.num_rows, fingerprint=fingerprint, details=details)
+    return buffer.getbuffer()
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:

@@ -1,0 +1,68 @@
+"""Ranks in both directions: against sorting every query, and against the bare product of matrices.
+
+    python benchmarks/ranks.py
+
+The reference sorts as one would write it down: one single-precision product, `np.argsort` of each row and column,
+and the place of the first target in it. `differing` counts the ranks that the two give differently: where the scores
+of two candidates agree in all but the last bits, single precision sorts by its rounding. `exact_differing` counts
+them against the same sorting in double precision.
+"""
+
+from functools import partial
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+
+from pipeline.evaluate.ranks import Ranks, count_ranks  # noqa: E402
+
+DIM = 128
+SHAPES = [(5000, 5000), (2000, 31000)]
+"""Images x sentences."""
+
+
+def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Unit vectors, each sentence near its image."""
+    rng = np.random.default_rng(0)
+    owners = np.arange(m) % n
+    images = rng.standard_normal((n, DIM), dtype=np.float32)
+    sentences = images[owners] + 3 * rng.standard_normal((m, DIM), dtype=np.float32)
+    return (*(x / np.linalg.norm(x, axis=1, keepdims=True) for x in (images, sentences)), owners)
+
+
+def sort_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> Ranks:
+    """Ranks by sorting the whole matrix both ways."""
+    scores = images @ sentences.T
+    order = np.argsort(-scores, axis=1)
+    to_sentence = (owners[order] == np.arange(len(images))[:, None]).argmax(axis=1) + 1
+    order = np.argsort(-scores.T, axis=1)
+    return Ranks(to_sentence, (order == owners[:, None]).argmax(axis=1) + 1)
+
+
+def differing(a: Ranks, b: Ranks) -> int:
+    pairs = ((a.image_to_sentence, b.image_to_sentence), (a.sentence_to_image, b.sentence_to_image))
+    return sum(int((x != y).sum()) for x, y in pairs)
+
+
+def main() -> None:
+    for n, m in SHAPES:
+        images, sentences, owners = make_pairs(n, m)
+        doubles = images.astype(np.float64), sentences.astype(np.float64)
+        ours = partial(count_ranks, images, sentences, owners, "inner_product")
+        sort = partial(sort_ranks, images, sentences, owners)
+        threads = runtime.threads()
+
+        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads)
+        found, exact = ours(), sort_ranks(*doubles, owners)
+        report({**result, "differing": differing(found, sort()), "exact_differing": differing(found, exact)})
+        for name, a, b in (("single", images, sentences), ("double", *doubles)):
+            product = partial(np.matmul, a, b.T)
+            report(compare(f"ranks of {n} x {m} over one {name}-precision product", ours, product, 7, threads))
+
+
+if __name__ == "__main__":
+    main()

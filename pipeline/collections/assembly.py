@@ -1,0 +1,134 @@
+"""The second half of ingest: which images can be used, and the tables of a manifest.
+
+What becomes of a thing is decided once: it is kept, rejected with a reason, or a duplicate. Of images with the same
+bytes the first is kept. Whatever belongs to an image shares its fate.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.collections import belongings
+from pipeline.collections.belongings import IMAGE_DUPLICATE, IMAGE_REJECTED, Images, are_none
+from pipeline.collections.collection import Collection, SplitSummary
+from pipeline.collections.intake import Intake
+from pipeline.collections.records import SPLITS, Reject
+from pipeline.workers import Failure
+
+DUPLICATE = "duplicate"
+"""How the reason begins for which a duplicate, of whatever kind, is left out."""
+OWNED = {"sentences": belongings.sentences, "documents": belongings.documents, "boxes": belongings.boxes}
+
+
+class Assembly:
+    """Images between intake and manifest: read those at `locations()`, then give their outcomes to `collect`."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._tables, self._files = intake.tables(), list(intake.files)
+        self._given, self._rejected = intake.given, intake.rejects
+        self._images = self._tables["images"]
+        self._splits = _objects(self._images["split"])
+        # (n_images,) why each is left out, None while nothing speaks against it
+        self._reasons = _objects(self._images["fault"])
+        weak, silent = self._splits == "weak", ~self._own("sentences")
+        self._reasons[are_none(self._reasons) & silent & ~weak] = "no sentence"
+        self._reasons[are_none(self._reasons) & silent & ~self._own("documents")] = "no sentence and no document"
+        self._wanted = np.flatnonzero(are_none(self._reasons))
+
+    def __len__(self) -> int:
+        """The number of images that must be read."""
+        return len(self._wanted)
+
+    def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
+        """Path, offset and size of each image that must be read."""
+        wanted = self._images.select(["path", "offset", "size"]).take(self._wanted)
+        for batch in wanted.to_batches(max_chunksize=1024):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    def collect(self, outcomes: Iterable[Any]) -> Collection:
+        """The collection, from an Inspection or a Failure for each of `locations()`."""
+        sizes = np.zeros((len(self._reasons), 2), np.int32)
+        hashes = _objects(self._images["fault"])
+        first: dict[str, int] = {}
+        for row, outcome in zip(self._wanted.tolist(), outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                self._reasons[row] = outcome.reason
+                continue
+            sizes[row], hashes[row] = (outcome.width, outcome.height), outcome.sha256
+            if (original := first.setdefault(outcome.sha256, row)) != row:
+                self._reasons[row] = f"{DUPLICATE}: the same bytes as {self._name(original)}"
+        rows = np.flatnonzero(are_none(self._reasons))
+        tables = {"images": self._kept_images(rows, sizes, hashes)}
+        rejects = self._rejected + self._image_rejects()
+        images = self._fates(rows, sizes)
+        for what, settle in OWNED.items():
+            settled = settle(self._tables[what], images)
+            tables[what] = settled.kept
+            rejects += self._rejects(what, settled.reasons)
+        return Collection(tables, rejects, _counts(self._given, tables, rejects), self._summaries())
+
+    def _own(self, what: str) -> np.ndarray:
+        """(n_images,) whether each image has any `what`."""
+        return np.bincount(self._tables[what]["owner"].to_numpy(), minlength=self._images.num_rows) > 0
+
+    def _name(self, row: int) -> str:
+        path, member = (self._images[column][row].as_py() for column in ("path", "member"))
+        return path if member is None else f"{path}/{member}"
+
+    def _kept_images(self, rows: np.ndarray, sizes: np.ndarray, hashes: np.ndarray) -> pa.Table:
+        place = self._images.select(["path", "member", "offset", "size", "split"]).take(rows)
+        columns = {"image_id": np.arange(len(rows)), **dict(zip(place.column_names, place.columns, strict=True))}
+        width, height = sizes[rows].T
+        return pa.table({**columns, "width": width, "height": height, "sha256": pa.array(hashes[rows], pa.string())})
+
+    def _fates(self, kept: np.ndarray, sizes: np.ndarray) -> Images:
+        ids = np.full(len(self._reasons), -1)
+        ids[kept] = np.arange(len(kept))
+        fates = [r and (IMAGE_DUPLICATE if r.startswith(DUPLICATE) else IMAGE_REJECTED) for r in self._reasons]
+        return Images(ids, sizes, np.array(fates, dtype=object))
+
+    def _image_rejects(self) -> list[Reject]:
+        """An image stands under its own name, unless it is the row that names it which is at fault."""
+        faulty = ~are_none(_objects(self._images["fault"]))
+        rows = np.flatnonzero(~are_none(self._reasons) & ~faulty)
+        own = [Reject(self._name(row), None, "images", self._reasons[row]) for row in rows.tolist()]
+        return self._rejects("images", np.where(faulty, self._reasons, None)) + own
+
+    def _rejects(self, what: str, reasons: np.ndarray) -> list[Reject]:
+        left_out = np.flatnonzero(~are_none(reasons))
+        places = self._tables[what].select(["file", "row"]).take(left_out)
+        rows = zip(places["file"].to_pylist(), places["row"].to_pylist(), reasons[left_out], strict=True)
+        return [Reject(self._files[file], row, what, reason) for file, row, reason in rows]
+
+    def _summaries(self) -> dict[str, SplitSummary]:
+        files = self._images["file"].to_numpy()
+        summaries = {}
+        for split in SPLITS:
+            rows = np.flatnonzero(self._splits == split)
+            kept = int(are_none(self._reasons[rows]).sum())
+            if len(rows):
+                first = rows[0]
+                summaries[split] = SplitSummary(len(rows), kept, self._files[files[first]], self._reasons[first])
+        return summaries
+
+
+def _objects(column: pa.ChunkedArray) -> np.ndarray:
+    return np.array(column.to_pylist(), dtype=object)
+
+
+def _counts(given: Counter[str], tables: dict[str, pa.Table], rejects: list[Reject]) -> dict[str, dict[str, int]]:
+    left_out: Counter[tuple[str, bool]] = Counter()
+    for reject in rejects:
+        left_out[reject.what, reject.reason.startswith(DUPLICATE)] += 1
+    return {
+        what: {
+            "given": given[what],
+            "kept": table.num_rows,
+            "rejected": left_out[what, False],
+            "duplicate": left_out[what, True],
+        }
+        for what, table in tables.items()
+    }

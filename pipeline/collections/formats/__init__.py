@@ -1,0 +1,23 @@
+"""The literal table of collection formats: name -> reader.
+
+A reader `read(root, options)` yields the records of the collection under the folder `root`, each image before its
+texts and boxes, and reads no image. It raises InputError for a file that is useless as a whole, and UsageError for
+`collection.files` or `collection.columns` that do not fit. To add a format, write a module with such a function,
+name it here and in `pipeline.config.Collection.format`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from pipeline.collections.formats import coco, flickr_token, folder, karpathy, table, text_files, webdataset
+from pipeline.collections.records import Options, Record
+
+FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
+    "folder": folder.read,
+    "flickr-token": flickr_token.read,
+    "karpathy": karpathy.read,
+    "coco": coco.read,
+    "table": table.read,
+    "text-files": text_files.read,
+    "webdataset": webdataset.read,
+}

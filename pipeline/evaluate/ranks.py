@@ -1,0 +1,122 @@
+"""Ranks in both directions by counting, never by sorting, and exactly.
+
+In floating point, a product of matrices gives equal vectors scores that differ in the last bit, depending on where
+in the matrix they stand; ties would be broken by chance. So every vector is first rounded to whole multiples of
+2**-25 of the greatest length on its side, which is finer than single precision resolves a score. All products and
+sums are then whole numbers below 2**53, which double precision adds exactly in any order: ranks do not depend on
+the BLAS, the threads, the blocks or the order of the gallery, and a target's score is the same number wherever it
+is computed.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from pipeline import runtime
+from pipeline.errors import InputError
+from pipeline.precision import require_finite
+
+BITS = 25
+IMAGE_ROWS = 240
+"""Images in a block; at most 255, since the counts of a block's columns are bytes."""
+SENTENCE_ROWS = 512
+"""Sentences in a block; a multiple of 8 and at most 8 x 255, since the counts of a block's rows are eight bytes."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks from 1; ties count against the model.
+
+    `image_to_sentence` (n,): each image's best sentence among all sentences but the image's other ones;
+    `sentence_to_image` (m,): each sentence's image among all images.
+    """
+
+    image_to_sentence: np.ndarray
+    sentence_to_image: np.ndarray
+
+
+def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
+    """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`.
+
+    `metric` is `inner_product` or `euclidean`. Raises IntegrityError naming a row that is not finite, and
+    InputError naming an image that has no sentence.
+    """
+    n, m = len(images), len(sentences)
+    require_finite("embeddings", "images", images)
+    require_finite("embeddings", "sentences", sentences)
+    if (without := np.bincount(owners, minlength=n) == 0).any():
+        raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
+    left, right = _lattices(images, sentences, metric)
+    pairs = [np.einsum("ij,ij->i", left[owners[part]], right[part]) for part in _blocks(m, 4096)]
+    targets = np.concatenate(pairs)
+    best = np.full(n, -np.inf)
+    np.maximum.at(best, owners, targets)
+
+    sentence_to_image = np.zeros(m, np.int64)
+    threads, blocks = runtime.threads(), list(_blocks(m, SENTENCE_ROWS))
+    shares = [blocks[first::threads] for first in range(threads)]
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+        parts = pool.map(lambda share: _count(left, right, best, targets, share, sentence_to_image), shares)
+        image_to_sentence = sum(parts)
+    # The counts hold the targets themselves: one image for a sentence, all its best sentences for an image.
+    own_best = np.bincount(owners[targets == best[owners]], minlength=n)
+    return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
+
+
+class _Lattice:
+    """Vectors as whole numbers, block by block: `lattice[rows]` is (k, d) float64."""
+
+    def __init__(self, vectors: np.ndarray, scale: float, side: str | None) -> None:
+        self.vectors, self.scale, self.side = vectors, scale, side
+        self.shape = vectors.shape
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        x = np.rint(np.multiply(self.vectors[rows], self.scale, dtype=np.float64))
+        if self.side is None:
+            return x
+        # -|a - b|**2 as an inner product: (2a, -|a|**2, 1) . (b, 1, -|b|**2)
+        squares = np.einsum("ij,ij->i", x, x)[:, None]
+        ones = np.ones_like(squares)
+        return np.hstack([2 * x, -squares, ones] if self.side == "left" else [x, ones, -squares])
+
+
+def _lattices(images: np.ndarray, sentences: np.ndarray, metric: str) -> tuple[_Lattice, _Lattice]:
+    lengths = [np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64).max(initial=0)) for x in (images, sentences)]
+    if metric == "inner_product":
+        scales = [2.0 ** (BITS - np.frexp(length)[1]) for length in lengths]
+        return _Lattice(images, scales[0], None), _Lattice(sentences, scales[1], None)
+    if metric == "euclidean":
+        scale = 2.0 ** (BITS - np.frexp(max(lengths))[1])
+        return _Lattice(images, scale, "left"), _Lattice(sentences, scale, "right")
+    raise ValueError(f"unknown metric {metric}; there are inner_product and euclidean")
+
+
+def _blocks(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _count(
+    left: _Lattice,
+    right: _Lattice,
+    best: np.ndarray,
+    targets: np.ndarray,
+    blocks: Sequence[slice],
+    above_target: np.ndarray,
+) -> np.ndarray:
+    """For the sentences in `blocks`: how many score at least `best` (n,) with each image, and, into `above_target`
+    (m,), how many images score at least its target with each sentence."""
+    above_best = np.zeros(len(best), np.int64)
+    for columns in blocks:
+        b, width = right[columns], columns.stop - columns.start
+        mask = np.zeros((IMAGE_ROWS, SENTENCE_ROWS), bool)
+        for rows in _blocks(len(best), IMAGE_ROWS):
+            scores, height = left[rows] @ b.T, rows.stop - rows.start
+            np.greater_equal(scores, best[rows, None], out=mask[:height, :width])
+            eights = mask.view(np.uint64).sum(axis=1).view(np.uint8)
+            above_best[rows] += eights.reshape(-1, 8).sum(axis=1, dtype=np.int64)[:height]
+            np.greater_equal(scores, targets[columns], out=mask[:height, :width])
+            above_target[columns] += np.add.reduce(mask[:height].view(np.uint8), axis=0, dtype=np.uint8)[:width]
+    return above_best

@@ -1,0 +1,67 @@
+"""Evaluations, as their JSON files hold them, for people to read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+DIRECTIONS = ("image_to_sentence", "sentence_to_image")
+MEASURES = {
+    "recall@1": "R@1",
+    "recall@5": "R@5",
+    "recall@10": "R@10",
+    "median_rank": "median rank",
+    "mean_rank": "mean rank",
+}
+"""Key in an evaluation -> heading."""
+
+
+def headline(evaluation: Mapping[str, Any]) -> Iterable[str]:
+    """One line for each direction, without intervals."""
+    for direction in DIRECTIONS:
+        values = evaluation[direction]
+        recalls = " / ".join(f"{values[name]:.1f}" for name in ("recall@1", "recall@5", "recall@10"))
+        what = f"{evaluation['model']}, {evaluation['split']} split, {evaluation['protocol']}, {spoken(direction)}"
+        yield f"{what}: recall@1/5/10 {recalls}, median rank {values['median_rank']:g}"
+
+
+def spoken(direction: str) -> str:
+    """`image-to-sentence` for `image_to_sentence`."""
+    return direction.replace("_", "-")
+
+
+def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+    """Evaluations that can be compared with each other: ((split, protocol), evaluations) in order of first mention."""
+
+    def setting(evaluation: Mapping[str, Any]) -> tuple[str, str]:
+        return evaluation["split"], evaluation["protocol"]
+
+    evaluations = list(evaluations)
+    order = list(dict.fromkeys(map(setting, evaluations)))
+    ordered = sorted(evaluations, key=lambda evaluation: order.index(setting(evaluation)))
+    return [(key, list(group)) for key, group in groupby(ordered, setting)]
+
+
+def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:
+    """A table for each split and protocol; recall in percent, 95% intervals in brackets."""
+    parts = []
+    for (split, protocol), group in by_setting(evaluations):
+        first = group[0]
+        parts.append(f"## {split} split, {protocol}: {first['n_images']} images, {first['n_sentences']} sentences\n")
+        rows = [_cells(evaluation, direction) for evaluation in group for direction in DIRECTIONS]
+        parts.append(_table(["model", "direction", *MEASURES.values()], rows))
+    return "\n".join(parts)
+
+
+def _cells(evaluation: Mapping[str, Any], direction: str) -> list[str]:
+    values = evaluation[direction]
+    return [evaluation["model"], spoken(direction), *(_with_interval(values, name) for name in MEASURES)]
+
+
+def _with_interval(values: Mapping[str, Any], name: str) -> str:
+    interval = values.get(f"{name}_ci95")
+    return f"{values[name]:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

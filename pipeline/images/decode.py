@@ -1,0 +1,127 @@
+"""Bytes of a photograph to pixels, or the reason why not.
+
+Pillow alone decodes: one flipped bit in a PNG can kill the process in other decoders. The size is read from
+the header and judged before any pixel is decoded; a truncated file is refused, never completed with grey.
+"""
+
+import io
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from pipeline.errors import InputError
+
+# Formats in which photographs come. Pillow's others include EPS, which starts a PostScript interpreter.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
+"""Greatest samples that are usual for Pillow's modes of more than 8 bits."""
+PNG_END = b"IEND\xaeB`\x82"
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """What an image may be: at most `max_pixels`, sides of at least `min_side`, longer / shorter <= `max_aspect`."""
+
+    max_pixels: int
+    min_side: int
+    max_aspect: float
+
+
+class UnreadableImage(InputError):
+    """An image that cannot be used. `reason` is one of not-an-image, truncated, damaged, not-finite, too-large,
+    too-small and too-elongated; `detail` says more."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
+def decode(data: bytes, limits: ImageLimits) -> Image.Image:
+    """The first frame of an encoded image as 8-bit RGB, upright by its EXIF orientation.
+
+    Transparent parts become white; 16-bit and floating-point samples are scaled into the range, not cut.
+    Raises UnreadableImage.
+    """
+    try:
+        with _pixel_limit(limits.max_pixels):
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            _check_size(image.size, limits)
+            image.load()
+            # Pillow is content once it has the last pixel, and does not miss what belongs after it.
+            if image.format == "PNG" and data.rfind(PNG_END) < 0:
+                raise UnreadableImage("truncated", "the PNG lacks its end")
+            return _to_rgb(_upright(image))
+    except UnreadableImage:
+        raise
+    except UnidentifiedImageError:
+        start = data[:16].hex(" ") or "nothing"
+        raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; it starts with {start}") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
+    except Exception as error:  # whatever a decoder makes of hostile bytes is the image's fault
+        reason = "truncated" if "truncated" in str(error).lower() else "damaged"
+        raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _pixel_limit(max_pixels: int) -> Iterator[None]:
+    """Have Pillow refuse, rather than warn of, images and inner frames above our limit."""
+    usual = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd metadata, which does no harm
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        Image.MAX_IMAGE_PIXELS = max_pixels
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = usual
+
+
+def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
+    short, long = sorted(size)
+    shape = f"{size[0]} x {size[1]} pixels"
+    if short * long > limits.max_pixels:
+        raise UnreadableImage("too-large", f"{shape}, more than {limits.max_pixels}")
+    if short < limits.min_side:
+        raise UnreadableImage("too-small", f"{shape}, a side below {limits.min_side}")
+    if long > limits.max_aspect * short:
+        raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged EXIF does not make the pixels bad
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith(("I", "F")):
+        image = _to_grey(image)
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _to_grey(image: Image.Image) -> Image.Image:
+    """16-bit integer, 32-bit integer or float samples to 8 bits, from the smallest of the usual ranges that holds
+    them all, else from their least to their greatest."""
+    kind = image.mode[:4]
+    image = image.convert("I" if kind == "I;16" else kind).convert("F")
+    if not math.isfinite(sum(memoryview(image.tobytes()).cast("f"))):
+        raise UnreadableImage("not-finite", "some of its samples are NaN or infinite")
+    low, high = image.getextrema()
+    usual = next((top for top in RANGES[kind] if low >= 0 and high <= top), None)
+    if usual:
+        low, high = 0, usual
+    scale = 255 / (high - low or 1)
+    return image.point(lambda value: value * scale + (0.5 - low * scale)).convert("L")

@@ -1,0 +1,99 @@
+"""Image encoders: a backbone cut off after a layer, its weights, and the preprocessing that belongs to them."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
+from pipeline.images.preprocess import Preprocessing
+from pipeline.images.weights import State, select
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """What an encoder is, apart from its weights: `layer` is average, fc6 or fc7; `flip` averages over mirror images."""
+
+    architecture: str
+    layer: str
+    preprocessing: Preprocessing
+    flip: bool
+
+
+class Encoder(nn.Module):
+    """Pixels (n, side, side, 3) uint8 to features (n, dim) float32, in the arithmetic of `body`.
+
+    `body` is the network up to the node `node` of its graph; `weights` says where its weights come from.
+    """
+
+    def __init__(self, spec: EncoderSpec, body: fx.GraphModule, node: str, weights: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.body = body
+        self.node = node
+        self.weights = weights
+        self.dtype = next(body.parameters()).dtype
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(spec.preprocessing, name)).reshape(3, 1, 1) * 255
+            self.register_buffer(name, values, persistent=False)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        images = pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
+        features = self._features(images)
+        return (features + self._features(images.flip(3))) / 2 if self.spec.flip else features
+
+    def _features(self, images: torch.Tensor) -> torch.Tensor:
+        output = self.body(images)
+        return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "Encoder":
+        """The same encoder for extraction: fewer passes, channels last (as the pixels come), on `device`, in `dtype`."""
+        body = fold_batch_norms(copy.deepcopy(self.body)).to(dtype=dtype, memory_format=torch.channels_last)
+        return Encoder(self.spec, body, self.node, self.weights).to(device)
+
+    def settings(self) -> dict[str, Any]:
+        """What `from_parts` needs beside the tensors, as JSON."""
+        return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The weights that the layer needs, under their names in the whole network."""
+        return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Encoder":
+        """The encoder whose `settings()` and `tensors()` these are."""
+        names = ("architecture", "layer", "flip")
+        preprocessing = Preprocessing(**settings["preprocessing"])
+        spec = EncoderSpec(preprocessing=preprocessing, **{name: settings[name] for name in names})
+        body = cut(build(spec.architecture, seed=0), settings["node"])
+        body.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
+        return cls(spec, body, settings["node"], settings["weights"])
+
+
+def untrained(spec: EncoderSpec, seed: int) -> Encoder:
+    """An encoder whose weights are drawn from `seed`, as its architecture's are before training."""
+    network = build(spec.architecture, seed)
+    node = find_node(network, spec.layer, spec.preprocessing.side)
+    return Encoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
+
+
+def trained(spec: EncoderSpec, state: State, weights: Mapping[str, Any]) -> Encoder:
+    """An encoder that carries `state`: the weights of its network, or as many of them as the layer needs.
+
+    `weights["origin"]` names their source in errors. Raises InputError where they do not fit.
+    """
+    network = build(spec.architecture, seed=0)
+    node = find_node(network, spec.layer, spec.preprocessing.side)
+    body = cut(network, node)
+    body.load_state_dict(select(state, body.state_dict(), network.state_dict(), weights["origin"]))
+    return Encoder(spec, body, node, weights)
+
+
+def feature_dim(encoder: Encoder) -> int:
+    side = encoder.spec.preprocessing.side
+    with torch.inference_mode():
+        return encoder(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]

@@ -1,0 +1,131 @@
+"""Running an encoder over many images: where, in which arithmetic, how many at once."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from pipeline import runtime
+from pipeline.errors import UsageError
+from pipeline.images.encoders import Encoder
+
+BFLOAT16_COSINE = 0.999
+"""What the features of every probe must keep to those in float32, or bfloat16 is not chosen by itself."""
+PROBES = 8
+CPU_BATCH_BYTES = 1 << 20
+"""One channel of a batch on a processor. The widest activations are about 25 times as large; above 32 MiB, the
+allocator returns each to the system and has it zeroed anew, which halved the speed where this was measured."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run an encoder; `batch_size` is the most images at once."""
+
+    device: torch.device
+    dtype: torch.dtype
+    batch_size: int
+
+
+def plan(encoder: Encoder, device: str, precision: str, batch_size: int) -> Plan:
+    """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
+
+    `auto` is bfloat16 where the device is fast at it and the encoder's features bear it. Raises UsageError for a
+    device that is not there.
+    """
+    chosen = find_device(device)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    if precision == "auto" and fast_at_bfloat16(chosen):
+        cosine = bfloat16_cosine(encoder, chosen)
+        dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
+        log.info("features in bfloat16 have cosine %.5f to float32: using %s", cosine, str(dtype).split(".")[-1])
+    if chosen.type == "cpu":
+        batch_size = min(batch_size, max(1, CPU_BATCH_BYTES // (encoder.spec.preprocessing.side**2 * dtype.itemsize)))
+    return Plan(chosen, dtype, batch_size)
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"extract.device {name} cannot be used here ({reason}); choose auto") from error
+    return device
+
+
+def fast_at_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16; everywhere else torch emulates it, slowly."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
+
+
+def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
+    """The least cosine, over generated images, of an encoder's features in bfloat16 to those in float32."""
+    pixels = make_probes(encoder.spec.preprocessing.side)
+    exact, fast = (
+        torch.cat([torch.from_numpy(block) for block in Extractor(encoder, Plan(device, dtype, 1))([pixels])])
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    return torch.nn.functional.cosine_similarity(exact, fast).min().item()
+
+
+def make_probes(side: int) -> np.ndarray:
+    """(PROBES, side, side, 3) uint8: noise at every scale, the coarser the stronger, as in photographs."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.zeros(PROBES, 3, side, side)
+    cells = 2
+    while cells <= side:
+        noise = torch.randn(PROBES, 3, cells, cells, generator=generator)
+        pixels += torch.nn.functional.interpolate(noise, size=(side, side), mode="bilinear")
+        cells *= 2
+    return (pixels * 25 + 128).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+
+
+class Extractor:
+    """An encoder made ready by a plan: `extractor(batches)` yields the features of each batch.
+
+    When a GPU has no memory for a batch, the batch and all that follow are halved.
+    """
+
+    def __init__(self, encoder: Encoder, plan: Plan) -> None:
+        self.plan = plan
+        self._encoder = encoder.optimised(plan.device, plan.dtype)
+
+    def __call__(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Features (n, dim) float32 of each of `batches`, (n, side, side, 3) uint8, in order.
+
+        The next batch is drawn while the device works on the last one.
+        """
+        under_way: torch.Tensor | None = None
+        for pixels in batches:
+            features = self._start(torch.from_numpy(pixels))
+            if under_way is not None:
+                yield under_way.cpu().numpy()
+            under_way = features
+        if under_way is not None:
+            yield under_way.cpu().numpy()
+
+    def _start(self, pixels: torch.Tensor) -> torch.Tensor:
+        pieces = pixels.split(self.plan.batch_size)
+        try:
+            with torch.inference_mode():
+                return torch.cat([self._encoder(self._upload(piece)) for piece in pieces])
+        except torch.cuda.OutOfMemoryError as error:
+            if self.plan.batch_size == 1:
+                raise UsageError("the GPU has no memory for even one image; set extract.device to cpu") from error
+        self.plan = replace(self.plan, batch_size=max(1, self.plan.batch_size // 2))
+        torch.cuda.empty_cache()
+        log.warning("the GPU's memory is full: going on with batches of %d images", self.plan.batch_size)
+        return self._start(pixels)
+
+    def _upload(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self.plan.device.type == "cpu":
+            return pixels
+        return pixels.pin_memory().to(self.plan.device, non_blocking=True)

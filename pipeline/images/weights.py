@@ -1,0 +1,78 @@
+"""Weights from outside, checked against the network that is to carry them."""
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.error import URLError
+
+import safetensors
+import safetensors.torch
+import torch
+from torchvision import models
+
+from pipeline.errors import InputError
+
+State = Mapping[str, torch.Tensor]
+
+
+class Download(NamedTuple):
+    state: State
+    name: str
+
+
+def parse(data: bytes, source: str) -> State:
+    """The tensors in the bytes of a safetensors file or of a `.pt` / `.pth` state dict; `source` is its name.
+
+    No code in the file is run. Raises InputError for anything that is not a mapping of names to tensors.
+    """
+    try:
+        if source.endswith(".safetensors"):
+            return safetensors.torch.load(data)
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"{source} is neither a safetensors file nor a state dict of tensors alone ({reason});"
+            " save the network's state_dict() with safetensors"
+        ) from error
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise InputError(f"{source} is not a mapping of names to tensors; save the network's state_dict() alone")
+    return state
+
+
+def download(architecture: str) -> Download:
+    """Torchvision's best weights of `architecture`, and their name. InputError where they cannot be had."""
+    weights = models.get_model_weights(architecture).DEFAULT
+    try:
+        return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))
+    except (URLError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and set the"
+            " encoder's `weights` to file and `file` to its name"
+        ) from error
+
+
+def select(state: State, needed: State, known: State, source: str) -> dict[str, torch.Tensor]:
+    """The tensors of `state` that `needed` names, in its dtypes; `known` are the names of the whole network.
+
+    The rest of the network (its classifier, for most layers) may be missing. Raises InputError naming `source` and
+    the first tensor that is missing, of another shape, not finite, or unknown to the network.
+    """
+    if unknown := sorted(set(state) - set(known)):
+        raise InputError(f"{source} holds {unknown[0]}, which the architecture does not have; check `architecture`")
+    chosen = {}
+    for name, expected in needed.items():
+        if name.endswith("num_batches_tracked"):  # counts training steps; many files leave it out
+            chosen[name] = torch.zeros_like(expected)
+            continue
+        if name not in state:
+            raise InputError(f"{source} lacks {name}, which the architecture needs; check `architecture`")
+        # The shape comes first: a file of a few bytes can claim a tensor of any size.
+        if state[name].shape != expected.shape:
+            shapes = f"{tuple(state[name].shape)} and not {tuple(expected.shape)}"
+            raise InputError(f"{source}: {name} has the shape {shapes}; check `architecture`")
+        chosen[name] = state[name].to(expected.dtype).contiguous()
+        if not torch.isfinite(chosen[name]).all():
+            raise InputError(f"{source}: {name} holds NaN or infinity; get the file again")
+    return chosen

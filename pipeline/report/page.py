@@ -1,0 +1,59 @@
+"""The report as one HTML page that needs nothing else: no script, no font, no image from elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pipeline.evaluate.summary import spoken
+from pipeline.report.examples import Examples
+from pipeline.report.tables import (
+    COLUMNS,
+    DIRECTIONS,
+    compare_rows,
+    count_reasons,
+    describe_encoders,
+    describe_models,
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
+    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row."""
+
+    title: str
+    search: str
+    manifest: Mapping[str, Any]
+    rejects: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Mapping[str, Any]]
+    cards: Sequence[Mapping[str, Any]]
+    logs: Mapping[str, Mapping[str, Any]]
+    examples: Examples
+
+
+def render(report: Report) -> str:
+    """The page. Every text from outside is escaped."""
+    environment = Environment(
+        loader=PackageLoader("pipeline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size}
+    return environment.get_template("page.html").render(
+        report=report,
+        reasons=count_reasons(report.rejects),
+        encoders=describe_encoders(report.cards),
+        models=describe_models(report.logs),
+        comparisons=compare_rows(report.evaluations),
+        columns=COLUMNS,
+        directions=DIRECTIONS,
+    )
+
+
+def _size(count: int) -> str:
+    """`1.2 MB` for bytes."""
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"

@@ -1,0 +1,164 @@
+"""What the report's tables hold."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.evaluate.summary import DIRECTIONS, by_setting
+
+COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
+"""Measure -> heading, for each direction."""
+EXAMPLES = 3
+"""Files named for each reason of a rejection."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measure with its interval, if there is one; `best` where no other row does better."""
+
+    value: float
+    interval: tuple[float, float] | None
+    best: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows that were evaluated on the same queries: `cells[model][direction][measure]`.
+
+    `chance[direction]` is the recall@K, by measure, of a model that knows nothing.
+    """
+
+    split: str
+    protocol: str
+    n_images: int
+    n_sentences: int
+    cells: Mapping[str, Mapping[str, Mapping[str, Cell]]]
+    chance: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason of rejection, how often it was given, and some of the files."""
+
+    what: str
+    reason: str
+    count: int
+    files: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EncoderNote:
+    """An encoder, its network up to which layer, where its weights come from, and whether they are random."""
+
+    name: str
+    network: str
+    weights: str
+    untrained: bool
+
+
+@dataclass(frozen=True)
+class ModelNote:
+    """A row, what was chosen for it on dev, and the mean correlation of its dimensions on train and on dev."""
+
+    row: str
+    chosen: str
+    train_correlation: float
+    dev_correlation: float
+
+
+def compare_rows(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
+    """A comparison for each split and protocol: the test split first, then in the order given."""
+    groups = sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
+    return [_compare(split, protocol, group) for (split, protocol), group in groups]
+
+
+def _compare(split: str, protocol: str, group: Sequence[Mapping[str, Any]]) -> Comparison:
+    n, m = group[0]["n_images"], group[0]["n_sentences"]
+    cells: dict[str, dict[str, dict[str, Cell]]] = {}
+    for evaluation in group:
+        cells[evaluation["model"]] = {
+            direction: {name: _cell(evaluation, group, direction, name) for name in COLUMNS} for direction in DIRECTIONS
+        }
+    return Comparison(split, protocol, n, m, cells, _chance(n, m))
+
+
+def _cell(evaluation: Mapping[str, Any], group: Iterable[Mapping[str, Any]], direction: str, name: str) -> Cell:
+    values = [other[direction][name] for other in group]
+    best = min(values) if name == "median_rank" else max(values)
+    value, interval = evaluation[direction][name], evaluation[direction].get(f"{name}_ci95")
+    return Cell(value, tuple(interval) if interval else None, value == best)
+
+
+def _chance(n: int, m: int) -> dict[str, dict[str, float]]:
+    """Recall@K of a random order of m sentences, m / n of which are right, and of n images, one of which is."""
+    cutoffs = {name: int(name.removeprefix("recall@")) for name in COLUMNS if name.startswith("recall@")}
+    return {
+        "image_to_sentence": {name: 100 * (1 - (1 - min(k / m, 1)) ** (m / n)) for name, k in cutoffs.items()},
+        "sentence_to_image": {name: 100 * min(k / n, 1) for name, k in cutoffs.items()},
+    }
+
+
+def shown_split(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """The split whose figures come first."""
+    return compare_rows(evaluations)[0].split
+
+
+def best_row(evaluations: Sequence[Mapping[str, Any]], rows: Collection[str]) -> str:
+    """The one of `rows` with the greatest sum of recalls on dev, or on the first split given where there is no dev."""
+    known = [evaluation for evaluation in evaluations if evaluation["model"] in rows]
+    if not known:
+        raise IntegrityError(f"the summary has no evaluation of {', '.join(rows)}; evaluate and summarise them")
+    _, group = by_setting([e for e in known if e["split"] == "dev"] or known)[0]
+    return max(group, key=_recall_sum)["model"]
+
+
+def _recall_sum(evaluation: Mapping[str, Any]) -> float:
+    return sum(evaluation[direction][name] for direction in DIRECTIONS for name in COLUMNS if name != "median_rank")
+
+
+def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:
+    """How often each reason was given, the most common first. What follows a reason's colon is told of one file."""
+    counts: Counter[tuple[str, str]] = Counter()
+    files: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for reject in rejects:
+        key = (str(reject["what"]), str(reject["reason"]).partition(":")[0])
+        counts[key] += 1
+        if len(files[key]) < EXAMPLES:
+            files[key].append(str(reject["file"]))
+    return [Reason(*key, count, files[key]) for key, count in counts.most_common()]
+
+
+def describe_models(logs: Mapping[str, Mapping[str, Any]]) -> list[ModelNote]:
+    """A note on every row whose training log says what was chosen."""
+    return [
+        ModelNote(
+            row,
+            ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in log["chosen"].items()),
+            float(np.mean(log["train_correlations"])),
+            float(np.mean(log["dev_correlations"])),
+        )
+        for row, log in logs.items()
+        if "chosen" in log
+    ]
+
+
+def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[EncoderNote]:
+    """A note on every encoder that the bundles carry. IntegrityError where two bundles differ on one."""
+    merged: dict[str, Mapping[str, Any]] = {}
+    for card in cards:
+        for name, settings in card["encoders"].items():
+            if merged.setdefault(name, settings) != settings:
+                raise IntegrityError(f"the indices carry different encoders {name}; build the older one again")
+    return [_describe(name, settings) for name, settings in merged.items()]
+
+
+def _describe(name: str, settings: Mapping[str, Any]) -> EncoderNote:
+    weights = dict(settings["weights"])
+    origin = weights.pop("origin")
+    details = [f"{key} {str(value)[:12]}" for key, value in weights.items() if value is not None]
+    layer = f"{settings['architecture']}, layer {settings['layer']}"
+    return EncoderNote(name, layer, ", ".join([origin, *details]), origin == "untrained")

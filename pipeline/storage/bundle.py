@@ -1,0 +1,105 @@
+"""The bundle `index/<row>/`: all that a program needs to search, and nothing that it must know of a run.
+
+    images.faiss       sentences.faiss         FAISS indices; position i is row i of the table
+    images.parquet     sentences.parquet       what each row is: id, path, split; id, image, text
+    model.safetensors  model.json              the model that embeds queries
+    vocabulary.json                            how a sentence becomes a vector
+    encoders/<name>/model.safetensors + .json  how an image becomes one
+    card.json                                  size and sha256 of every file, and what was measured
+
+The card is written last and removed first: a bundle without it does not exist.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import publish_bytes, publish_json, read_json
+from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
+from pipeline.storage.tables import to_parquet
+
+CARD = "card.json"
+
+
+class BundleWriter:
+    """Writes a bundle file by file, so that no more than one is in memory; `commit` makes it one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.files: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, data: bytes | memoryview) -> None:
+        """Write the file `name`, a path with forward slashes. An older bundle ends here."""
+        (self.folder / CARD).unlink(missing_ok=True)
+        sha256 = publish_bytes(self.folder / name, data)
+        self.files[name] = {"bytes": memoryview(data).nbytes, "sha256": sha256}
+
+    def add_table(self, name: str, table: pa.Table) -> None:
+        self.add(name, to_parquet(table))
+
+    def add_parameters(self, source: Path, prefix: str = "") -> None:
+        """Copy `model.safetensors` and `model.json` from the folder `source`."""
+        for name in ("model.safetensors", "model.json"):
+            self.add(prefix + name, (Path(source) / name).read_bytes())
+
+    def commit(self, card: Mapping[str, Any]) -> None:
+        """Write the card, with the files in it."""
+        publish_json(self.folder / CARD, {**card, "files": self.files})
+
+
+class Bundle:
+    """A published bundle. Each file is checked against the card before it is parsed, when it is first asked for.
+
+    Raises IntegrityError naming a file that is missing or changed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.card: dict[str, Any] = read_json(self.folder / CARD)
+        if "files" not in self.card:
+            raise IntegrityError(f"{self.folder / CARD} is no bundle's card; give a folder that build-index wrote")
+
+    def read(self, name: str) -> bytes:
+        """The bytes of the file `name`."""
+        path, expected = self.folder / name, self.card["files"].get(name)
+        if expected is None:
+            raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise IntegrityError(f"{path} is missing although its card lists it; run build-index again") from None
+        if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
+            raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; run build-index again")
+        return data
+
+    def check(self) -> None:
+        """Check every file against the card."""
+        for name in self.card["files"]:
+            self.read(name)
+
+    def index(self, modality: str) -> bytes:
+        """The FAISS index of `images` or `sentences`, as bytes."""
+        return self.read(f"{modality}.faiss")
+
+    def table(self, modality: str) -> pa.Table:
+        """What the rows of an index are."""
+        return pq.read_table(pa.BufferReader(self.read(f"{modality}.parquet")))
+
+    def vocabulary(self) -> dict[str, Any]:
+        return json.loads(self.read("vocabulary.json"))
+
+    def model(self) -> Parameters:
+        return self._parameters("", MODEL)
+
+    def encoder(self, name: str) -> Parameters:
+        return self._parameters(f"encoders/{name}/", ENCODER)
+
+    def _parameters(self, prefix: str, kind: str) -> Parameters:
+        self.read(prefix + "model.json")  # which in turn vouches for the tensors
+        return read_parameters(self.folder / f"{prefix}model.safetensors", kind)

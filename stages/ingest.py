@@ -1,0 +1,54 @@
+"""ingest: photographs and texts of any known form into the manifest."""
+
+import logging
+from pathlib import Path
+
+import click
+
+from stages import options
+
+logger = logging.getLogger(__name__)
+
+
+@click.command("ingest")
+@click.option("--root", type=options.FOLDER, required=True, help="Folder of the collection.")
+@options.output("folder", "The manifest.")
+@options.config
+@click.option("--processes", type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]")
+def command(root: Path, output: Path, config_path: Path | None, processes: int | None) -> None:
+    """Read a collection, check every image, and write the manifest of what can be used."""
+    from functools import partial
+
+    from tqdm import tqdm
+
+    from pipeline import runtime
+    from pipeline.collections.assembly import Assembly
+    from pipeline.collections.formats import FORMATS
+    from pipeline.collections.intake import Intake
+    from pipeline.collections.records import Options
+    from pipeline.config import load
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.inspection import inspect
+    from pipeline.storage.manifest import write_manifest, write_rejects
+    from pipeline.storage.sources import ImageSource
+    from pipeline.workers import isolated_map
+
+    config = load(config_path)
+    settings = config.collection
+    records = FORMATS[settings.format](root, Options(settings.files, settings.columns, settings.default_split))
+    records = tqdm(records, "read", unit=" records", disable=None)
+    assembly = Assembly(Intake(settings.max_sentence_chars).add(records))
+    limits = ImageLimits(settings.max_image_pixels, settings.min_image_side, settings.max_aspect_ratio)
+    look = partial(inspect, ImageSource(root).read, limits)
+    outcomes = isolated_map(look, assembly.locations(), runtime.threads() if processes is None else processes)
+    collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
+
+    rejects = [reject._asdict() for reject in collection.rejects]
+    # Outside of the manifest, which is not written when the collection is refused.
+    report = output.with_name("rejects.jsonl")
+    write_rejects(report, rejects)
+    collection.check(settings.reject_limit, str(report))
+    write_manifest(output, root, collection.tables, rejects, collection.counts, config.shard_size)
+    report.unlink()
+    for line in collection.describe():
+        logger.info(line)

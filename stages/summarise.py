@@ -1,0 +1,23 @@
+"""`summarise`: all evaluations of a run in one list, and as a table to read."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("summarise")
+@click.argument("evaluations", type=options.FILE, nargs=-1, required=True)
+@options.output("file", "The list, a JSON file; a Markdown table of the same name is written beside it.")
+def command(evaluations: tuple[Path, ...], output: Path) -> None:
+    """Put EVALUATIONS, files that `evaluate` wrote, into one list and one table."""
+    from pipeline.evaluate.summary import markdown
+    from pipeline.storage.atomic import publish_json, publish_text, read_json
+    from pipeline.storage.fingerprint import require_same
+
+    values = [read_json(path) for path in evaluations]
+    require_same("manifest", {str(p): v["inputs"]["manifest"] for p, v in zip(evaluations, values, strict=True)})
+
+    publish_text(output.with_suffix(".md"), markdown(values))
+    publish_json(output, values)

@@ -1,0 +1,57 @@
+"""Tiny collections: photographs of noise, and ingest without its command."""
+
+import io
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.collections.assembly import Assembly
+from pipeline.collections.collection import Collection
+from pipeline.collections.formats import FORMATS
+from pipeline.collections.intake import Intake
+from pipeline.collections.records import Options
+from pipeline.images.decode import ImageLimits
+from pipeline.images.inspection import inspect
+from pipeline.storage.sources import ImageSource
+from pipeline.workers import isolated_map
+
+SOUND = {"a.jpg": "train", "b.jpg": "train", "t.jpg": "test"}
+LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
+
+
+@pytest.fixture(scope="session")
+def photograph() -> Callable[..., bytes]:
+    def make(number: int = 0, kind: str = "JPEG", size: tuple[int, int] = (32, 24)) -> bytes:
+        """Another image, of width and height `size`, for each number."""
+        pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, kind)
+        return buffer.getvalue()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def gather() -> Callable[..., Collection]:
+    def run(root: Path, kind: str = "folder", *, files=None, columns=None, default="train") -> Collection:
+        records = FORMATS[kind](root, Options(files or {}, columns or {}, default))
+        assembly = Assembly(Intake(max_chars=200).add(records))
+        look = partial(inspect, ImageSource(root).read, LIMITS)
+        return assembly.collect(isolated_map(look, assembly.locations(), 0))
+
+    return run
+
+
+@pytest.fixture
+def collection(tmp_path: Path, photograph) -> Path:
+    """A sound collection of three images with a sentence each, to be spoilt."""
+    (tmp_path / "images").mkdir()
+    for number, name in enumerate(SOUND):
+        (tmp_path / "images" / name).write_bytes(photograph(number))
+    (tmp_path / "captions.tsv").write_text("".join(f"{name}\t0\tA dog {name} .\n" for name in SOUND))
+    (tmp_path / "splits.tsv").write_text("".join(f"{name}\t{split}\n" for name, split in SOUND.items()))
+    return tmp_path

@@ -1,0 +1,121 @@
+"""Sentences, documents and boxes that cannot be used cost themselves and nothing else."""
+
+from pathlib import Path
+
+import pytest
+from outcomes import append, check_counts, found
+
+from pipeline.errors import InputError
+
+CAPTIONS = {
+    "empty": (b"a.jpg\t1\t\n", "empty"),
+    "blank": (b"a.jpg\t1\t \xe3\x80\x80 \n", "empty"),
+    "too long": (b"a.jpg\t1\t" + b"x" * 201 + b"\n", "too long: 201 characters, more than 200"),
+    "10 MB": (b"a.jpg\t1\t" + b"dog " * 2_500_000 + b"\n", "too long: 10000000 characters, more than 200"),
+    "NUL": (b"a.jpg\t1\tA \0 dog\n", "NUL character"),
+    "not UTF-8": (b"a.jpg\t1\tA d\xf6g\n", "not UTF-8"),
+    "a surrogate in UTF-8": (b"a.jpg\t1\tA \xed\xa0\x80 dog\n", "not UTF-8"),
+    "repeated": (b"a.jpg\t0\tA cat .\n", "repeated: this image has another sentence of this number"),
+    "two fields": (b"a.jpg\tA dog .\n", "2 fields between tabs, not 3"),
+    "tab in it": (b"a.jpg\t1\tA\tdog .\n", "4 fields between tabs, not 3"),
+    "no number": (b"a.jpg\tone\tA dog .\n", "'one' is not the number of a sentence"),
+    "5,000 digits": (b"a.jpg\t" + b"1" * 5000 + b"\tA dog .\n", f"'{'1' * 20}' is not the number of a sentence"),
+    "negative": (b"a.jpg\t-1\tA dog .\n", "'-1' is not the number of a sentence"),
+    "enormous number": (b"a.jpg\t9999999999\tA dog .\n", "the number of a sentence is at most 2147483647"),
+    "missing image": (b"x.jpg\t0\tA dog .\n", "image rejected"),
+}
+
+
+@pytest.mark.parametrize("name", CAPTIONS)
+def test_bad_sentences(name: str, collection: Path, gather) -> None:
+    line, reason = CAPTIONS[name]
+    append(collection / "captions.tsv", line + b"a.jpg\t7\tStill here .\r\n")
+    result = gather(collection)
+    assert found(result, "sentences") == [("captions.tsv", 4, reason)]
+    assert "Still here ." in result.tables["sentences"]["text"].to_pylist()
+    check_counts(result)
+
+
+def test_lone_surrogates_come_from_json(collection: Path, gather) -> None:
+    (collection / "t.jsonl").write_text('{"file": "images/a.jpg", "sentence": ["A \\ud800 dog", "A dog .", 3]}\n')
+    result = gather(collection, "table", files={"table": "t.jsonl"})
+    assert [reason for *_, reason in found(result, "sentences")] == ["not UTF-8: lone surrogate", "not a text but int"]
+    assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
+
+
+ROWS = {
+    "csv": b'file,sentence\nimages/a.jpg,"A\ndog"\nimages/a.jpg,A d\xf6g\nimages/a.jpg\nimages/b.jpg,A "cat" .\n,x\n',
+    "jsonl": b'{"file": "images/a.jpg", "sentence": "A dog"}\n\xff\n{"file": NaN}\n[]\n'
+    b'{"file": "images/b.jpg", "sentence": "A cat"}\n{"file": 3}\n{"file": "a", "file": "b"}\n',
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
+    (collection / f"t.{kind}").write_bytes(ROWS[kind])
+    result = gather(collection, "table", files={"table": f"t.{kind}"})
+    expected = {
+        "csv": {4: "not UTF-8: lone surrogate", 5: "1 fields, not 2", 7: "no file name in column file"},
+        "jsonl": {
+            2: "not UTF-8",
+            3: "not JSON: NaN is not JSON",
+            4: "not a JSON object",
+            6: "no file name in column file",
+            7: "not JSON: the key 'file' is repeated",
+        },
+    }
+    assert {row: reason for _, row, reason in found(result, "sentences")} == expected[kind]
+    assert result.counts["sentences"]["kept"] == 2
+    check_counts(result)
+
+
+def test_a_field_beyond_the_usual_limit_of_csv(collection: Path, gather) -> None:
+    (collection / "t.csv").write_text(f"file,sentence\nimages/a.jpg,{'x' * 200_000}\nimages/a.jpg,A dog .\n")
+    result = gather(collection, "table")
+    assert found(result, "sentences") == [("t.csv", 2, "too long: 200000 characters, more than 200")]
+    assert result.counts["sentences"]["kept"] == 1
+
+
+def test_bad_text_in_parquet(collection: Path, gather) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = pa.array([b"A dog .", b"A d\xf6g", None]).view(pa.string())
+    pq.write_table(pa.table({"file": ["images/a.jpg"] * 3, "sentence": texts}), collection / "t.parquet")
+    result = gather(collection, "table", files={"table": "t.parquet"})
+    assert found(result, "sentences") == [("t.parquet", 2, "not UTF-8")]
+    assert result.counts["sentences"] == {"given": 2, "kept": 1, "rejected": 1, "duplicate": 0}
+
+
+@pytest.mark.parametrize("header", ["", "file\ttitle\n", "a.jpg\tTitle\tdog\ttext\n"])
+def test_a_table_without_its_header(header: str, collection: Path, gather) -> None:
+    (collection / "weak.tsv").write_text(header)
+    with pytest.raises(InputError, match=r"weak\.tsv: its first row must name the columns file, title"):
+        gather(collection)
+
+
+BOXES = {
+    "1\t1\t1\t5\t0.5": "no area: x2 and y2 must exceed x1 and y1",
+    "5\t1\t1\t5\t0.5": "no area: x2 and y2 must exceed x1 and y1",
+    "nan\t1\t5\t5\t0.5": "not finite",
+    "1\t1\t5\tinf\t0.5": "not finite",
+    "1\t1\t5\t5\t1e99": "not finite",
+    "40\t1\t50\t5\t0.5": "outside of the image",
+    "-9\t-9\t0\t5\t0.5": "outside of the image",
+    "1\t1\tx\t5\t0.5": "not five numbers: 1, 1, x, 5, 0.5",
+    "1\t1\t5\t0.5": "6 fields between tabs, not 7",
+}
+
+
+@pytest.mark.parametrize("numbers", BOXES)
+def test_bad_boxes(numbers: str, collection: Path, gather) -> None:
+    head = "file\tx1\ty1\tx2\ty2\tscore\tlabel\n"
+    (collection / "boxes.tsv").write_text(
+        f"{head}a.jpg\t{numbers}\tdog\nz.jpg\t1\t1\t5\t5\t1\tdog\na.jpg\t1\t1\t5\t5\t1\tdog\n"
+    )
+    result = gather(collection)
+    # What intake can tell comes first.
+    expected = [("boxes.tsv", 2, BOXES[numbers]), ("boxes.tsv", 3, "unknown image: 'z.jpg'")]
+    assert sorted(found(result, "boxes")) == expected
+    assert result.counts["boxes"]["kept"] == 1
+    check_counts(result)

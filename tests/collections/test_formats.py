@@ -1,0 +1,240 @@
+"""One small collection in every form that can be read; what comes out is the same."""
+
+import csv
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.collections.formats import FORMATS
+from pipeline.collections.records import Options
+from pipeline.config import Collection as Settings
+from pipeline.errors import InputError, UsageError
+from pipeline.storage.sources import ImageSource
+
+SENTENCES = {"a.jpg": ["A dog runs .", "Dogs\u2028run, “fast”"], "b c.jpg": ["Zwei Hunde 🐕"], "-rf.jpg": ["=cmd"]}
+SPLITS = {"a.jpg": "train", "b c.jpg": "dev", "-rf.jpg": "test"}
+ROWS = [(name, number, text) for name, texts in SENTENCES.items() for number, text in enumerate(texts)]
+
+
+def add_images(folder: Path, photograph) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(SENTENCES):
+        (folder / name).write_bytes(photograph(number))
+
+
+def write_folder(root: Path, photograph) -> dict:
+    add_images(root / "images", photograph)
+    (root / "captions.tsv").write_text("".join(f"{name}\t{number}\t{text}\r\n" for name, number, text in ROWS))
+    (root / "splits.tsv").write_text("".join(f"{name}\t{split}\n" for name, split in SPLITS.items()))
+    return {}
+
+
+def write_flickr(root: Path, photograph) -> dict:
+    add_images(root / "Flicker8k_Dataset", photograph)
+    (root / "text").mkdir()
+    lines = [f"{name}#{number}\t{text}\n" for name, number, text in ROWS]
+    (root / "text" / "Flickr8k.token.txt").write_text("".join(lines))
+    for name, split in SPLITS.items():
+        (root / "text" / f"Flickr_8k.{split}Images.txt").write_text(f"{name}\n")
+    return {}
+
+
+def write_karpathy(root: Path, photograph) -> dict:
+    add_images(root / "pictures" / "val2014", photograph)
+    splits = {"train": "restval", "dev": "val", "test": "test"}
+    images = [
+        {
+            "filepath": "val2014",
+            "filename": name,
+            "split": splits[SPLITS[name]],
+            "sentences": [{"raw": text, "tokens": text.split()} for text in texts],
+        }
+        for name, texts in SENTENCES.items()
+    ]
+    (root / "dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    return {"files": {"images": "pictures"}}
+
+
+def write_coco(root: Path, photograph) -> dict:
+    (root / "annotations").mkdir()
+    names = {"train": "train2014", "dev": "val2014", "test": "test2014"}
+    for number, (name, split) in enumerate(SPLITS.items()):
+        (root / names[split]).mkdir()
+        (root / names[split] / name).write_bytes(photograph(number))
+        value = {
+            "images": [{"id": 7, "file_name": name}],
+            "annotations": [{"image_id": 7, "id": n, "caption": text} for n, text in enumerate(SENTENCES[name])],
+        }
+        (root / "annotations" / f"captions_{names[split]}.json").write_text(json.dumps(value))
+    return {}
+
+
+def write_csv(root: Path, photograph) -> dict:
+    add_images(root, photograph)
+    with open(root / "pairs.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["picture", "caption", "split"])
+        writer.writerows((name, text, SPLITS[name]) for name, _, text in ROWS)
+    return {"columns": {"file": "picture", "sentence": "caption"}}
+
+
+def write_jsonl(root: Path, photograph) -> dict:
+    add_images(root / "images", photograph)
+    rows = [{"file": name, "sentence": texts, "split": SPLITS[name]} for name, texts in SENTENCES.items()]
+    (root / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"files": {"images": "images"}}
+
+
+def write_parquet(root: Path, photograph) -> dict:
+    add_images(root, photograph)
+    names, _, texts = zip(*ROWS, strict=True)
+    table = pa.table({"file": names, "sentence": texts, "split": [SPLITS[name] for name in names]})
+    pq.write_table(table, root / "pairs.parquet")
+    return {}
+
+
+def write_text_files(root: Path, photograph) -> dict:
+    for number, (name, texts) in enumerate(SENTENCES.items()):
+        folder = root / SPLITS[name] / "deep"
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(photograph(number))
+        (folder / name).with_suffix(".txt").write_text("\n".join(texts))
+    return {}
+
+
+def write_webdataset(root: Path, photograph) -> dict:
+    for number, (name, split) in enumerate(SPLITS.items()):
+        stem = name.removesuffix(".jpg")
+        text = "\n".join(SENTENCES[name]).encode()
+        members = {
+            f"{stem}.jpg": photograph(number),
+            f"{stem}.json": b'{"caption": "not this one"}',
+            f"{stem}.txt": text,
+        }
+        write_tar(root / f"{split}-0.tar", members)
+    return {"files": {split: f"{split}-*.tar" for split in SPLITS.values()}}
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            tar.addfile(header, io.BytesIO(data))
+
+
+WRITERS = {
+    "folder": ("folder", write_folder),
+    "flickr-token": ("flickr-token", write_flickr),
+    "karpathy": ("karpathy", write_karpathy),
+    "coco": ("coco", write_coco),
+    "csv": ("table", write_csv),
+    "jsonl": ("table", write_jsonl),
+    "parquet": ("table", write_parquet),
+    "text-files": ("text-files", write_text_files),
+    "webdataset": ("webdataset", write_webdataset),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_collection(name: str, tmp_path: Path, photograph, gather) -> None:
+    kind, write = WRITERS[name]
+    collection = gather(tmp_path, kind, **write(tmp_path, photograph))
+    assert collection.rejects == []
+    collection.check(0, "rejects.jsonl")
+    images = collection.tables["images"].to_pylist()
+    assert [image["image_id"] for image in images] == [0, 1, 2]
+    source = ImageSource(tmp_path)
+    numbers = {source.read(i["path"], i["offset"], i["size"]): i["image_id"] for i in images}
+    ids = {name: numbers[photograph(number)] for number, name in enumerate(SENTENCES)}
+    assert {name: images[ids[name]]["split"] for name in ids} == SPLITS
+    assert all((image["width"], image["height"]) == (32, 24) for image in images)
+    found = [(row["image_id"], row["text"]) for row in collection.tables["sentences"].to_pylist()]
+    assert found == sorted(found, key=lambda pair: pair[0])
+    texts = {name: [text for image_id, text in found if image_id == ids[name]] for name in ids}
+    assert texts == SENTENCES
+
+
+def test_every_format_of_the_configuration_has_a_reader() -> None:
+    assert set(FORMATS) == set(Settings.model_fields["format"].annotation.__args__)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_folder_without_the_formats_files(kind: str, tmp_path: Path, gather) -> None:
+    if kind == "text-files":
+        with pytest.raises(InputError, match="no image was found"):
+            gather(tmp_path, kind).check(0, "rejects.jsonl")
+    else:
+        with pytest.raises(UsageError, match=str(tmp_path)):
+            gather(tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_unknown_key_of_files_names_the_legal_ones(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown key captoins; this format has .*(images|train)"):
+        list(FORMATS[kind](tmp_path, Options({"captoins": "x"}, {}, "train")))
+
+
+def test_weak_text_and_boxes(tmp_path: Path, photograph, gather) -> None:
+    write_folder(tmp_path, photograph)
+    (tmp_path / "images" / "w.jpg").write_bytes(photograph(9))
+    (tmp_path / "weak.tsv").write_text(
+        "file\ttags\ttitle\tdescription\nw.jpg\tdog,park\tDSC_1\t\na.jpg\t\tTitle\tText\n"
+    )
+    rows = ["a.jpg\t-5\t1.5\t10\t99\t0.5\tdog", "w.jpg\t1\t2\t3\t4\t1e-3\tpotted plant"]
+    (tmp_path / "boxes.tsv").write_text("\n".join(["file\tx1\ty1\tx2\ty2\tscore\tlabel", *rows]))
+    tables = gather(tmp_path).tables
+    assert tables["images"]["split"].to_pylist() == ["train", "dev", "test", "weak"]
+    assert tables["documents"].to_pylist() == [
+        {"image_id": 0, "title": "Title", "tags": "", "description": "Text"},
+        {"image_id": 3, "title": "DSC_1", "tags": "dog,park", "description": ""},
+    ]
+    first, second = tables["boxes"].to_pylist()
+    assert first == {"image_id": 0, "x1": 0, "y1": 1.5, "x2": 10, "y2": 24, "score": 0.5, "label": "dog"}
+    assert second["image_id"] == 3 and second["label"] == "potted plant" and second["score"] == pytest.approx(1e-3)
+
+
+def test_weak_text_of_tables_and_shards(tmp_path: Path, photograph, gather) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a.jpg").write_bytes(photograph(1))
+    row = {"file": "a.jpg", "sentence": "A dog .", "tags": ["dog", "park"], "title": None}
+    (tmp_path / "t" / "t.jsonl").write_text(json.dumps(row))
+    value = {"caption": ["A dog .", "Two ."], "title": "DSC_1", "tags": ["dog", "park"], "status": "success"}
+    (tmp_path / "w").mkdir()
+    write_tar(tmp_path / "w" / "0.tar", {"0.png": photograph(1, "PNG"), "0.json": json.dumps(value).encode()})
+    from_table, from_shard = gather(tmp_path / "t", "table").tables, gather(tmp_path / "w", "webdataset").tables
+    assert from_table["documents"].to_pylist() == [{"image_id": 0, "title": "", "tags": "dog,park", "description": ""}]
+    assert from_shard["documents"]["title"].to_pylist() == ["DSC_1"]
+    assert from_shard["sentences"]["text"].to_pylist() == ["A dog .", "Two ."]
+    assert from_shard["images"].select(["path", "member"]).to_pylist() == [{"path": "0.tar", "member": "0.png"}]
+
+
+def test_several_candidates_must_be_named(tmp_path: Path, gather) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("file,sentence\n")
+    with pytest.raises(UsageError, match="collection.files.table"):
+        gather(tmp_path, "table")
+
+
+def test_a_missing_column_is_named(tmp_path: Path, gather) -> None:
+    (tmp_path / "a.csv").write_text("picture,sentence\nx.jpg,A dog .\n")
+    with pytest.raises(InputError, match="no column file; name one of picture, sentence"):
+        gather(tmp_path, "table")
+
+
+@pytest.mark.parametrize("text", ['{"images": [], "images": []}', '{"images": NaN}', "[" * 100_000, "{", '{"a": 1}'])
+def test_doubtful_json(text: str, tmp_path: Path, gather) -> None:
+    (tmp_path / "dataset.json").write_text(text)
+    with pytest.raises(InputError, match="dataset.json"):
+        gather(tmp_path, "karpathy")
+
+
+def test_a_quotation_mark_that_is_never_closed(tmp_path: Path, gather) -> None:
+    (tmp_path / "a.csv").write_text('file,sentence\nx.jpg,"A dog .\ny.jpg,A cat .\n')
+    with pytest.raises(InputError, match=r"a\.csv.*row 2"):
+        gather(tmp_path, "table")

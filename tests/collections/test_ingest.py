@@ -1,0 +1,120 @@
+"""The command: what it publishes, and that it publishes nothing of a collection that it refuses."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from pipeline.collections.records import Reject
+from pipeline.errors import InputError, RejectLimitError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.sources import ImageSource
+from stages.ingest import command
+
+
+@pytest.fixture
+def root(tmp_path: Path, photograph) -> Path:
+    """Twenty images, a sentence each, the last ones in dev and test."""
+    folder = tmp_path / "data"
+    (folder / "images").mkdir(parents=True)
+    names = [f"{n:02d}.jpg" for n in range(20)]
+    for number, name in enumerate(names):
+        (folder / "images" / name).write_bytes(photograph(number))
+    (folder / "captions.tsv").write_text("".join(f"{name}\t0\tA dog .\n" for name in names))
+    splits = ["train"] * 16 + ["dev"] * 2 + ["test"] * 2
+    (folder / "splits.tsv").write_text("".join(f"{n}\t{s}\n" for n, s in zip(names, splits, strict=True)))
+    return folder
+
+
+def ingest(root: Path, output: Path, *options: str) -> None:
+    arguments = ["--root", str(root), "--output", str(output), *options]
+    CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
+
+
+def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
+    (root / "images" / "03.jpg").write_bytes(b"")
+    ingest(root, tmp_path / "manifest", "--processes", "2")
+    manifest = Manifest(tmp_path / "manifest")
+    assert manifest.summary["counts"]["images"] == {"given": 20, "kept": 19, "rejected": 1, "duplicate": 0}
+    assert manifest.summary["splits"] == {"train": 15, "dev": 2, "test": 2}
+    assert manifest.images["path"].to_pylist()[:4] == [f"images/{n:02d}.jpg" for n in (0, 1, 2, 4)]
+    rejects = [
+        Reject(**json.loads(line)) for line in (tmp_path / "manifest" / "rejects.jsonl").read_text().splitlines()
+    ]
+    assert [(r.what, r.file, r.row) for r in rejects] == [
+        ("images", "images/03.jpg", None),
+        ("sentences", "captions.tsv", 4),
+    ]
+    source = ImageSource(manifest.root)
+    assert source.read(manifest.images["path"][3].as_py()) == photograph(4)
+    assert not (tmp_path / "rejects.jsonl").exists()
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_second_run_writes_the_same(root: Path, tmp_path: Path, processes: str) -> None:
+    fingerprints = set()
+    for name in ("one", "two"):
+        ingest(root, tmp_path / name, "--processes", processes)
+        fingerprints.add(Manifest(tmp_path / name).fingerprint)
+    assert len(fingerprints) == 1
+
+
+def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: Path) -> None:
+    for name in ("03.jpg", "04.jpg"):
+        (root / "images" / name).write_bytes(b"<html>")
+    with pytest.raises(RejectLimitError, match=r"2 of 20 images .* collection\.reject_limit 0\.05 .*rejects\.jsonl"):
+        ingest(root, tmp_path / "manifest", "--processes", "0")
+    assert not (tmp_path / "manifest").exists()
+    assert (tmp_path / "rejects.jsonl").read_text().count("not-an-image") == 2
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"collection": {"reject_limit": 0.1}}))
+    ingest(root, tmp_path / "manifest", "--processes", "0", "--config", str(config))
+    assert Manifest(tmp_path / "manifest").n_shards == 1
+    assert not (tmp_path / "rejects.jsonl").exists()
+
+
+def test_an_empty_split(root: Path, tmp_path: Path) -> None:
+    for name in ("18.jpg", "19.jpg"):
+        (root / "images" / name).unlink()
+    with pytest.raises(InputError, match=r"split test is empty.*splits\.tsv.*missing"):
+        ingest(root, tmp_path / "manifest", "--processes", "0")
+    assert not (tmp_path / "manifest").exists()
+
+
+def jointspace(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "stages.cli", *map(str, arguments)]
+
+
+def test_exit_code_and_one_sentence(root: Path, tmp_path: Path) -> None:
+    (root / "images" / "03.jpg").write_bytes(b"")
+    (root / "images" / "04.jpg").write_bytes(b"")
+    program = jointspace("ingest", "--root", root, "--output", tmp_path / "m")
+    result = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 3
+    assert result.stderr.startswith("jointspace: 2 of 20 images") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
+def test_a_killed_ingest_leaves_a_whole_manifest_or_none(root: Path, tmp_path: Path, delay: float) -> None:
+    process = subprocess.Popen(jointspace("--quiet", "ingest", "--root", root, "--output", tmp_path / "m"))
+    time.sleep(delay)
+    process.kill()
+    process.wait()
+    if (tmp_path / "m" / "manifest.json").exists():
+        assert Manifest(tmp_path / "m").images.num_rows == 20
+    ingest(root, tmp_path / "m", "--processes", "0")
+    assert Manifest(tmp_path / "m").images.num_rows == 20
+
+
+def test_flickr8k(real_data: Path, tmp_path: Path) -> None:
+    """7,000 photographs, two of which have the same bytes."""
+    ingest(real_data / "flickr8k", tmp_path / "manifest", "--processes", "2")
+    counts = Manifest(tmp_path / "manifest").summary["counts"]
+    assert counts["images"] == {"given": 7000, "kept": 6999, "rejected": 0, "duplicate": 1}
+    assert counts["sentences"] == {"given": 35000, "kept": 34995, "rejected": 0, "duplicate": 5}
+    assert counts["documents"]["kept"] == 5954 and counts["boxes"]["kept"] == 166_843

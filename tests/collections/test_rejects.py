@@ -1,0 +1,188 @@
+"""Images that cannot be used: each has a reason, takes its texts with it, and is counted."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from outcomes import append, check_counts, found
+
+from pipeline.errors import InputError, RejectLimitError
+
+
+def test_bad_images_take_their_texts_with_them(collection: Path, photograph, gather) -> None:
+    spoilt = {
+        "cut.jpg": photograph(7)[:-2],
+        "page.jpg": b"<html>",
+        "tiny.png": photograph(8, "PNG", (4, 4)),
+        "no.jpg": None,
+    }
+    for name, data in spoilt.items():
+        append(collection / "captions.tsv", f"{name}\t0\tA dog .\n")
+        if data is not None:
+            (collection / "images" / name).write_bytes(data)
+    (collection / "boxes.tsv").write_text("file\tx1\ty1\tx2\ty2\tscore\tlabel\ncut.jpg\t1\t1\t5\t5\t1\tdog\n")
+    result = gather(collection)
+    reasons = {file: reason.partition(":")[0] for file, _, reason in found(result, "images")}
+    assert reasons == {
+        "images/cut.jpg": "truncated",
+        "images/page.jpg": "not-an-image",
+        "images/tiny.png": "too-small",
+        "images/no.jpg": "missing",
+    }
+    assert found(result, "sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6, 7)]
+    assert found(result, "boxes") == [("boxes.tsv", 2, "image rejected")]
+    check_counts(result)
+
+
+def test_duplicates_go_with_their_texts(collection: Path, photograph, gather) -> None:
+    (collection / "images" / "copy.jpg").write_bytes(photograph(0))
+    append(collection / "captions.tsv", "copy.jpg\t0\tA dog .\n")
+    append(collection / "splits.tsv", "copy.jpg\ttest\na.jpg\ttest\n")
+    result = gather(collection)
+    assert found(result, "images") == [
+        ("splits.tsv", 5, "duplicate: 'a.jpg' was named before"),
+        ("images/copy.jpg", None, "duplicate: the same bytes as images/a.jpg"),
+    ]
+    assert found(result, "sentences") == [("captions.tsv", 4, "duplicate image")]
+    assert result.tables["images"]["split"].to_pylist() == ["train", "train", "test"]
+    check_counts(result)
+
+
+def test_images_without_text(collection: Path, photograph, gather) -> None:
+    for number, name in enumerate(("silent.jpg", "weak.jpg", "mute.jpg"), 20):
+        (collection / "images" / name).write_bytes(photograph(number))
+    append(collection / "splits.tsv", "silent.jpg\ttest\nweak.jpg\tweak\nmute.jpg\tweak\n")
+    (collection / "weak.tsv").write_text(
+        "file\ttitle\ttags\tdescription\nweak.jpg\tDSC\t\t\nmute.jpg\t \t\t\nweak.jpg\t\tdog\t\nsilent.jpg\tDSC\t\t\n"
+    )
+    result = gather(collection)
+    assert found(result, "images") == [
+        ("images/silent.jpg", None, "no sentence"),
+        ("images/mute.jpg", None, "no sentence and no document"),
+    ]
+    assert found(result, "documents") == [
+        ("weak.tsv", 3, "empty"),
+        ("weak.tsv", 4, "repeated: this image has another document"),
+        ("weak.tsv", 5, "image rejected"),
+    ]
+    check_counts(result)
+
+
+@pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "x/../../secret.jpg"])
+def test_names_that_lead_out_are_never_opened(name: str, collection: Path, photograph, gather) -> None:
+    (collection.parent / "secret.jpg").write_bytes(photograph(99))
+    append(collection / "captions.tsv", f"{name}\t0\tA dog .\n")
+    result = gather(collection)
+    ((file, row, reason),) = found(result, "images")
+    assert (file, row) == ("captions.tsv", 4) and reason.startswith("outside")
+    assert found(result, "sentences") == [("captions.tsv", 4, "image rejected")]
+    check_counts(result)
+
+
+def test_links_that_lead_out_are_not_followed(collection: Path, photograph, gather) -> None:
+    secret = collection.parent / f"{collection.name}-secret.jpg"
+    secret.write_bytes(photograph(99))
+    (collection / "images" / "link.jpg").symlink_to(secret)
+    (collection / "images" / "inner.jpg").symlink_to(collection / "images" / "a.jpg")
+    append(collection / "captions.tsv", "link.jpg\t0\tA dog .\ninner.jpg\t0\tA dog .\n")
+    reasons = [reason for *_, reason in found(gather(collection), "images")]
+    assert reasons[0].startswith("outside") and reasons[1].startswith("duplicate")
+
+
+def test_the_images_folder_itself_may_be_a_link(collection: Path, gather, tmp_path_factory) -> None:
+    elsewhere = tmp_path_factory.mktemp("disk") / "photographs"
+    (collection / "images").rename(elsewhere)
+    (collection / "images").symlink_to(elsewhere)
+    assert gather(collection).rejects == []
+
+
+def test_pipes_and_folders_are_not_waited_for(collection: Path, gather) -> None:
+    os.mkfifo(collection / "images" / "pipe.jpg")
+    (collection / "images" / "folder.jpg").mkdir()
+    append(collection / "captions.tsv", "pipe.jpg\t0\tA dog .\nfolder.jpg\t0\tA dog .\n")
+    assert [reason.partition(":")[0] for *_, reason in found(gather(collection), "images")] == ["unreadable"] * 2
+
+
+def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
+    for number, name in enumerate((b"good", b"b\xf6d")):
+        folder = os.fsencode(tmp_path)
+        with (
+            open(os.path.join(folder, name + b".jpg"), "wb") as image,
+            open(os.path.join(folder, name + b".txt"), "wb") as text,
+        ):
+            image.write(photograph(number))
+            text.write(b"A dog .\n")
+    result = gather(tmp_path, "text-files")
+    ((file, _, reason),) = found(result, "images")
+    assert file == "b\udcf6d.jpg" and reason.startswith("not UTF-8: ")
+    assert found(result, "sentences") == [("b\udcf6d.txt", 1, "image rejected")]
+    check_counts(result)
+
+
+def test_unknown_splits(collection: Path, gather) -> None:
+    (collection / "splits.tsv").write_text("a.jpg\ttrian\nb.jpg\ttrain\nt.jpg\n")
+    result = gather(collection)
+    assert found(result, "images") == [
+        ("splits.tsv", 3, "1 fields between tabs, not 2"),
+        ("splits.tsv", 1, "unknown split 'trian'; there are train, dev, test, weak"),
+    ]
+    check_counts(result)
+
+
+def test_an_empty_split_names_split_and_file(collection: Path, gather) -> None:
+    (collection / "images" / "t.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match=r"split test is empty: .* 1 images that splits\.tsv gives it .*not-an-image"):
+        gather(collection).check(1, "rejects.jsonl")
+    (collection / "splits.tsv").write_text("".join(f"{name}\ttest\n" for name in ("a.jpg", "b.jpg", "t.jpg")))
+    with pytest.raises(InputError, match=r"split train is empty: splits\.tsv gives it no image"):
+        gather(collection).check(1, "rejects.jsonl")
+
+
+def test_the_reject_limit(collection: Path, gather) -> None:
+    (collection / "images" / "b.jpg").write_bytes(b"")
+    result = gather(collection)
+    result.check(0.34, "rejects.jsonl")
+    with pytest.raises(RejectLimitError, match=r"1 of 3 images .*reject_limit 0\.3 .*rejects\.jsonl"):
+        result.check(0.3, "rejects.jsonl")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gather) -> None:
+    rng = random.Random(seed)
+    (tmp_path / "images").mkdir()
+    names = [f"{n}.jpg" for n in range(40)]
+    for name in names[:-4]:
+        data = photograph(rng.randrange(25))
+        (tmp_path / "images" / name).write_bytes(data[: rng.choice([len(data)] * 5 + [40])])
+    texts = [b"A dog .", b"A dog .", b"", b"\xff", b"x" * 300, b"\0"]
+    fields = ["1", "5", "9", "nan", "-1", "x", "30"]
+    with open(tmp_path / "captions.tsv", "wb") as file:
+        for _ in range(120):
+            file.write(b"%s\t%d\t%s\n" % (rng.choice(names).encode(), rng.randrange(4), rng.choice(texts)))
+    with open(tmp_path / "splits.tsv", "w") as file:
+        file.writelines(
+            f"{rng.choice(names)}\t{rng.choice(['train', 'val', 'test', 'weak', 'x'])}\n" for _ in range(50)
+        )
+    with open(tmp_path / "weak.tsv", "w") as file:
+        file.write("file\ttitle\ttags\tdescription\n")
+        file.writelines(f"{rng.choice(names)}\t{rng.choice(['', 'T'])}\t\t\n" for _ in range(30))
+    with open(tmp_path / "boxes.tsv", "w") as file:
+        file.write("file\tx1\ty1\tx2\ty2\tscore\tlabel\n")
+        file.writelines("\t".join([rng.choice(names), *rng.choices(fields, k=5), "dog"]) + "\n" for _ in range(200))
+    result = gather(tmp_path)
+    check_counts(result)
+    assert all(count["given"] for count in result.counts.values())
+    assert result.counts["sentences"]["given"] == 120 and result.counts["boxes"]["given"] == 200
+    tables = result.tables
+    n_images = tables["images"].num_rows
+    assert tables["images"]["image_id"].to_pylist() == list(range(n_images))
+    assert tables["sentences"]["sentence_id"].to_pylist() == list(range(tables["sentences"].num_rows))
+    with_sentence = set(tables["sentences"]["image_id"].to_pylist())
+    with_document = set(tables["documents"]["image_id"].to_pylist())
+    for what in ("sentences", "documents", "boxes"):
+        owners = tables[what]["image_id"].to_pylist()
+        assert owners == sorted(owners) and set(owners) <= set(range(n_images))
+    for image in tables["images"].to_pylist():
+        assert image["image_id"] in with_sentence or (image["split"] == "weak" and image["image_id"] in with_document)
+    assert len(set(tables["images"]["sha256"].to_pylist())) == n_images

@@ -1,0 +1,131 @@
+"""Ranks against a naive oracle that sorts, with ties, any number of sentences an image, and both metrics."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError, IntegrityError
+from pipeline.evaluate import ranks
+from pipeline.evaluate.ranks import count_ranks
+
+
+def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list[int]]:
+    """One stable argsort a query; among equals the targets come last. `scores` is (n, m)."""
+    to_sentence, to_image = [], []
+    for image, row in enumerate(scores):
+        best = max(row[owners == image])
+        gallery = np.append(row[owners != image], best)  # last, so that a stable sort puts it after its equals
+        order = np.argsort(-gallery, kind="stable")
+        to_sentence.append(int(np.flatnonzero(order == len(gallery) - 1)[0]) + 1)
+    for sentence, column in enumerate(scores.T):
+        gallery = np.append(np.delete(column, owners[sentence]), column[owners[sentence]])
+        order = np.argsort(-gallery, kind="stable")
+        to_image.append(int(np.flatnonzero(order == len(gallery) - 1)[0]) + 1)
+    return to_sentence, to_image
+
+
+def exact_scores(images: np.ndarray, sentences: np.ndarray, metric: str) -> np.ndarray:
+    a, b = images.astype(np.float64), sentences.astype(np.float64)
+    if metric == "inner_product":
+        return a @ b.T
+    return -((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
+
+
+def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Images with one to seven sentences each, in no order."""
+    owners = rng.permutation(np.repeat(np.arange(n), rng.integers(1, 8, n)))
+    images = rng.standard_normal((n, c))
+    sentences = images[owners] + 1.5 * rng.standard_normal((len(owners), c))
+    return images.astype(np.float32), sentences.astype(np.float32), owners
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+@pytest.mark.parametrize("n", [1, 2, 37, 300])
+def test_ranks_equal_sorting(metric: str, n: int) -> None:
+    images, sentences, owners = make_pairs(n, 16, np.random.default_rng(n))
+    expected = naive_ranks(exact_scores(images, sentences, metric), owners)
+    found = count_ranks(images, sentences, owners, metric)
+    assert found.image_to_sentence.tolist() == expected[0]
+    assert found.sentence_to_image.tolist() == expected[1]
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_ties_count_against_the_model(metric: str) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(-1, 2, (90, 5)).astype(np.float32)  # few distinct vectors: most scores are tied
+    owners = np.repeat(np.arange(90), 3)
+    sentences = rng.integers(-1, 2, (270, 5)).astype(np.float32)
+    expected = naive_ranks(exact_scores(images, sentences, metric), owners)
+    found = count_ranks(images, sentences, owners, metric)
+    assert found.image_to_sentence.tolist() == expected[0]
+    assert found.sentence_to_image.tolist() == expected[1]
+
+
+def test_a_model_that_knows_nothing_is_last() -> None:
+    owners = np.repeat(np.arange(10), 2)
+    found = count_ranks(np.ones((10, 4), np.float32), np.ones((20, 4), np.float32), owners, "inner_product")
+    assert set(found.image_to_sentence) == {19}  # 18 sentences of others, all as good as its own two
+    assert set(found.sentence_to_image) == {10}
+
+
+@pytest.mark.parametrize("c", [96, 129])
+def test_equal_vectors_tie_wherever_they_stand(c: int) -> None:
+    # A plain product of matrices gives them scores that differ in the last bit.
+    rng = np.random.default_rng(c)
+    copies = np.tile(rng.standard_normal(c, dtype=np.float32), (700, 1))
+    found = count_ranks(copies, copies, np.arange(700), "inner_product")
+    assert set(found.image_to_sentence) == set(found.sentence_to_image) == {700}
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_order_and_threads_change_nothing(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    images, sentences, owners = make_pairs(400, 24, rng)
+    sentences[::3] = sentences[0]
+    found = count_ranks(images, sentences, owners, metric)
+    to, by = rng.permutation(len(images)), rng.permutation(len(sentences))
+    place = np.argsort(to)  # image i now stands in row place[i]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    shuffled = count_ranks(images[to], sentences[by], place[owners[by]], metric)
+    assert (shuffled.image_to_sentence == found.image_to_sentence[to]).all()
+    assert (shuffled.sentence_to_image == found.sentence_to_image[by]).all()
+
+
+def test_scale_of_a_side_does_not_matter() -> None:
+    images, sentences, owners = make_pairs(50, 8, np.random.default_rng(2))
+    plain = count_ranks(images, sentences, owners, "inner_product")
+    scaled = count_ranks(images * np.float32(2**-20), sentences * np.float32(2**12), owners, "inner_product")
+    assert (plain.sentence_to_image == scaled.sentence_to_image).all()
+    assert (plain.image_to_sentence == scaled.image_to_sentence).all()
+
+
+def test_counts_of_a_block_do_not_overflow() -> None:
+    # Every column and every row of a full block is counted, the most that its bytes must hold.
+    n = 2 * ranks.SENTENCE_ROWS
+    images, sentences = np.ones((n, 2), np.float32), np.ones((n, 2), np.float32)
+    found = count_ranks(images, sentences, np.arange(n), "euclidean")
+    assert set(found.image_to_sentence) == set(found.sentence_to_image) == {n}
+
+
+def test_half_precision_is_taken_as_it_is() -> None:
+    images, sentences, owners = make_pairs(40, 8, np.random.default_rng(3))
+    halves = images.astype(np.float16), sentences.astype(np.float16)
+    found = count_ranks(*halves, owners, "inner_product")
+    assert found.sentence_to_image.tolist() == naive_ranks(exact_scores(*halves, "inner_product"), owners)[1]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(bad: float) -> None:
+    images, sentences, owners = make_pairs(9, 4, np.random.default_rng(4))
+    sentences[5, 2] = bad
+    with pytest.raises(IntegrityError, match="sentences row 5 is not finite"):
+        count_ranks(images, sentences, owners, "inner_product")
+
+
+def test_an_image_without_a_sentence_is_named() -> None:
+    with pytest.raises(InputError, match="image row 1 has no sentence"):
+        count_ranks(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), np.array([0, 2, 2]), "inner_product")
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown metric cosine"):
+        count_ranks(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), np.arange(2), "cosine")

@@ -1,0 +1,81 @@
+"""Measures by hand, and intervals against a naive bootstrap of the same draws."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.evaluate.protocols import select_sentences
+from pipeline.evaluate.retrieval import Bootstrap, evaluate, measure, recall_sum
+
+NAMES = ("recall@1", "recall@5", "recall@10", "median_rank", "mean_rank")
+OWNERS = np.repeat(np.arange(40), np.random.default_rng(0).integers(1, 7, 40))
+RANKS = np.random.default_rng(1).geometric(0.12, len(OWNERS))
+
+
+def naive_measures(ranks: np.ndarray) -> dict[str, float]:
+    recalls = {f"recall@{k}": 100 * np.mean(ranks <= k) for k in (1, 5, 10)}
+    return {**recalls, "median_rank": np.median(ranks), "mean_rank": np.mean(ranks)}
+
+
+def test_measures_without_intervals() -> None:
+    assert measure(RANKS, OWNERS, Bootstrap(0, 0)) == pytest.approx(naive_measures(RANKS))
+    assert measure(np.array([1, 4]), np.arange(2), Bootstrap(0, 0)) == {
+        "recall@1": 50,
+        "recall@5": 100,
+        "recall@10": 100,
+        "median_rank": 2.5,
+        "mean_rank": 2.5,
+    }
+
+
+def test_intervals_equal_a_naive_bootstrap_over_images() -> None:
+    rng = np.random.default_rng(7)
+    draws = [
+        naive_measures(np.concatenate([RANKS[np.equal(OWNERS, image)] for image in rng.integers(40, size=40)]))
+        for _ in range(300)
+    ]
+    found = measure(RANKS, OWNERS, Bootstrap(300, 7))
+    for name in NAMES:
+        expected = np.percentile([draw[name] for draw in draws], [2.5, 97.5])
+        np.testing.assert_allclose(found[f"{name}_ci95"], expected, err_msg=name)
+
+
+def test_intervals_cover_the_estimate_and_shrink_with_more_images() -> None:
+    few = measure(RANKS, OWNERS, Bootstrap(400, 0))
+    more = measure(np.tile(RANKS, 9), np.concatenate([OWNERS + 40 * i for i in range(9)]), Bootstrap(400, 0))
+    for name in NAMES:
+        (low, high), (lower, upper) = few[f"{name}_ci95"], more[f"{name}_ci95"]
+        assert low <= few[name] <= high and low < high
+        assert lower <= more[name] <= upper
+    assert (upper - lower) < 0.6 * (high - low)  # of the mean rank; a third is expected
+
+
+def test_intervals_are_points_when_all_ranks_are_equal() -> None:
+    found = measure(np.full(30, 7), np.arange(30) // 3, Bootstrap(50, 0))
+    for name in NAMES:
+        assert found[f"{name}_ci95"] == [found[name], found[name]]
+    assert (found["recall@5"], found["recall@10"], found["median_rank"]) == (0, 100, 7)
+
+
+def test_intervals_depend_on_the_seed_alone() -> None:
+    assert measure(RANKS, OWNERS, Bootstrap(50, 1)) == measure(RANKS, OWNERS, Bootstrap(50, 1))
+    assert measure(RANKS, OWNERS, Bootstrap(50, 1)) != measure(RANKS, OWNERS, Bootstrap(50, 2))
+
+
+def test_evaluation_of_perfect_embeddings() -> None:
+    owners = np.repeat(np.arange(6), 2)
+    images = np.eye(6, dtype=np.float32)
+    found = evaluate(images, images[owners], owners, "inner_product", Bootstrap(20, 0))
+    for values in (found.image_to_sentence, found.sentence_to_image):
+        assert (values["recall@1"], values["recall@1_ci95"], values["mean_rank"]) == (100, [100, 100], 1)
+    assert recall_sum(images, images[owners], owners, "euclidean") == 600
+    # Every image comes sixth of six, every best sentence eleventh: only recall@10 of sentence-to-image is met.
+    assert recall_sum(images, -images[owners], owners, "inner_product") == 100
+
+
+def test_protocols() -> None:
+    owners = np.array([0, 0, 0, 1, 2, 2])
+    assert select_sentences(owners, "all-sentences").tolist() == [0, 1, 2, 3, 4, 5]
+    assert select_sentences(owners, "first-sentence").tolist() == [0, 3, 4]
+    with pytest.raises(UsageError, match="unknown protocol five; there are all-sentences, first-sentence"):
+        select_sentences(owners, "five")

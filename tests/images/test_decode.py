@@ -1,0 +1,139 @@
+"""The zoo of images: each is decoded as it should be, or refused for the right reason."""
+
+import io
+import pickle
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.images.decode import ImageLimits, UnreadableImage, decode
+
+LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+PHOTOGRAPH = Image.fromarray(PIXELS)
+GREY_16 = RNG.integers(0, 65536, (40, 60)).astype(np.uint16)
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def png(width: int, height: int, extra: bytes = b"") -> bytes:
+    """A black one-bit PNG of any size in a few bytes."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(bytes(((width + 7) // 8 + 1) * height)))
+    return b"\x89PNG\r\n\x1a\n" + header + extra + data + chunk(b"IEND", b"")
+
+
+JPEG = encoded(PHOTOGRAPH, "JPEG")
+PNG = encoded(PHOTOGRAPH, "PNG")
+GIF = encoded(PHOTOGRAPH, "GIF", save_all=True, append_images=[PHOTOGRAPH.rotate(180)])
+NOT_FINITE = (GREY_16 / 65535).astype(np.float32)
+NOT_FINITE[3, 4] = np.nan
+
+ACCEPTED = {
+    **{kind: encoded(PHOTOGRAPH, kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")},
+    **{mode: encoded(PHOTOGRAPH.convert(mode), "PNG") for mode in ("1", "L", "LA", "P", "RGBA")},
+    "CMYK": encoded(PHOTOGRAPH.convert("CMYK"), "JPEG"),
+    "palette with alpha": encoded(PHOTOGRAPH.convert("P"), "PNG", transparency=bytes(range(256))),
+    "grey with a transparent value": encoded(PHOTOGRAPH.convert("L"), "PNG", transparency=3),
+    "bad colour profile": encoded(PHOTOGRAPH, "JPEG", icc_profile=b"no profile"),
+    "bad EXIF": encoded(PHOTOGRAPH, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
+    "trailing junk": JPEG + b"junk" * 99,
+    "animation": GIF,
+}
+REFUSED = {
+    "zero bytes": (b"", "not-an-image"),
+    "HTML": (b"<html><body>404", "not-an-image"),
+    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not-an-image"),
+    "PostScript": (encoded(PHOTOGRAPH, "EPS"), "not-an-image"),
+    "JPEG without its last 2 bytes": (JPEG[:-2], "truncated"),
+    "half a JPEG": (JPEG[: len(JPEG) // 2], "truncated"),
+    "PNG without its end": (PNG[:-12], "truncated"),
+    "PNG without its last byte": (PNG[:-1], "truncated"),
+    "half a PNG": (PNG[: len(PNG) // 2], "truncated"),
+    "144 million pixels in 18 KB": (png(12_000, 12_000), "too-large"),
+    "900 million pixels": (png(30_000, 30_000), "too-large"),
+    "just too large": (png(8_001, 8_000), "too-large"),
+    "80 MB of compressed comment": (png(99, 99, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(80 << 20)))), "damaged"),
+    "one pixel": (png(1, 1), "too-small"),
+    "line": (png(1, 2000), "too-small"),
+    "ribbon": (png(8, 161), "too-elongated"),
+    "NaN": (encoded(Image.fromarray(NOT_FINITE), "TIFF"), "not-finite"),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        image = decode(ACCEPTED[name], LIMITS)
+    assert image.mode == "RGB" and image.size == (60, 40)
+    if "alpha" not in name and name != "1":
+        assert np.asarray(image).mean() == pytest.approx(PIXELS.mean(), abs=2)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    data, reason = REFUSED[name]
+    with pytest.raises(UnreadableImage) as caught:
+        decode(data, LIMITS)
+    assert caught.value.reason == reason
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_exact_pixels() -> None:
+    assert np.array_equal(np.asarray(decode(PNG, LIMITS)), PIXELS)
+
+
+def test_first_frame() -> None:
+    with Image.open(io.BytesIO(GIF)) as first:
+        assert np.array_equal(np.asarray(decode(GIF, LIMITS)), np.asarray(first.convert("RGB")))
+
+
+def test_transparent_parts_are_white() -> None:
+    clear = Image.new("RGBA", (10, 10), (10, 20, 30, 0))
+    assert (np.asarray(decode(encoded(clear, "PNG"), LIMITS)) == 255).all()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_16_bits_are_scaled_by_their_depth(kind: str) -> None:
+    image = np.asarray(decode(encoded(Image.fromarray(GREY_16), kind), LIMITS))
+    assert np.abs(image[..., 0] - GREY_16 / 257).max() <= 0.51
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 255), (-3, 7), (0, 40_000)])
+def test_floats_are_scaled_by_their_range(low: float, high: float) -> None:
+    unit = (GREY_16 - GREY_16.min()) / float(np.ptp(GREY_16))
+    image = np.asarray(decode(encoded(Image.fromarray((low + unit * (high - low)).astype(np.float32)), "TIFF"), LIMITS))
+    assert np.abs(image[..., 0] - unit * 255).max() <= 0.51
+
+
+def test_constant_floats_do_not_divide_by_zero() -> None:
+    assert decode(encoded(Image.fromarray(np.full((9, 9), -3, np.float32)), "TIFF"), LIMITS).size == (9, 9)
+
+
+def test_upright() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it rotated by 90 degrees clockwise
+    image = decode(encoded(PHOTOGRAPH, "JPEG", exif=exif, quality=95), LIMITS)
+    assert image.size == (40, 60)
+    expected = np.asarray(decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True))
+    assert np.array_equal(np.asarray(image), expected)
+
+
+def test_the_limit_is_ours_and_not_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert decode(PNG, LIMITS).size == (60, 40)
+    assert Image.MAX_IMAGE_PIXELS == 1000

@@ -1,0 +1,136 @@
+"""The bundle as a program without our code sees it, and what happens to one that was tampered with."""
+
+import json
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from made_up import ENCODER_SETTINGS, build_bundle, make_run
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.manifest import Manifest
+
+FILES = [
+    "images.faiss",
+    "sentences.faiss",
+    "images.parquet",
+    "sentences.parquet",
+    "model.safetensors",
+    "model.json",
+    "vocabulary.json",
+    "encoders/colour/model.safetensors",
+    "encoders/colour/model.json",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    build_bundle(folder)
+    return folder
+
+
+def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
+    manifest = Manifest(run / "manifest")
+    embeddings = Embeddings(manifest, run / "embeddings")
+    for modality, count in (("images", 24), ("sentences", 48)):
+        index = faiss.read_index(str(run / "bundle" / f"{modality}.faiss"))
+        table = pq.read_table(run / "bundle" / f"{modality}.parquet")
+        assert index.ntotal == table.num_rows == count
+        vectors = embeddings.read(modality, np.arange(count))
+        np.testing.assert_array_equal(index.reconstruct_n(0, count), vectors)
+        assert table.equals(getattr(manifest, modality))
+
+
+def test_the_card_says_what_is_in_it(run: Path) -> None:
+    card = json.loads((run / "bundle" / "card.json").read_text())
+    assert sorted(card["files"]) == sorted(FILES)
+    assert (card["model"], card["registered"], card["metric"], card["dim"]) == ("ncca", "ncca", "inner_product", 8)
+    assert card["images"]["recall@10"] == card["sentences"]["recall@10"] == 1
+    assert (card["images"]["count"], card["sentences"]["count"]) == (24, 48)
+    assert card["images"]["bytes"] == card["files"]["images.faiss"]["bytes"]
+    assert card["encoders"] == {"colour": ENCODER_SETTINGS}
+    assert card["data_root"] == str(run / "data")
+    assert {"manifest", "model", "vocabulary", "encoders/colour", "embeddings/00000"} <= set(card["inputs"])
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", ["change", "cut", "remove"])
+def test_a_tampered_file_is_refused_by_name(run: Path, tmp_path: Path, name: str, harm: str) -> None:
+    path = run / "bundle" / name
+    data = path.read_bytes()
+    try:
+        if harm == "remove":
+            path.unlink()
+        else:
+            path.write_bytes(data[:-1] if harm == "cut" else data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(IntegrityError, match=name):
+            Bundle(run / "bundle").check()
+    finally:
+        path.write_bytes(data)
+    Bundle(run / "bundle").check()
+
+
+def test_parts_are_checked_when_they_are_read(run: Path) -> None:
+    bundle = Bundle(run / "bundle")
+    readers = {
+        "images.faiss": lambda: bundle.index("images"),
+        "sentences.parquet": lambda: bundle.table("sentences"),
+        "vocabulary.json": bundle.vocabulary,
+        "model.json": bundle.model,
+        "model.safetensors": bundle.model,
+        "encoders/colour/model.json": lambda: bundle.encoder("colour"),
+        "encoders/colour/model.safetensors": lambda: bundle.encoder("colour"),
+    }
+    for name, read in readers.items():
+        path = run / "bundle" / name
+        data = path.read_bytes()
+        read()
+        path.write_bytes(data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
+        with pytest.raises(IntegrityError, match=name):
+            read()
+        path.write_bytes(data)
+
+
+def test_a_folder_without_a_card_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match="card.json does not exist"):
+        Bundle(tmp_path)
+    (tmp_path / "card.json").write_text("{}")
+    with pytest.raises(IntegrityError, match="card.json is no bundle's card"):
+        Bundle(tmp_path)
+
+
+def test_an_older_bundle_ends_with_the_first_new_file(tmp_path: Path) -> None:
+    writer = BundleWriter(tmp_path)
+    writer.add("images.faiss", b"old")
+    writer.commit({"model": "ncca"})
+    newer = BundleWriter(tmp_path)
+    assert Bundle(tmp_path).read("images.faiss") == b"old"
+    newer.add("images.faiss", b"new")
+    assert not (tmp_path / "card.json").exists()
+
+
+def test_splits_choose_what_can_be_found(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "config.yaml").write_text("index: {splits: [test]}")
+    bundle = Bundle(build_bundle(run, "--config", run / "config.yaml"))
+    assert bundle.table("images")["image_id"].to_pylist() == list(range(2, 24, 3))
+    assert set(bundle.table("sentences")["image_id"].to_pylist()) == set(range(2, 24, 3))
+    assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (8, 16)
+
+
+def test_parts_of_different_runs_are_not_mixed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    value = json.loads((run / "vocabulary.json").read_text())
+    (run / "vocabulary.json").write_text(json.dumps({**value, "fingerprint": "another"}))
+    with pytest.raises(IntegrityError, match="vocabulary.json"):
+        build_bundle(run)
+    other = make_run(tmp_path / "b", images=23)
+    (run / "embeddings").rename(run / "old")
+    (other / "embeddings").rename(run / "embeddings")
+    with pytest.raises(IntegrityError, match="shard-00002.h5 was made from other images"):
+        build_bundle(run)

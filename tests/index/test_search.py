@@ -1,0 +1,77 @@
+"""Searching a made-up bundle whose answers are known."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_up import build_bundle, features_of, make_run, run_command
+
+from pipeline.errors import InputError, UsageError
+from pipeline.index.search import Searcher
+from pipeline.storage.bundle import Bundle
+
+# The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
+DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
+
+
+@pytest.fixture(scope="module", params=["ncca", "cca"])
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_bundle(make_run(tmp_path_factory.mktemp("run"), request.param))
+
+
+def test_images_for_a_sentence(bundle: Path) -> None:
+    hits = Searcher(Bundle(bundle)).images("the dog", 5)
+    assert [hit.row["path"] for hit in hits[:3]] == DOGS
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    euclidean = Bundle(bundle).card["metric"] == "euclidean"
+    assert scores[0] == pytest.approx(0 if euclidean else 1)
+    assert scores[1] == pytest.approx(-(0.08**2) if euclidean else 1 / (1 + 0.08**2) ** 0.5, rel=1e-4)
+
+
+def test_sentences_for_an_image(bundle: Path) -> None:
+    hits = Searcher(Bundle(bundle)).sentences(features_of("horse"), 6)
+    assert {hit.row["text"] for hit in hits} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
+
+
+def test_more_is_asked_than_there_is(bundle: Path) -> None:
+    assert len(Searcher(Bundle(bundle)).images("dog", 1000)) == 24
+
+
+def test_unknown_words_are_named(bundle: Path) -> None:
+    searcher = Searcher(Bundle(bundle))
+    with pytest.raises(InputError, match=r"no word of 'the purple unicorn' is in the vocabulary \(purple, unicorn\)"):
+        searcher.images("the purple unicorn", 3)
+    with pytest.raises(InputError, match="it has only stop words"):
+        searcher.images("the big", 3)
+    assert searcher.images("a purple dog", 1)[0].row["path"] == "dog-0.png"
+
+
+def test_the_command_prints_a_table_or_json(bundle: Path) -> None:
+    lines = run_command("search", "--index", bundle, "--top", 2, "a dog").splitlines()
+    assert [line.split()[0::2] for line in lines] == [["1", "dog-0.png"], ["2", "dog-8.png"]]
+    values = json.loads(run_command("search", "--index", bundle, "--top", 2, "--json", "a dog"))
+    assert [(value["rank"], value["image_id"], value["path"]) for value in values] == [
+        (1, 0, "dog-0.png"),
+        (2, 8, "dog-8.png"),
+    ]
+
+
+def test_a_sentence_or_an_image_not_both(bundle: Path) -> None:
+    for arguments in ([], ["dog", "--image", "dog.png"]):
+        with pytest.raises(UsageError, match="either a sentence or --image"):
+            run_command("search", "--index", bundle, *arguments)
+
+
+def test_a_sentence_needs_no_torch(bundle: Path) -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from stages.search import command\n"
+        f"result = CliRunner().invoke(command, ['--index', {str(bundle)!r}, 'dog'], catch_exceptions=False)\n"
+        "assert result.exit_code == 0, result.output\n"
+        "print([name for name in ('torch', 'torchvision', 'h5py', 'sklearn') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,146 @@
+"""A tiny made-up run, small enough to know every answer: eight things, each a word, a colour and a direction."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from click.testing import CliRunner
+from PIL import Image
+
+from pipeline.linear.cca import CCA, NormalizedCCA
+from pipeline.linear.solver import CanonicalDirections
+from pipeline.linear.views import ImageView
+from pipeline.storage.atomic import publish_json
+from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
+from pipeline.storage.parameters import ENCODER, MODEL, write_parameters
+from pipeline.storage.shards import EMBEDDINGS, write_shard
+from pipeline.text.tfidf import encode
+from pipeline.text.tokens import TermSettings
+from pipeline.text.vocabulary import Vocabulary, build_vocabulary
+
+THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
+SHARD_SIZE = 10
+ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
+
+
+def make_run(folder: Path, registered: str = "ncca", images: int = 24) -> Path:
+    """Manifest, model, vocabulary, encoder and embeddings of a run in `folder`. Image i shows thing i mod 8.
+
+    It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image is of the test split.
+    """
+    manifest = _make_manifest(folder, images)
+    vocabulary = build_vocabulary(
+        manifest.sentences["text"].to_pylist(),
+        TermSettings(True, "words", False, ("a", "the", "big", "number"), 1),
+        size=8,
+        min_count=3,
+        idf=False,
+        normalise=True,
+    )
+    value = vocabulary.to_dict()
+    digest = fingerprint("vocabulary", 1, value)
+    publish_json(folder / "vocabulary.json", {"fingerprint": digest, **value})
+    write_parameters(
+        folder / "encoders" / "colour" / "model.safetensors",
+        ENCODER,
+        {"nothing": np.zeros(1, np.float32)},
+        settings=ENCODER_SETTINGS,
+        fingerprint="encoder",
+    )
+    model = _make_model(registered, vocabulary)
+    write_parameters(
+        folder / "model" / "model.safetensors",
+        MODEL,
+        model.tensors(),
+        settings=model.settings(),
+        fingerprint="model",
+        details={"row": registered, "registered": registered, "vocabulary": digest},
+    )
+    _embed(folder / "embeddings", manifest, model, vocabulary, registered)
+    return folder
+
+
+def features_of(thing: str) -> dict[str, np.ndarray]:
+    """What the encoder would make of an image of `thing`."""
+    return {"colour": np.eye(len(THINGS), dtype=np.float32)[[THINGS.index(thing)]]}
+
+
+def _make_manifest(folder: Path, count: int) -> Manifest:
+    (folder / "data").mkdir(parents=True)
+    rows = []
+    for i in range(count):
+        name = f"{THINGS[i % 8]}-{i}.png"
+        Image.new("RGB", (60 + i, 40), tuple(int(c) for c in np.random.default_rng(i % 8).integers(256, size=3))).save(
+            folder / "data" / name
+        )
+        split = "test" if i % 3 == 2 else "train"
+        rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": str(i)})
+    texts = [text for i in range(count) for text in (f"a {THINGS[i % 8]}", f"the big {THINGS[i % 8]} number {i}")]
+    owners = np.repeat(np.arange(count), 2)
+    write_manifest(
+        folder / "manifest",
+        folder / "data",
+        {
+            "images": pa.Table.from_pylist(rows, schema=IMAGES),
+            "sentences": pa.table({"sentence_id": np.arange(2 * count), "image_id": owners, "text": texts}),
+            "documents": DOCUMENTS.empty_table(),
+            "boxes": BOXES.empty_table(),
+        },
+        [{"file": "broken.png", "row": None, "what": "image", "reason": "truncated: <it> ends early"}],
+        {
+            "images": {"given": count + 1, "kept": count, "rejected": 1, "duplicate": 0},
+            "sentences": {"given": 2 * count, "kept": 2 * count, "rejected": 0, "duplicate": 0},
+        },
+        SHARD_SIZE,
+    )
+    return Manifest(folder / "manifest")
+
+
+def _make_model(registered: str, vocabulary: Vocabulary) -> CCA:
+    """Thing k of the features and the word for it both point along axis k."""
+    size = len(THINGS)
+    u = np.zeros((size, size), np.float32)
+    u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
+    directions = CanonicalDirections(np.eye(size, dtype=np.float32), u, np.ones(size, np.float32))
+    kind = {"cca": CCA, "ncca": NormalizedCCA}[registered]
+    return kind(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
+
+
+def _embed(folder: Path, manifest: Manifest, model: CCA, vocabulary: Vocabulary, row: str) -> None:
+    """Images a little off their axes, each by its own amount, so that no two are the same."""
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = np.arange(rows.first_image, rows.last_image)
+        features = np.eye(len(THINGS), dtype=np.float32)[ids % 8]
+        features[np.arange(len(ids)), (ids + 1) % 8] = 0.01 * ids
+        texts = manifest.sentences["text"][rows.first_sentence : rows.last_sentence].to_pylist()
+        images = model.embed_images({"colour": features})
+        arrays = {
+            "images": images,
+            "image_id": ids,
+            "sentences": model.embed_sentences(encode(texts, vocabulary)),
+            "sentence_id": np.arange(rows.first_sentence, rows.last_sentence),
+        }
+        inputs = {"model": "model", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
+        details = {"model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "inputs": inputs}
+        path = folder / f"shard-{number:05d}.h5"
+        write_shard(path, EMBEDDINGS, arrays, rows=len(ids), fingerprint=f"shard {number}", details=details)
+
+
+def run_command(name: str, *arguments: object) -> str:
+    """What the command `name` prints; its errors are raised."""
+    command = importlib.import_module(f"stages.{name}").command
+    result = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def build_bundle(run: Path, *more: object) -> Path:
+    """The bundle of a run that `make_run` made, by the command `build-index`."""
+    parts = {"manifest": "manifest", "embeddings": "embeddings", "model": "model", "encoders": "encoders"}
+    parts |= {"vocabulary": "vocabulary.json", "output": "bundle"}
+    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
+    run_command("build_index", *arguments, *more)
+    return run / "bundle"

@@ -1,0 +1,83 @@
+"""make-demo by hand: what it leaves, what it leaves alone, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.errors import JointspaceError, UsageError
+from stages.make_demo import command
+
+TEXTS = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "trees.conllu", "trees.brackets"}
+
+
+def make_demo(folder: Path, processes: int = 0, **sizes: int) -> None:
+    config = folder.with_name("config.yaml")
+    config.write_text(json.dumps({"demo": {"train": 4, "dev": 2, "test": 2, "weak": 4, **sizes}}))
+    arguments = ["--output", str(folder), "--config", str(config), "--processes", str(processes)]
+    result = CliRunner().invoke(command, arguments)
+    if result.exception:
+        raise result.exception
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_leaves_a_collection_and_its_commit(tmp_path: Path) -> None:
+    make_demo(tmp_path / "demo")
+    files = contents(tmp_path / "demo")
+    images = {f"images/scene-{i:05d}.jpg" for i in range(8)} | {f"images/weak-{i:05d}.jpg" for i in range(4)}
+    assert set(files) == images | TEXTS | {"demo.json", ".jointspace-demo"}
+    commit = json.loads(files["demo.json"])
+    assert commit["settings"] == {"train": 4, "dev": 2, "test": 2, "weak": 4, "seed": 0}
+    assert commit["images"] == 12 and commit["lines"]["captions.tsv"] == 40
+    assert set(commit["sha256"]) == TEXTS | {"images"}
+
+
+def test_worker_processes_change_nothing(tmp_path: Path) -> None:
+    make_demo(tmp_path / "alone")
+    make_demo(tmp_path / "many", processes=2)
+    assert contents(tmp_path / "alone") == contents(tmp_path / "many")
+
+
+def test_a_complete_demo_is_left_alone(tmp_path: Path) -> None:
+    demo = tmp_path / "demo"
+    make_demo(demo)
+    before = {path: path.stat().st_mtime_ns for path in demo.rglob("*") if path.is_file()}
+    make_demo(demo)
+    assert {path: path.stat().st_mtime_ns for path in demo.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("damage", ["images/scene-00001.jpg", "trees.conllu", "demo.json"])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_damaged_demo_is_made_again(tmp_path: Path, damage: str, gone: bool) -> None:
+    demo = tmp_path / "demo"
+    make_demo(demo)
+    whole = contents(demo)
+    (demo / damage).unlink() if gone else (demo / damage).write_bytes(b"[]")
+    make_demo(demo)
+    assert contents(demo) == whole
+
+
+def test_a_smaller_demo_leaves_no_older_images(tmp_path: Path) -> None:
+    make_demo(tmp_path / "demo", train=6, weak=9)
+    make_demo(tmp_path / "demo")
+    make_demo(tmp_path / "fresh")
+    assert contents(tmp_path / "demo") == contents(tmp_path / "fresh")
+
+
+def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    theirs = tmp_path / "photographs"
+    theirs.mkdir()
+    (theirs / "captions.tsv").write_text("me.jpg\t0\tMine .\n")
+    with pytest.raises(UsageError, match="holds files that are no demo"):
+        make_demo(theirs)
+    assert contents(theirs) == {"captions.tsv": b"me.jpg\t0\tMine .\n"}
+
+
+def test_a_failing_image_fails_the_command(tmp_path: Path) -> None:
+    with pytest.raises(JointspaceError, match="image 0 of the demo could not be drawn"):
+        make_demo(tmp_path / "demo", seed=-1)
+    assert not (tmp_path / "demo" / "demo.json").exists()

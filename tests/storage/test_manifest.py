@@ -1,0 +1,171 @@
+"""The manifest: what is written is read, its shards keep their fingerprints, and mixtures are refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.storage import manifest as module
+from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
+
+SHARD_SIZE = 4
+
+
+def tables(n_images: int, sentences_each: int = 2, split: str = "train") -> dict[str, pa.Table]:
+    numbers = np.arange(n_images)
+    owners = np.repeat(numbers, sentences_each)
+    images = {
+        "image_id": numbers,
+        "path": [f"images/{n}.jpg" for n in numbers],
+        "member": pa.nulls(n_images),
+        "offset": pa.nulls(n_images),
+        "size": pa.nulls(n_images),
+        "split": [split] * n_images,
+        "width": numbers + 8,
+        "height": numbers + 9,
+        "sha256": [f"{n:064x}" for n in numbers],
+    }
+    sentences = {"sentence_id": np.arange(len(owners)), "image_id": owners, "text": [f"A dog {n} ." for n in owners]}
+    return {
+        "images": pa.table(images),
+        "sentences": pa.table(sentences),
+        "documents": DOCUMENTS.empty_table(),
+        "boxes": BOXES.empty_table(),
+    }
+
+
+def write(folder: Path, n_images: int = 10, rejects: Any = (), **options: Any) -> Manifest:
+    counts = {"images": {"given": n_images, "kept": n_images, "rejected": 0, "duplicate": 0}}
+    write_manifest(folder, Path("data"), tables(n_images, **options), list(rejects), counts, SHARD_SIZE)
+    return Manifest(folder)
+
+
+def shard_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "shards").iterdir()}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    manifest = write(tmp_path)
+    assert manifest.root == Path("data") and manifest.n_shards == 3 and manifest.shard_size == SHARD_SIZE
+    assert manifest.images["width"].to_pylist() == list(range(8, 18))
+    assert manifest.sentences.num_rows == 20 and manifest.documents.num_rows == manifest.boxes.num_rows == 0
+    assert set(manifest.splits) == {"train"} and manifest.summary["splits"] == {"train": 10}
+
+
+def test_rows_of_shards(tmp_path: Path) -> None:
+    manifest = write(tmp_path)
+    rows = [manifest.shard(number) for number in range(3)]
+    assert [(r.first_image, r.last_image) for r in rows] == [(0, 4), (4, 8), (8, 10)]
+    assert [(r.first_sentence, r.last_sentence) for r in rows] == [(0, 8), (8, 16), (16, 20)]
+    for number in (-1, 3):
+        with pytest.raises(IntegrityError, match="shards 0 to 2"):
+            manifest.shard(number)
+
+
+def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
+    before = shard_files(tmp_path)
+    write(tmp_path, 11)
+    after = shard_files(tmp_path)
+    assert {name for name in after if after[name] == before.get(name)} == {"00000.json", "00001.json"}
+    assert (tmp_path / "shards" / "00000.json").stat().st_mtime_ns == times["00000.json"]
+
+
+def test_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+    write(tmp_path, 4)
+    assert set(shard_files(tmp_path)) == {"00000.json"}
+
+
+def test_fingerprints_follow_what_they_cover(tmp_path: Path) -> None:
+    one = write(tmp_path / "one").shard(0).fingerprints
+    other_split = write(tmp_path / "two", split="dev").shard(0).fingerprints
+    other_text = write(tmp_path / "three", sentences_each=1).shard(0).fingerprints
+    assert {key for key in one if one[key] != other_split[key]} == {"splits"}
+    assert {key for key in one if one[key] != other_text[key]} == {"sentences"}
+
+
+def test_fingerprint_is_of_the_values_and_not_of_their_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tables(10)
+    pieces = {name: pa.concat_tables([table.slice(0, 3), table.slice(3)]) for name, table in whole.items()}
+    monkeypatch.setattr(module, "DIGEST_ROWS", 4)  # several parts
+    assert [module._table_digest(whole[name]) for name in whole] == [
+        module._table_digest(pieces[name]) for name in whole
+    ]
+    changed = whole["images"].set_column(5, "split", pa.array(["train"] * 9 + ["dev"]))
+    assert module._table_digest(changed) != module._table_digest(whole["images"])
+
+
+def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:
+    counts = {"images": {"given": 11, "kept": 10, "rejected": 0, "duplicate": 0}}
+    with pytest.raises(IntegrityError, match="images are not conserved"):
+        write_manifest(tmp_path / "m", Path("data"), tables(10), [], counts, SHARD_SIZE)
+    assert not (tmp_path / "m").exists()
+
+
+def test_rejects_are_lines_of_json_whatever_the_name(tmp_path: Path) -> None:
+    reject = {"file": "b\udcf6d.jpg", "row": None, "what": "images", "reason": "line\nfeed\u2028"}
+    write_rejects(tmp_path / "rejects.jsonl", [reject, reject])
+    lines = (tmp_path / "rejects.jsonl").read_bytes().split(b"\n")
+    assert [json.loads(line) for line in lines[:2]] == [reject, reject] and lines[2:] == [b""]
+
+
+def test_tables_of_another_manifest_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "one")
+    write(tmp_path / "two", sentences_each=3)
+    for name in ("sentences.parquet", "sentences.parquet.json"):
+        (tmp_path / "one" / name).write_bytes((tmp_path / "two" / name).read_bytes())
+    with pytest.raises(IntegrityError, match=r"sentences\.parquet belongs to another manifest; run ingest again"):
+        _ = Manifest(tmp_path / "one").sentences
+
+
+def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    data = bytearray((tmp_path / "images.parquet").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "images.parquet").write_bytes(data)
+    (tmp_path / "boxes.parquet").unlink()
+    manifest = Manifest(tmp_path)
+    with pytest.raises(IntegrityError, match=r"images\.parquet is damaged"):
+        _ = manifest.images
+    with pytest.raises(IntegrityError, match=r"boxes\.parquet does not exist"):
+        _ = manifest.boxes
+    with pytest.raises(IntegrityError, match=r"manifest\.json does not exist; run the stage"):
+        Manifest(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_run_that_ends_anywhere_is_not_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Stop at the `step`-th file of a second, different manifest: no table of it passes for one of the first."""
+    old = write(tmp_path)
+    published = []
+
+    def publish(original):
+        def stop_or_pass(path: Path, *arguments: Any, **options: Any) -> Any:
+            if len(published) == step:
+                raise KeyboardInterrupt
+            published.append(path)
+            return original(path, *arguments, **options)
+
+        return stop_or_pass
+
+    for name in ("write_table", "write_rejects", "publish_json"):
+        monkeypatch.setattr(module, name, publish(getattr(module, name)))
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path, sentences_each=3)
+    monkeypatch.undo()
+    manifest = Manifest(tmp_path)
+    assert manifest.fingerprint == old.fingerprint
+    for name in ("images", "sentences", "documents", "boxes"):
+        if any(path.name == f"{name}.parquet" for path in published):
+            with pytest.raises(IntegrityError, match="run ingest again"):
+                getattr(manifest, name)
+        else:
+            getattr(manifest, name)
