@@ -48,7 +48,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     report = output.with_name("rejects.jsonl")
     write_rejects(report, rejects)
     collection.check(settings.reject_limit, str(report))
-    write_manifest(output, root, collection.tables, rejects, collection.counts, config.shard_size)
+    write_manifest(output, root.resolve(), collection.tables, rejects, collection.counts, config.shard_size)
     report.unlink()
     for line in collection.describe():
         logger.info(line)
