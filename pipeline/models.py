@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.errors import UsageError
 
 REGISTRY: dict[str, str] = {
+    "ridge": "pipeline.linear.ridge:RidgeRegression",
     "cca": "pipeline.linear.cca:CCA",
     "ncca": "pipeline.linear.cca:NormalizedCCA",
 }

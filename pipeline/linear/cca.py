@@ -1,96 +1,110 @@
-"""The registered models `cca` and `ncca` (seed 004, section 3)."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Canonical correlation analysis on moments: the registered models `cca` and `ncca` (seed 004, section 3)."""
 
 import numpy as np
-from scipy import sparse
+from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
 
+from pipeline.errors import InputError
 from pipeline.linear.moments import Moments
-from pipeline.linear.solver import CanonicalDirections
-from pipeline.linear.views import ImageView
+from pipeline.linear.projection import Directions, LinearModel
+
+RANK_TOLERANCE = 1e-3
+"""Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
 
 
-class CCA:
-    """Canonical correlation analysis with Euclidean retrieval.
+class CCASolver:
+    """Solves CCA on one set of moments; factors already known are reused from one pair of ridges to the next.
 
-    max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (equation 1), on centred views with a ridge
-    added to each covariance. An image x becomes (x - mean_x) W, a sentence y becomes (y - mean_y) U, and the
-    closer the better. Paper to code: W `w`, U `u`, lambda `correlations`, c `w.shape[1]`.
+    The directions satisfy W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values), whose values are
+    the canonical correlations: the eigenvalues of the problem's two-block form, the lambda of equation 2. Signs are
+    such that the largest entry of each column of W is positive.
+
+    With Cxx = Lx Lx' and Cyy = Ly Ly' (ridges added), the canonical correlations are the singular values of
+    T = Lx^-1 Cxy Ly^-T: two Cholesky factors, two triangular solves and the top of an eigenproblem of the smaller side.
     """
 
-    metric = "euclidean"
-    sentence_view = "tfidf"
-    uses_eigenvalue_power = False
+    def __init__(self, moments: Moments) -> None:
+        """Raises InputError when there are fewer than two pairs or a view is constant."""
+        moments.require_variance()
+        self.moments = moments
+        self._factors: dict[tuple[str, float], np.ndarray] = {}
+        self._whitened: tuple[float, np.ndarray] | None = None
 
-    def __init__(
-        self,
-        view: ImageView,
-        mean_x: np.ndarray,
-        mean_y: np.ndarray,
-        directions: CanonicalDirections,
-        eigenvalue_power: float = 0,
-    ) -> None:
-        self.view = view
-        self.mean_x = mean_x.astype(np.float32)
-        self.mean_y = mean_y.astype(np.float32)
-        self.directions = directions
-        self.eigenvalue_power = eigenvalue_power
+    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
+        """The top `dimensions` directions, fewer where the data have less rank.
 
-    @classmethod
-    def from_directions(
-        cls, view: ImageView, moments: Moments, directions: CanonicalDirections, dimensions: int, power: float
-    ) -> "CCA":
-        """The model on the first `dimensions` of `directions`, which were solved on `moments`."""
-        w, u, correlations = directions.w, directions.u, directions.correlations
-        kept = CanonicalDirections(w[:, :dimensions], u[:, :dimensions], correlations[:dimensions])
-        return cls(view, moments.mean_x, moments.mean_y, kept, power)
+        A ridge is relative: it is multiplied by the mean of the diagonal of its view's covariance. Raises
+        InputError when a covariance is singular at that ridge.
+        """
+        lx, ly = self._factor("image", image_ridge), self._factor("text", text_ridge)
+        t = solve_triangular(ly, self._whiten_images(image_ridge).T, lower=True, check_finite=False).T
+        left, correlations, right = _top_singular(t, dimensions)
+        w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
+        u = solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
+        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        return Directions(w * signs, u * signs, correlations)
 
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        return self.view.encoders
+    def _factor(self, view: str, ridge: float) -> np.ndarray:
+        if (view, ridge) not in self._factors:
+            block = (self.moments.xx if view == "image" else self.moments.yy) / np.float32(self.moments.n)
+            block[np.diag_indices_from(block)] += ridge * np.trace(block) / len(block)
+            try:
+                factor = cholesky(block, lower=True, overwrite_a=True, check_finite=False)
+            except LinAlgError:
+                raise InputError(
+                    f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
+                ) from None
+            self._factors[view, ridge] = factor
+        return self._factors[view, ridge]
 
-    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        projected = (self.view.stack(features) - self.mean_x) @ self.directions.w
-        return self.finish(projected, self.directions.correlations, self.eigenvalue_power)
-
-    def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
-        """(n, c) float32 from sparse tf-idf (n, d)."""
-        u = self.directions.u
-        return self.finish(sentences @ u - self.mean_y @ u, self.directions.correlations, self.eigenvalue_power)
-
-    @staticmethod
-    def finish(projected: np.ndarray, correlations: np.ndarray, power: float) -> np.ndarray:
-        """From canonical variates (n, c) to embeddings (n, c); here they are the same."""
-        return projected
-
-    def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "eigenvalue_power": self.eigenvalue_power}
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions)}
-
-    @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "CCA":
-        """The model that `settings` and `tensors` came from."""
-        directions = CanonicalDirections(tensors["w"], tensors["u"], tensors["correlations"])
-        view, power = ImageView.from_dict(settings), settings["eigenvalue_power"]
-        return cls(view, tensors["mean_x"], tensors["mean_y"], directions, power)
+    def _whiten_images(self, ridge: float) -> np.ndarray:
+        """Lx^-1 Cxy, kept for the latest ridge."""
+        if self._whitened is None or self._whitened[0] != ridge:
+            xy = self.moments.xy / np.float32(self.moments.n)
+            white = solve_triangular(self._factor("image", ridge), xy, lower=True, overwrite_b=True, check_finite=False)
+            self._whitened = (ridge, white)
+        return self._whitened[1]
 
 
-class NormalizedCCA(CCA):
+def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
+    wide = t.shape[0] <= t.shape[1]
+    gram = t @ t.T if wide else t.T @ t
+    size = len(gram)
+    count = min(count, size)
+    vectors = eigh(gram, subset_by_index=[size - count, size - 1], overwrite_a=True, check_finite=False)[1][:, ::-1]
+    # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of the vectors'.
+    other = t.T @ vectors if wide else t @ vectors
+    singular = np.sqrt(np.einsum("ij,ij->j", other, other))
+    if not singular[0] <= 1 + 1e-3:
+        raise InputError("the views are numerically degenerate at this ridge; raise fit.image_ridge and fit.text_ridge")
+    kept = singular > RANK_TOLERANCE * singular[0]
+    vectors, other, singular = vectors[:, kept], other[:, kept] / singular[kept], np.minimum(singular[kept], 1)
+    return (vectors, singular, other) if wide else (other, singular, vectors)
+
+
+class CCA(LinearModel):
+    """Canonical correlation analysis with Euclidean retrieval.
+
+    max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (equation 1), on centred views with a ridge added to
+    each covariance. Paper to code: W `w`, U `u`, lambda `values`, c the number of columns.
+    """
+
+    solver = CCASolver
+
+
+class NormalizedCCA(LinearModel):
     """Normalized CCA: directions scaled by a power of their eigenvalues, cosine similarity.
 
     score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (equation 2); t is `eigenvalue_power`.
     """
 
+    solver = CCASolver
     metric = "inner_product"
     uses_eigenvalue_power = True
 
     @staticmethod
-    def finish(projected: np.ndarray, correlations: np.ndarray, power: float) -> np.ndarray:
-        """Scale by correlations ** power, then to unit length."""
-        scaled = projected * correlations**power
+    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
+        """Scale by values ** power, then to unit length."""
+        scaled = projected * values**power
         length = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
         return scaled / np.maximum(length, np.finfo(np.float32).tiny)

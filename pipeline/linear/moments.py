@@ -14,6 +14,8 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import sger, ssyr, ssyrk
 
+from pipeline.errors import InputError
+
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
 CROSS_COLUMNS = 1024
@@ -57,6 +59,16 @@ class Moments:
         """The moments of the pairs with only some columns of x: one encoder of several, say."""
         xx = np.ascontiguousarray(self.xx[columns][:, columns])
         return Moments(self.n, self.mean_x[columns], self.mean_y, xx, np.ascontiguousarray(self.xy[columns]), self.yy)
+
+    def require_variance(self) -> None:
+        """Raises InputError when no model can be fitted: fewer than two pairs, or a view that never varies."""
+        if self.n < 2:
+            raise InputError(f"a linear model needs at least 2 pairs, not {self.n:g}; check the train split")
+        for name, block in (("image", self.xx), ("text", self.yy)):
+            if not np.isfinite(block).all():
+                raise InputError(f"the moments of the {name} view are not finite; look for an outlier in its rows")
+            if np.trace(block) <= 0:
+                raise InputError(f"the {name} view is constant over all {self.n:g} training pairs; check its encoder")
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """What a file keeps: half of each symmetric block."""

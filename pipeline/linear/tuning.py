@@ -9,9 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.evaluate.retrieval import recall_sum
-from pipeline.linear.cca import CCA
 from pipeline.linear.moments import Moments
-from pipeline.linear.solver import CanonicalDirections, CCASolver
+from pipeline.linear.projection import Directions, LinearModel
 from pipeline.linear.views import ImageView
 
 
@@ -49,7 +48,7 @@ class Trial:
 class Tuned:
     """The chosen model, the combination that chose it, every trial, and the correlations that show overfitting."""
 
-    model: CCA
+    model: LinearModel
     chosen: Trial
     trials: Sequence[Trial]
     train_correlations: np.ndarray
@@ -67,7 +66,7 @@ class Tuned:
 
 
 def tune(
-    model: type[CCA],
+    model: type[LinearModel],
     view: ImageView,
     moments: Moments,
     dev: Pairs,
@@ -78,20 +77,21 @@ def tune(
 
     `progress` may wrap the sequence of ridge pairs to show how far it has come.
     """
-    solver = CCASolver(moments)
+    solver = model.solver(moments)
     x = view.stack(dev.features) - moments.mean_x.astype(np.float32)
     trials: list[Trial] = []
-    best: tuple[Trial, CanonicalDirections] | None = None
-    for ridges in progress(list(itertools.product(grid.image_ridge, grid.text_ridge))):
+    best: tuple[Trial, Directions] | None = None
+    text_ridges = grid.text_ridge if model.uses_text_ridge else [0.0]
+    for ridges in progress(list(itertools.product(grid.image_ridge, text_ridges))):
         directions = solver.solve(*ridges, max(grid.dimensions))
         images, sentences = (
             x @ directions.w,
             dev.sentences @ directions.u - moments.mean_y.astype(np.float32) @ directions.u,
         )
-        for dimensions, power in _shapes(model, grid, len(directions.correlations)):
-            correlations = directions.correlations[:dimensions]
-            a = model.finish(images[:, :dimensions], correlations, power)
-            b = model.finish(sentences[:, :dimensions], correlations, power)
+        for dimensions, power in _shapes(model, grid, len(directions.values)):
+            values = directions.values[:dimensions]
+            a = model.finish(images[:, :dimensions], values, power)
+            b = model.finish(sentences[:, :dimensions], values, power)
             trials.append(Trial(*ridges, dimensions, power, recall_sum(a, b, dev.owners, model.metric)))
             if best is None or trials[-1].recall_sum > best[0].recall_sum:
                 best = (trials[-1], directions)
@@ -102,7 +102,7 @@ def tune(
     return Tuned(fitted, chosen, tuple(trials), _training_correlations(moments, w, u), held_out)
 
 
-def _shapes(model: type[CCA], grid: Grid, rank: int) -> list[tuple[int, float]]:
+def _shapes(model: type[LinearModel], grid: Grid, rank: int) -> list[tuple[int, float]]:
     """The (dimensions, power) to try; dimensions beyond the rank of the solution are one and the same."""
     dimensions = sorted({min(c, rank) for c in grid.dimensions})
     return list(itertools.product(dimensions, grid.eigenvalue_power if model.uses_eigenvalue_power else [0.0]))

@@ -1,0 +1,34 @@
+"""Ridge regression from moments against scikit-learn on the same rows."""
+
+import numpy as np
+from scipy import sparse
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge
+
+from pipeline.linear.moments import MomentsAccumulator
+from pipeline.linear.ridge import RidgeRegression, RidgeSolver
+from pipeline.linear.views import ImageView
+
+
+def test_directions_equal_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((600, 12)).astype(np.float32)
+    y = (x @ rng.standard_normal((12, 9)) + rng.standard_normal((600, 9))).astype(np.float32)
+    accumulator = MomentsAccumulator(12, 9, threads=1)
+    accumulator.add(x, sparse.csr_array(y), np.arange(600))
+    moments = accumulator.result()
+    solution = RidgeSolver(moments).solve(0.5, 0, 4)
+
+    pca = PCA(4).fit(y.astype(np.float64))
+    signs = np.sign(np.einsum("ci,ic->c", pca.components_, solution.u))
+    np.testing.assert_allclose(solution.u, pca.components_.T * signs, atol=1e-4)
+    np.testing.assert_allclose(solution.values, pca.explained_variance_ * 599 / 600, rtol=1e-4)
+    penalty = 0.5 * np.trace(moments.xx) / 12
+    oracle = Ridge(alpha=penalty).fit(x.astype(np.float64), (y - y.mean(axis=0)) @ solution.u)
+    np.testing.assert_allclose(solution.w, oracle.coef_.T, atol=1e-4)
+
+    model = RidgeRegression.from_directions(ImageView(("net",), (12,), ()), moments, solution, 3, 0)
+    np.testing.assert_allclose(model.embed_images({"net": x}), oracle.predict(x)[:, :3], atol=1e-3)
+    np.testing.assert_allclose(
+        model.embed_sentences(sparse.csr_array(y)), (y - y.mean(0)) @ solution.u[:, :3], atol=1e-3
+    )
