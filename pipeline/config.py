@@ -27,7 +27,7 @@ class Demo(Section):
     dev: Positive
     test: Positive
     weak: Annotated[int, Field(ge=0)]
-    seed: int
+    seed: Annotated[int, Field(ge=0)]
 
 
 class Collection(Section):
@@ -118,7 +118,7 @@ class Config(Section):
     weights_root: str
     results_root: str
     models: Annotated[tuple[Name, ...], Field(min_length=1)]
-    seed: int
+    seed: Annotated[int, Field(ge=0)]
     shard_size: Positive
     demo: Demo
     collection: Collection

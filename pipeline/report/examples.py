@@ -13,8 +13,8 @@ from pipeline.index.search import Parts
 
 QUERIES = 5
 """Examples of each direction."""
-TOP = 6
-"""Answers shown for each."""
+TOP = 5
+"""Answers shown for each, and the best right one where it is not among them."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, its score, and whether it is right."""
+    """What was found, its rank from 1, its score, and whether it is right."""
 
     what: Picture | str
+    rank: int
     score: float
     right: bool
 
@@ -129,6 +130,13 @@ def _ask(
     show: Callable[[np.ndarray], Iterable[Picture | str]],
 ) -> Example:
     """The example of one query from the `scores` of the gallery (g,) and which of it is `right` (g,)."""
-    best = np.argsort(-scores, kind="stable")[:TOP]
-    answers = [Answer(what, float(scores[row]), bool(right[row])) for row, what in zip(best, show(best), strict=True)]
-    return Example(query, answers, 1 + int((scores[~right] >= scores[right].max()).sum()))
+    best_right = np.flatnonzero(right)[scores[right].argmax()]
+    rank = 1 + int((scores[~right] >= scores[best_right]).sum())
+    order = np.lexsort((right, -scores))  # a wrong answer comes before a right one of equal score
+    shown = order[:TOP] if right[order[:TOP]].any() else np.append(order[:TOP], best_right)
+    places = [*range(1, TOP + 1), rank]
+    answers = [
+        Answer(what, place, float(scores[row]), bool(right[row]))
+        for row, what, place in zip(shown, show(shown), places, strict=False)
+    ]
+    return Example(query, answers, rank)

@@ -159,6 +159,11 @@ def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[EncoderNote]:
 def _describe(name: str, settings: Mapping[str, Any]) -> EncoderNote:
     weights = dict(settings["weights"])
     origin = weights.pop("origin")
-    details = [f"{key} {str(value)[:12]}" for key, value in weights.items() if value is not None]
+    details = [f"{key} {shorten(str(value))}" for key, value in weights.items() if value is not None]
     layer = f"{settings['architecture']}, layer {settings['layer']}"
     return EncoderNote(name, layer, ", ".join([origin, *details]), origin == "untrained")
+
+
+def shorten(value: str) -> str:
+    """A hash as far as people read it."""
+    return f"{value[:12]}…" if len(value) == 64 else value

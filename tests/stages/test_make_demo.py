@@ -77,7 +77,11 @@ def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     assert contents(theirs) == {"captions.tsv": b"me.jpg\t0\tMine .\n"}
 
 
-def test_a_failing_image_fails_the_command(tmp_path: Path) -> None:
-    with pytest.raises(JointspaceError, match="image 0 of the demo could not be drawn"):
-        make_demo(tmp_path / "demo", seed=-1)
+def test_a_failing_image_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(settings: object, index: int) -> None:
+        raise ValueError("no paint")
+
+    monkeypatch.setattr("pipeline.collections.demo.scene_record", fail)
+    with pytest.raises(JointspaceError, match="image 0 of the demo could not be drawn .*no paint"):
+        make_demo(tmp_path / "demo")
     assert not (tmp_path / "demo" / "demo.json").exists()

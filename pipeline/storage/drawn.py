@@ -1,0 +1,74 @@
+"""The folder of a generated collection: ours to replace, complete when `demo.json` says so."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
+from pipeline.storage.atomic import file_sha256, publish_json, publish_text, read_json, sweep
+from pipeline.storage.fingerprint import fingerprint
+
+MARK = ".jointspace-demo"
+"""This file in a folder says that what lies there is ours to replace."""
+PATTERNS = ("scene-*.jpg", "weak-*.jpg")
+
+
+class DrawnFolder:
+    """Write it in this order: `claim`, `add` every image, `commit`."""
+
+    def __init__(self, folder: Path, version: int, settings: Mapping[str, Any]) -> None:
+        self.folder = Path(folder)
+        self.made_from = {"version": version, "settings": dict(settings)}
+        self._hashes: dict[str, str] = {}
+
+    def is_complete(self) -> bool:
+        """Whether every byte is there that was committed, and made from the same settings."""
+        try:
+            value = read_json(self.folder / "demo.json")
+            same = {name: value[name] for name in self.made_from} == self.made_from
+            return same and value["sha256"] == self._digests(value["lines"])
+        except (IntegrityError, OSError, TypeError, KeyError):
+            return False
+
+    def claim(self) -> None:
+        """Mark the folder as ours and take its commit away. UsageError when it holds somebody else's files."""
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
+            raise UsageError(f"{self.folder} holds files that are no demo; name another, or set demo.generate to false")
+        (self.folder / "images").mkdir(parents=True, exist_ok=True)
+        (self.folder / MARK).touch()
+        (self.folder / "demo.json").unlink(missing_ok=True)
+        sweep(self.folder)
+
+    def add(self, name: str, jpeg: bytes) -> None:
+        path = self.folder / "images" / name
+        try:
+            path.write_bytes(jpeg)
+        except OSError as error:
+            raise JointspaceError(f"cannot write {path}: {error.strerror}; make room or move data_root") from error
+        self._hashes[name] = hashlib.sha256(jpeg).hexdigest()
+
+    def commit(self, texts: Mapping[str, str]) -> None:
+        """Write the text files, name -> content, check what was written, and commit it all as `demo.json`."""
+        for path in self._images():
+            if path.name not in self._hashes:
+                path.unlink()  # of an earlier, larger demo; ingest would read it
+        # One sync for all: thousands of small files synced one by one take minutes, and a killed run begins again.
+        os.sync()
+        if {path.name: file_sha256(path) for path in self._images()} != self._hashes:
+            raise JointspaceError(f"images in {self.folder} differ from what was written; check its disk and try again")
+        for name, text in texts.items():
+            publish_text(self.folder / name, text)
+        lines = {name: text.count("\n") for name, text in texts.items()}
+        value = {**self.made_from, "images": len(self._hashes), "lines": lines, "sha256": self._digests(lines)}
+        publish_json(self.folder / "demo.json", value)
+
+    def _digests(self, texts: Iterable[str]) -> dict[str, str]:
+        """The sha256 of each of the text files, and one of all images."""
+        images = {path.name: file_sha256(path) for path in self._images()}
+        digests = {name: file_sha256(self.folder / name) for name in texts}
+        return {**digests, "images": fingerprint("demo-images", 1, images)}
+
+    def _images(self) -> list[Path]:
+        return [path for pattern in PATTERNS for path in (self.folder / "images").glob(pattern)]
