@@ -61,6 +61,12 @@ class Encoder(Section):
             raise ValueError(f"encoder {self.name}: give `file` exactly when `weights` is file")
         return self
 
+    @model_validator(mode="after")
+    def _crop_fits(self) -> "Encoder":
+        if self.crop is not None and self.crop > self.resize:
+            raise ValueError(f"encoder {self.name}: crop {self.crop} is larger than resize {self.resize}")
+        return self
+
 
 class Extract(Section):
     device: str

@@ -82,4 +82,7 @@ def command(
         }
     )
     for modality, card in cards.items():
-        logging.getLogger(__name__).info("%s %s: %s", embeddings.row, modality, card)
+        logging.getLogger(__name__).info(
+            "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
+            embeddings.row, card["count"], modality, card["factory"], card["recall@10"], card["queries_per_second"],
+        )  # fmt: skip

@@ -8,9 +8,9 @@ import pyarrow as pa
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.linear.cca import CCA, NormalizedCCA
-from pipeline.linear.solver import CanonicalDirections
+from pipeline.linear.projection import Directions, LinearModel
 from pipeline.linear.views import ImageView
+from pipeline.models import model_class
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
@@ -98,17 +98,16 @@ def _make_manifest(folder: Path, count: int) -> Manifest:
     return Manifest(folder / "manifest")
 
 
-def _make_model(registered: str, vocabulary: Vocabulary) -> CCA:
+def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     """Thing k of the features and the word for it both point along axis k."""
     size = len(THINGS)
     u = np.zeros((size, size), np.float32)
     u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
-    directions = CanonicalDirections(np.eye(size, dtype=np.float32), u, np.ones(size, np.float32))
-    kind = {"cca": CCA, "ncca": NormalizedCCA}[registered]
-    return kind(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
+    directions = Directions(np.eye(size, dtype=np.float32), u, np.ones(size, np.float32))
+    return model_class(registered)(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
 
 
-def _embed(folder: Path, manifest: Manifest, model: CCA, vocabulary: Vocabulary, row: str) -> None:
+def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str) -> None:
     """Images a little off their axes, each by its own amount, so that no two are the same."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)

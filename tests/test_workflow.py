@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,44 @@ def test_a_second_run_does_nothing(run: Path) -> None:
 )
 def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
     assert planned(run, "--config", key) == expected
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-s",
+        str(ROOT / "Snakefile"),
+        "--cores",
+        "2",
+        "--configfile",
+        "tiny.yaml",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [*command, "all"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    features = tmp_path / "results/tiny/features/squeezenet-untrained"
+    deadline = time.monotonic() + 120
+    while not list(features.glob("*.h5.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "results/tiny/report/index.html").exists()
+    snakemake(tmp_path, "--unlock", "--configfile", "tiny.yaml")
+    snakemake(tmp_path, "all", "--configfile", "tiny.yaml", "--rerun-incomplete")
+    for folder in ("features", "text", "moments", "models", "embeddings", "evaluation"):
+        for path in sorted((run / "results/tiny" / folder).rglob("*")):
+            if path.is_file():
+                twin = tmp_path / path.relative_to(run)
+                assert twin.read_bytes() == path.read_bytes(), path
 
 
 def test_a_misspelt_key_is_one_sentence(run: Path) -> None:

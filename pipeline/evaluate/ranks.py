@@ -71,7 +71,6 @@ class _Lattice:
 
     def __init__(self, vectors: np.ndarray, scale: float, side: str | None) -> None:
         self.vectors, self.scale, self.side = vectors, scale, side
-        self.shape = vectors.shape
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         x = np.rint(np.multiply(self.vectors[rows], self.scale, dtype=np.float64))
@@ -109,11 +108,13 @@ def _count(
     """For the sentences in `blocks`: how many score at least `best` (n,) with each image, and, into `above_target`
     (m,), how many images score at least its target with each sentence."""
     above_best = np.zeros(len(best), np.int64)
+    memory = np.empty(IMAGE_ROWS * SENTENCE_ROWS)  # fresh memory for every block would cost as much as the counting
     for columns in blocks:
         b, width = right[columns], columns.stop - columns.start
         mask = np.zeros((IMAGE_ROWS, SENTENCE_ROWS), bool)
         for rows in _blocks(len(best), IMAGE_ROWS):
-            scores, height = left[rows] @ b.T, rows.stop - rows.start
+            height = rows.stop - rows.start
+            scores = np.matmul(left[rows], b.T, out=memory[: height * width].reshape(height, width))
             np.greater_equal(scores, best[rows, None], out=mask[:height, :width])
             eights = mask.view(np.uint64).sum(axis=1).view(np.uint8)
             above_best[rows] += eights.reshape(-1, 8).sum(axis=1, dtype=np.int64)[:height]

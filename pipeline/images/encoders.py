@@ -16,7 +16,7 @@ from pipeline.images.weights import State, select
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """What an encoder is, apart from its weights: `layer` is average, fc6 or fc7; `flip` averages over mirror images."""
+    """What an encoder is apart from its weights: `layer` is average, fc6 or fc7, `flip` averages over mirror images."""
 
     architecture: str
     layer: str
@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "Encoder":
-        """The same encoder for extraction: fewer passes, channels last (as the pixels come), on `device`, in `dtype`."""
+        """The same encoder made fast: on `device`, in `dtype`, in fewer passes, channels last as the pixels come."""
         body = fold_batch_norms(copy.deepcopy(self.body)).to(dtype=dtype, memory_format=torch.channels_last)
         return Encoder(self.spec, body, self.node, self.weights).to(device)
 
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Encoder":
         """The encoder whose `settings()` and `tensors()` these are."""
         names = ("architecture", "layer", "flip")
-        preprocessing = Preprocessing(**settings["preprocessing"])
+        preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = EncoderSpec(preprocessing=preprocessing, **{name: settings[name] for name in names})
         body = cut(build(spec.architecture, seed=0), settings["node"])
         body.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})

@@ -1,15 +1,17 @@
 """A photograph to the pixels that an encoder takes: the right square, the right size, still 8 bits."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
+from pipeline.workers import Failure, isolated_map
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,12 @@ class Preprocessing:
 
     @property
     def side(self) -> int:
+        """Of the square of pixels that the encoder sees."""
         return self.crop or self.resize
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":
+        return cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
 
 
 def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
@@ -41,15 +48,37 @@ def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
     return np.asarray(image.resize(size, Image.Resampling.BILINEAR, box))
 
 
-def load(
-    read: Callable[..., bytes], limits: ImageLimits, preprocessing: Preprocessing, item: tuple[str, tuple[Any, ...]]
-) -> np.ndarray:
-    """(side, side, 3) uint8 of `item`: the SHA-256 that the bytes at a location must have, and that location.
+class Photograph(NamedTuple):
+    """An image to read: its name in errors, the SHA-256 that its bytes must have, and where they are."""
 
-    Raises InputError saying what is wrong with the image.
+    name: str
+    sha256: str
+    location: tuple[Any, ...]
+
+
+def load_all(
+    photographs: Sequence[Photograph],
+    read: Callable[..., bytes],
+    limits: ImageLimits,
+    preprocessing: Preprocessing,
+    processes: int,
+) -> Iterator[np.ndarray]:
+    """(side, side, 3) uint8 of each photograph, in order; `read` of a location gives its bytes, in other processes.
+
+    Raises InputError naming the first photograph that is no longer what it was when it was ingested.
     """
-    sha256, location = item
-    data = read(*location)
-    if hashlib.sha256(data).hexdigest() != sha256:
+    outcomes = isolated_map(partial(load, read, limits, preprocessing), photographs, processes)
+    for photograph, outcome in zip(photographs, outcomes, strict=True):
+        if isinstance(outcome, Failure):
+            raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
+        yield outcome
+
+
+def load(
+    read: Callable[..., bytes], limits: ImageLimits, preprocessing: Preprocessing, photograph: Photograph
+) -> np.ndarray:
+    """(side, side, 3) uint8 of one photograph. Raises InputError saying what is wrong with it."""
+    data = read(*photograph.location)
+    if hashlib.sha256(data).hexdigest() != photograph.sha256:
         raise InputError("changed: its bytes are not those that were ingested")
     return prepare(decode(data, limits), preprocessing)

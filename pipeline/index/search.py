@@ -57,7 +57,10 @@ class Searcher:
         return self._nearest("images", query, top)
 
     def sentences(self, features: Mapping[str, np.ndarray], top: int) -> list[Hit]:
-        """The `top` sentences nearest to an image, given as encoder name -> (1, dim) float32."""
+        """The `top` sentences nearest to an image, given as encoder name -> (1, dim) float32.
+
+        pipeline.index.query.image_features makes these of a photograph; it alone needs torch.
+        """
         return self._nearest("sentences", self._model.embed_images(features), top)
 
     def require_known(self, sentence: str) -> None:

@@ -26,43 +26,49 @@ class CCASolver:
         """Raises InputError when there are fewer than two pairs or a view is constant."""
         moments.require_variance()
         self.moments = moments
-        self._factors: dict[tuple[str, float], np.ndarray] = {}
-        self._whitened: tuple[float, np.ndarray] | None = None
+        self._image_factors: dict[float, np.ndarray] = {}
+        self._text: tuple[float, np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
         """The top `dimensions` directions, fewer where the data have less rank.
 
         A ridge is relative: it is multiplied by the mean of the diagonal of its view's covariance. Raises
-        InputError when a covariance is singular at that ridge.
+        InputError when a covariance is singular at that ridge. Cheapest when `text_ridge` is the last one's.
         """
-        lx, ly = self._factor("image", image_ridge), self._factor("text", text_ridge)
-        t = solve_triangular(ly, self._whiten_images(image_ridge).T, lower=True, check_finite=False).T
+        lx, (ly, white) = self._image_factor(image_ridge), self._whiten_text(text_ridge)
+        t = solve_triangular(lx, white.T, lower=True, check_finite=False)
         left, correlations, right = _top_singular(t, dimensions)
         w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
         u = solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
         signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
         return Directions(w * signs, u * signs, correlations)
 
-    def _factor(self, view: str, ridge: float) -> np.ndarray:
-        if (view, ridge) not in self._factors:
-            block = (self.moments.xx if view == "image" else self.moments.yy) / np.float32(self.moments.n)
-            block[np.diag_indices_from(block)] += ridge * np.trace(block) / len(block)
-            try:
-                factor = cholesky(block, lower=True, overwrite_a=True, check_finite=False)
-            except LinAlgError:
-                raise InputError(
-                    f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
-                ) from None
-            self._factors[view, ridge] = factor
-        return self._factors[view, ridge]
+    def _image_factor(self, ridge: float) -> np.ndarray:
+        """Lx (D, D), kept for every ridge."""
+        if ridge not in self._image_factors:
+            self._image_factors[ridge] = self._factor("image", self.moments.xx, ridge)
+        return self._image_factors[ridge]
 
-    def _whiten_images(self, ridge: float) -> np.ndarray:
-        """Lx^-1 Cxy, kept for the latest ridge."""
-        if self._whitened is None or self._whitened[0] != ridge:
-            xy = self.moments.xy / np.float32(self.moments.n)
-            white = solve_triangular(self._factor("image", ridge), xy, lower=True, overwrite_b=True, check_finite=False)
-            self._whitened = (ridge, white)
-        return self._whitened[1]
+    def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+        """Ly (d, d) and Ly^-1 Cyx (d, D), kept for the last ridge only: vocabularies are large."""
+        if self._text is None or self._text[0] != ridge:
+            self._text = None
+            factor = self._factor("text", self.moments.yy, ridge)
+            white = (self.moments.xy / np.float32(self.moments.n)).T
+            white = solve_triangular(factor, white, lower=True, overwrite_b=True, check_finite=False)
+            self._text = (ridge, factor, white)
+        return self._text[1:]
+
+    def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
+        """The lower Cholesky factor of a view's covariance with its ridge added."""
+        covariance = block / np.float32(self.moments.n)
+        covariance[np.diag_indices_from(covariance)] += ridge * np.trace(covariance) / len(covariance)
+        try:
+            return cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            raise InputError(
+                f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
+            ) from None
 
 
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -82,8 +82,8 @@ def tune(
     trials: list[Trial] = []
     best: tuple[Trial, Directions] | None = None
     text_ridges = grid.text_ridge if model.uses_text_ridge else [0.0]
-    for ridges in progress(list(itertools.product(grid.image_ridge, text_ridges))):
-        directions = solver.solve(*ridges, max(grid.dimensions))
+    for text_ridge, image_ridge in progress(list(itertools.product(text_ridges, grid.image_ridge))):
+        directions = solver.solve(image_ridge, text_ridge, max(grid.dimensions))
         images, sentences = (
             x @ directions.w,
             dev.sentences @ directions.u - moments.mean_y.astype(np.float32) @ directions.u,
@@ -92,7 +92,8 @@ def tune(
             values = directions.values[:dimensions]
             a = model.finish(images[:, :dimensions], values, power)
             b = model.finish(sentences[:, :dimensions], values, power)
-            trials.append(Trial(*ridges, dimensions, power, recall_sum(a, b, dev.owners, model.metric)))
+            score = recall_sum(a, b, dev.owners, model.metric)
+            trials.append(Trial(image_ridge, text_ridge, dimensions, power, score))
             if best is None or trials[-1].recall_sum > best[0].recall_sum:
                 best = (trials[-1], directions)
     chosen, directions = best

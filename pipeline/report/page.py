@@ -42,7 +42,7 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size}
+    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
     return environment.get_template("page.html").render(
         report=report,
         reasons=count_reasons(report.rejects),
@@ -57,3 +57,8 @@ def render(report: Report) -> str:
 def _size(count: int) -> str:
     """`1.2 MB` for bytes."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+def _figure(value: float, measure: str) -> str:
+    """Recall always with one decimal, ranks only where they have one."""
+    return f"{round(value, 1):g}" if measure == "median_rank" else f"{value:.1f}"

@@ -1,5 +1,6 @@
 """Learned parameters: `<name>.safetensors` for the tensors, `<name>.json` for all else. No pickle anywhere."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,3 +51,13 @@ def read_parameters(path: Path, kind: str) -> Parameters:
         raise IntegrityError(f"{path} is not a safetensors file ({error}); run its stage again") from error
     details = dict(sidecar.details)
     return Parameters(tensors, details.pop("settings"), sidecar.fingerprint, details)
+
+
+def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
+    """The SHA-256 of all names, types, shapes and values, whatever order they come in."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()

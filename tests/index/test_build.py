@@ -1,5 +1,7 @@
 """Indices against exact search, and their way through bytes."""
 
+import resource
+
 import faiss
 import numpy as np
 import pytest
@@ -104,6 +106,8 @@ def test_a_header_that_claims_more_than_the_file_is_refused() -> None:
     index.add(np.zeros((10, 8), np.float32))
     data = bytearray(to_bytes(index))
     size = data.index((80).to_bytes(8, "little"))  # of the array of 10 x 8 floats
-    data[size : size + 8] = (1 << 33).to_bytes(8, "little")
+    data[size : size + 8] = (1 << 28).to_bytes(8, "little")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(IntegrityError, match="not a readable FAISS index"):
         from_bytes(bytes(data), "images.faiss", {"count": 10, "dim": 8, "metric": "euclidean"})
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # kB; it claims 1 GiB

@@ -96,6 +96,17 @@ def test_parts_are_checked_when_they_are_read(run: Path) -> None:
         path.write_bytes(data)
 
 
+def test_another_model_with_a_sidecar_of_its_own_is_refused(run: Path) -> None:
+    path = run / "bundle" / "model.json"
+    data = path.read_bytes()
+    try:
+        path.write_text(json.dumps({**json.loads(data), "fingerprint": "another"}))
+        with pytest.raises(IntegrityError, match="model.json is not what its card says"):
+            Bundle(run / "bundle").model()
+    finally:
+        path.write_bytes(data)
+
+
 def test_a_folder_without_a_card_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="card.json does not exist"):
         Bundle(tmp_path)

@@ -1,0 +1,97 @@
+"""Feature shards: written part by part, so that a killed job loses at most one part; weights files from outside."""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.storage.atomic import Sidecar, is_published, sweep
+from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.shards import FEATURES, Shard, write_shard
+
+PART = "features-part"
+
+
+class UnfinishedShard:
+    """A feature shard in the making: `part_rows` images at a time are published in the folder `<path>.parts`.
+
+    `image_id` (n,) are the images of the shard. Parts that an earlier process has published for the same fingerprint
+    and the same rows are kept; `missing()` are the ranges of rows that remain.
+    """
+
+    def __init__(self, path: Path, fingerprint: str, image_id: np.ndarray, part_rows: int) -> None:
+        self.path = Path(path)
+        self.folder = self.path.with_name(f"{self.path.name}.parts")
+        self.fingerprint = fingerprint
+        self.image_id = image_id
+        n = len(image_id)
+        self._parts = [range(start, min(start + part_rows, n)) for start in range(0, n, part_rows)]
+
+    def is_published(self) -> bool:
+        """Whether there is nothing left to do."""
+        return is_published(self.path, FEATURES, self.fingerprint)
+
+    def missing(self) -> list[range]:
+        sweep(self.folder)
+        return [rows for rows in self._parts if not is_published(self._file(rows), PART, self._digest(rows))]
+
+    def write(self, rows: range, features: np.ndarray) -> None:
+        """Publish the part that holds `rows`: features (len(rows), dim) in the dtype that they are stored in."""
+        arrays = {"features": features, "image_id": self.image_id[rows.start : rows.stop]}
+        write_shard(self._file(rows), PART, arrays, rows=len(rows), fingerprint=self._digest(rows))
+
+    def publish(self, details: Mapping[str, Any]) -> Sidecar:
+        """Publish the shard from its parts, then remove them."""
+        features = np.concatenate([Shard(self._file(rows), PART)["features"] for rows in self._parts])
+        sidecar = write_features(self.path, features, self.image_id, self.fingerprint, details)
+        shutil.rmtree(self.folder)
+        return sidecar
+
+    def _file(self, rows: range) -> Path:
+        return self.folder / f"{rows.start:07d}.h5"
+
+    def _digest(self, rows: range) -> str:
+        return fingerprint(PART, 1, [rows.start, rows.stop], {"shard": self.fingerprint})
+
+
+def write_features(
+    path: Path, features: np.ndarray, image_id: np.ndarray, fingerprint: str, details: Mapping[str, Any]
+) -> Sidecar:
+    """Publish a whole feature shard; `details` must say under `inputs` which images it is of."""
+    arrays = {"features": features, "image_id": image_id}
+    details = {"dim": features.shape[1], **details}
+    return write_shard(path, FEATURES, arrays, rows=len(features), fingerprint=fingerprint, details=details)
+
+
+def to_stored(features: np.ndarray, dtype: str, names: Sequence[str]) -> np.ndarray:
+    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features do not fit it."""
+    with np.errstate(over="ignore", under="ignore"):
+        stored = features.astype(dtype)
+    largest = np.abs(features).max(axis=1, initial=0)
+    limits = np.finfo(dtype)
+    fits = np.isfinite(stored).all(axis=1) & ((largest == 0) | (largest >= limits.tiny))
+    if not fits.all():
+        row = np.flatnonzero(~fits)[0]
+        raise InputError(
+            f"the features of {names[row]} do not fit {dtype} (the largest is {largest[row]:.3g});"
+            " set extract.storage to float32, or check the encoder's weights"
+        )
+    return stored
+
+
+def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
+    """The bytes of a weights file and their SHA-256, which must be `sha256` where that is given."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read the weights {path} ({error.strerror}); put the file there or change weights_root or `file`"
+        ) from error
+    found = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and found != sha256.lower():
+        raise InputError(f"the sha256 of {path} is {found}, not {sha256}; get the right file or correct `sha256`")
+    return data, found

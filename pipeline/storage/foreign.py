@@ -1,0 +1,177 @@
+"""Features made elsewhere: rows of numbers and the name of the image that each row is of, in the usual formats."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import InputError, UsageError
+from pipeline.storage.atomic import file_sha256
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the features are: `path`, and in it which dataset, column or file holds the features and the names.
+
+    None stands for the only one that it can be.
+    """
+
+    path: Path
+    features: str | None
+    names: str | None
+
+
+@dataclass(frozen=True)
+class ForeignFeatures:
+    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) that follow one another; `sha256` of each file read."""
+
+    names: list[str]
+    blocks: list[np.ndarray]
+    sha256: dict[str, str]
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Features (len(rows), dim) float32 of `rows`."""
+        starts = np.cumsum([0] + [len(block) for block in self.blocks])
+        out = np.empty((len(rows), self.blocks[0].shape[1]), np.float32)
+        for block, start in zip(self.blocks, starts, strict=False):
+            here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
+            out[here] = block[rows[here] - start]
+        return out
+
+
+def open_foreign(source: Source) -> ForeignFeatures:
+    """The features at `source`. Raises InputError naming the file when they cannot be read, are no matrix of floats,
+    or have another number of names than of rows."""
+    path = Path(source.path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the file or folder of the features")
+    kind = "folder" if path.is_dir() else path.suffix
+    if kind not in READERS:
+        raise UsageError(f"{path} is of no known form; known are {', '.join(READERS)} (of clip-retrieval)")
+    try:
+        return READERS[kind](source)
+    except (OSError, ValueError, KeyError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read features from {path} ({error}); write them again") from error
+
+
+def _read_npy(source: Source) -> ForeignFeatures:
+    names = Path(source.names) if source.names else source.path.with_suffix(".txt")
+    return _assemble([(source.path, _map_npy(source.path), _read_lines(names))], [source.path, names])
+
+
+def _read_clip_retrieval(source: Source) -> ForeignFeatures:
+    parts, files = [], []
+    for features in sorted(source.path.glob("img_emb/img_emb_*.npy"), key=_number):
+        metadata = source.path / "metadata" / f"metadata_{_number(features)}.parquet"
+        table = pq.read_table(metadata, columns=[source.names or "image_path"])
+        parts.append((features, _map_npy(features), _strings(metadata, table.column(0))))
+        files += [features, metadata]
+    if not parts:
+        raise InputError(f"{source.path} holds no img_emb/img_emb_0.npy; give a folder that clip-retrieval wrote")
+    return _assemble(parts, files)
+
+
+def _read_parquet(source: Source) -> ForeignFeatures:
+    schema = pq.read_schema(source.path)
+    lists = [field.name for field in schema if _is_list(field.type)]
+    strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    columns = [_only(source, "features", lists), _only(source, "names", strings)]
+    table = pq.read_table(source.path, columns=columns)
+    features, names = (table.column(name).combine_chunks() for name in columns)
+    if features.null_count:
+        raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty; remove it")
+    flat = features.flatten().to_numpy(zero_copy_only=False)
+    lengths = features.value_lengths().to_numpy(zero_copy_only=False)
+    if len(odd := np.flatnonzero(lengths != lengths[:1])):
+        raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
+    matrix = flat.reshape(len(features), -1)
+    return _assemble([(source.path, matrix, _strings(source.path, names))], [source.path])
+
+
+def _read_hdf5(source: Source) -> ForeignFeatures:
+    with h5py.File(source.path, "r") as file:
+        datasets = {name: _plain_dataset(source.path, file, name) for name in file}
+        matrices = [name for name, d in datasets.items() if d is not None and d.ndim == 2 and d.dtype.kind == "f"]
+        strings = [name for name, d in datasets.items() if d is not None and h5py.check_string_dtype(d.dtype)]
+        features = datasets[_only(source, "features", matrices)]
+        names = datasets[_only(source, "names", strings)].asstr()[:].tolist()
+        return _assemble([(source.path, _map_hdf5(source.path, features), names)], [source.path])
+
+
+READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
+    ".npy": _read_npy,
+    ".h5": _read_hdf5,
+    ".hdf5": _read_hdf5,
+    ".parquet": _read_parquet,
+    "folder": _read_clip_retrieval,
+}
+
+
+def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]], files: list[Path]) -> ForeignFeatures:
+    """Checks that hold for every format."""
+    for path, matrix, names in parts:
+        if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
+            raise InputError(f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, a row an image")
+        if len(matrix) != len(names):
+            raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name a row")
+        if matrix.shape[1] != parts[0][1].shape[1]:
+            raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
+    names = [name for _, _, part in parts for name in part]
+    return ForeignFeatures(names, [matrix for _, matrix, _ in parts], {f.name: file_sha256(f) for f in files})
+
+
+def _map_npy(path: Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _read_lines(path: Path) -> list[str]:
+    """The lines of a text file; only a line feed ends one, since names may hold other separators."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; list the names there, one a line, or give --names FILE")
+    lines = path.read_bytes().decode("utf-8").split("\n")
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("_")[2])
+
+
+def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
+    if column.null_count:
+        raise InputError(f"{path}: row {column.to_pylist().index(None)} has no name; remove it")
+    return column.to_pylist()
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    known = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in known) and pa.types.is_floating(kind.value_type)
+
+
+def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
+    """The name that the user has given for `what`, else the only candidate."""
+    given = getattr(source, what)
+    if given in candidates or (given is None and len(candidates) == 1):
+        return given or candidates[0]
+    raise UsageError(
+        f"{source.path} can have its {what} in {', '.join(candidates) or 'nothing'}: give --{what} one of these"
+    )
+
+
+def _plain_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset | None:
+    """The dataset `name`, None for a group. InputError for what would read other files."""
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise InputError(f"{path}: {name} is a link; write the data itself")
+    if not isinstance(file[name], h5py.Dataset):
+        return None
+    if file[name].external or file[name].is_virtual:
+        raise InputError(f"{path}: {name} reads other files; write the data itself")
+    return file[name]
+
+
+def _map_hdf5(path: Path, dataset: h5py.Dataset) -> np.ndarray:
+    offset = dataset.id.get_offset()
+    return dataset[:] if offset is None else np.memmap(path, dataset.dtype, "r", offset, dataset.shape)

@@ -1,0 +1,68 @@
+"""`import-features`: features made elsewhere, as the shards that `extract` would have written."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("import-features")
+@options.manifest
+@click.option(
+    "--source", "source_path", type=options.PATH, required=True, help=".npy, HDF5, Parquet, or clip-retrieval's folder."
+)
+@click.option("--name", required=True, help="Name of the encoder that made them.")
+@click.option("--features", help="HDF5 dataset or Parquet column of the features. [default: the only one]")
+@click.option("--names", help="Dataset or column of the names; for .npy a text file. [default: the only one, FILE.txt]")
+@options.config
+@options.output("folder", "Folder of the shards.")
+def command(
+    manifest_folder: Path,
+    source_path: Path,
+    name: str,
+    features: str | None,
+    names: str | None,
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Match features with the manifest's images by path, or by file name, and write all shards."""
+    import logging
+
+    from tqdm import trange
+
+    from pipeline import config
+    from pipeline.errors import InputError
+    from pipeline.images.matching import match_names, some
+    from pipeline.storage.atomic import is_published
+    from pipeline.storage.features import to_stored, write_features
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.foreign import Source, open_foreign
+    from pipeline.storage.gather import shard_path
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.shards import FEATURES
+
+    manifest, dtype = Manifest(manifest_folder), config.load(config_path).extract.storage
+    source = open_foreign(Source(source_path, features, names))
+    images = [row["member"] or row["path"] for row in manifest.images.select(["path", "member"]).to_pylist()]
+    matching = match_names(source.names, images)
+    log = logging.getLogger(__name__)
+    if matching.unmatched:
+        log.warning("%d rows are of no image: %s", len(matching.unmatched), some(matching.unmatched))
+    if missing := matching.missing(images):
+        raise InputError(
+            f"{len(missing)} images have no row in {source_path}: {some(missing)}; add them, or ingest less"
+        )
+
+    for number in trange(manifest.n_shards, desc="import", unit=" shards", disable=None):
+        rows = manifest.shard(number)
+        inputs = {"images": rows.fingerprints["images"], **source.sha256}
+        digest = fingerprint("imported-features", 1, {"name": name, "storage": dtype}, inputs)
+        path = shard_path(output, number)
+        if is_published(path, FEATURES, digest):
+            continue
+        chosen = slice(rows.first_image, rows.last_image)
+        stored = to_stored(source.take(matching.rows[chosen]), dtype, images[chosen])
+        details = {"encoder": {"name": name, "imported": source.sha256}, "inputs": inputs}
+        write_features(path, stored, manifest.images["image_id"][chosen].to_numpy(), digest, details)
+    log.info("%d images with %d dimensions", len(images), source.blocks[0].shape[1])

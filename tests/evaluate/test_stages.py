@@ -1,0 +1,93 @@
+"""The commands `evaluate` and `summarise` on a made-up run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from made_up import make_run, run_command
+
+from pipeline.errors import InputError, IntegrityError, UsageError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test split has images 2, 5, 8, ..., 23: every thing once."""
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+def evaluate(run: Path, split: str, protocol: str, *more: object) -> Path:
+    output = run / "evaluation" / f"ncca.{split}.{protocol}.json"
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--output", output)
+    run_command("evaluate", *given, "--split", split, "--protocol", protocol, *more)
+    return output
+
+
+def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
+    value = json.loads(evaluate(run, "test", "all-sentences").read_text())
+    assert (value["model"], value["split"], value["protocol"]) == ("ncca", "test", "all-sentences")
+    assert (value["n_images"], value["n_sentences"]) == (8, 16)
+    assert value["ties"] == "a tie counts against the model"
+    assert value["bootstrap"] == {"resamples": 1000, "seed": 0}
+    assert {"manifest", "embeddings/00000", "embeddings/00002"} <= set(value["inputs"])
+    for direction in ("image_to_sentence", "sentence_to_image"):
+        for name in ("recall@1", "recall@5", "recall@10", "median_rank", "mean_rank"):
+            low, high = value[direction][f"{name}_ci95"]
+            assert low <= value[direction][name] <= high
+        assert value[direction]["recall@1"] == 100
+
+
+def test_equal_sentences_of_other_images_are_ties(run: Path) -> None:
+    # In the train split every thing is seen twice, and the sentences of both images are the same vectors.
+    value = json.loads(evaluate(run, "train", "all-sentences").read_text())
+    assert (value["n_images"], value["n_sentences"]) == (16, 32)
+    assert value["image_to_sentence"]["recall@1"] == 0
+    assert value["image_to_sentence"]["median_rank"] == 3
+    assert value["sentence_to_image"]["recall@1"] == 50
+
+
+def test_the_first_sentence_protocol(run: Path) -> None:
+    value = json.loads(evaluate(run, "train", "first-sentence").read_text())
+    assert (value["n_images"], value["n_sentences"]) == (16, 16)
+    assert value["image_to_sentence"]["median_rank"] == 2
+
+
+def test_intervals_can_be_left_out(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("evaluate: {bootstrap: 0}")
+    value = json.loads(evaluate(run, "test", "all-sentences", "--config", tmp_path / "config.yaml").read_text())
+    assert set(value["image_to_sentence"]) == {"recall@1", "recall@5", "recall@10", "median_rank", "mean_rank"}
+
+
+def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"the dev split of .* has no image with a sentence \(images: test 8, train 16"
+    ):
+        evaluate(run, "dev", "all-sentences")
+    with pytest.raises(UsageError, match="unknown protocol some; there are all-sentences"):
+        evaluate(run, "test", "some")
+    assert not list((run / "evaluation").glob("*dev*"))
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "embeddings" / "shard-00001.h5.json").unlink()
+    with pytest.raises(IntegrityError, match="shard-00001.h5.json does not exist"):
+        evaluate(run, "test", "all-sentences")
+
+
+def test_the_summary_is_the_list_and_a_table(run: Path) -> None:
+    paths = [evaluate(run, split, protocol) for split in ("train", "test") for protocol in ("all-sentences",)]
+    run_command("summarise", *paths, "--output", run / "evaluation" / "summary.json")
+    assert json.loads((run / "evaluation" / "summary.json").read_text()) == [json.loads(p.read_text()) for p in paths]
+    lines = (run / "evaluation" / "summary.md").read_text().splitlines()
+    assert lines[0] == "## train split, all-sentences: 16 images, 32 sentences"
+    assert "| ncca | image-to-sentence | 0.0 [0.0, 0.0] | 100.0 [100.0, 100.0] |" in lines[4]
+
+
+def test_evaluations_of_different_manifests_are_not_mixed(run: Path, tmp_path: Path) -> None:
+    ours = evaluate(run, "test", "all-sentences")
+    other = tmp_path / "other.json"
+    value = json.loads(ours.read_text())
+    other.write_text(json.dumps({**value, "inputs": {**value["inputs"], "manifest": "another"}}))
+    with pytest.raises(IntegrityError, match="other.json differ"):
+        run_command("summarise", ours, other, "--output", tmp_path / "summary.json")
+    assert not (tmp_path / "summary.json").exists()

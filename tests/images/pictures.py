@@ -1,0 +1,45 @@
+"""Made-up photographs and encoders for the tests of this room."""
+
+import io
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipeline.images.encoders import Encoder, EncoderSpec, untrained
+from pipeline.images.preprocess import Preprocessing
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def make_image(seed: int, size: tuple[int, int] = (90, 70)) -> Image.Image:
+    """Smooth colours, as photographs have them: 8-bit RGB of `size` (width, height)."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
+def encode_jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def make_spec(
+    architecture: str = "squeezenet1_1", layer: str = "average", side: int = 64, **more: object
+) -> EncoderSpec:
+    return EncoderSpec(architecture, layer, Preprocessing(side, None, MEAN, STD), **{"flip": False, **more})
+
+
+def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: object) -> Encoder:
+    return untrained(make_spec(architecture, **more), seed)
+
+
+def make_pixels(count: int, side: int = 64) -> np.ndarray:
+    """(count, side, side, 3) uint8."""
+    return np.stack([np.asarray(make_image(seed, (side, side))) for seed in range(count)])
+
+
+def normalise(pixels: np.ndarray) -> torch.Tensor:
+    """(n, 3, side, side) float32, as one plainly writes it."""
+    scaled = (pixels.astype(np.float32) / 255 - np.float32(MEAN)) / np.float32(STD)
+    return torch.from_numpy(scaled.transpose(0, 3, 1, 2).copy())

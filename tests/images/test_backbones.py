@@ -1,0 +1,136 @@
+"""One rule finds the layer of every architecture; checked against the networks' own parts, written out by hand."""
+
+import pytest
+import torch
+from pictures import make_pixels, normalise
+from torch import nn
+
+from pipeline.errors import UsageError
+from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
+
+
+def globally(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return network.features(images)
+
+
+def densely(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return torch.relu(network.features(images))
+
+
+def residually(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    x = network.maxpool(network.relu(network.bn1(network.conv1(images))))
+    return network.layer4(network.layer3(network.layer2(network.layer1(x))))
+
+
+def by_trunk(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return network.trunk_output(network.stem(images))
+
+
+def by_shuffling(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    x = network.maxpool(network.conv1(images))
+    return network.conv5(network.stage4(network.stage3(network.stage2(x))))
+
+
+def by_layers(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return network.layers(images)
+
+
+AVERAGES = {
+    "squeezenet1_0": (globally, 512),
+    "squeezenet1_1": (globally, 512),
+    "mobilenet_v2": (globally, 1280),
+    "mobilenet_v3_small": (globally, 576),
+    "densenet121": (densely, 1024),
+    "efficientnet_b0": (globally, 1280),
+    "resnet18": (residually, 512),
+    "regnet_x_400mf": (by_trunk, 400),
+    "shufflenet_v2_x0_5": (by_shuffling, 1024),
+    "mnasnet0_5": (by_layers, 1280),
+}
+
+
+@pytest.mark.parametrize("architecture", AVERAGES)
+def test_average_is_the_mean_of_the_last_map(architecture: str) -> None:
+    by_hand, dim = AVERAGES[architecture]
+    network = build(architecture, seed=1)
+    images = normalise(make_pixels(2))
+    with torch.inference_mode():
+        output = cut(network, find_node(network, "average", 64))(images)
+        expected = by_hand(network, images).mean((2, 3))
+    assert expected.shape == (2, dim)
+    torch.testing.assert_close(output.mean((2, 3)), expected, rtol=1e-5, atol=1e-6 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize(("architecture", "side"), [("alexnet", 224), ("vgg11", 224)])
+def test_average_of_alexnet_and_vgg_at_their_own_size(architecture: str, side: int) -> None:
+    network = build(architecture, seed=0)
+    images = normalise(make_pixels(1, side))
+    with torch.inference_mode():
+        output = cut(network, find_node(network, "average", side))(images)
+        torch.testing.assert_close(output.mean((2, 3)), network.features(images).mean((2, 3)))
+
+
+@pytest.mark.parametrize(("layer", "depth"), [("fc6", 3), ("fc7", 6)])
+def test_hidden_layers_of_alexnet_come_after_relu_and_without_dropout(layer: str, depth: int) -> None:
+    network = build("alexnet", seed=0)
+    images = normalise(make_pixels(2))
+    with torch.inference_mode():
+        output = cut(network, find_node(network, layer, 64))(images)
+        flat = network.avgpool(network.features(images)).flatten(1)
+        torch.testing.assert_close(output, network.classifier[:depth](flat))
+    assert output.shape == (2, 4096) and output.min() == 0
+
+
+def test_hidden_layers_of_vgg() -> None:
+    network = build("vgg11", seed=0)
+    assert (find_node(network, "fc6", 32), find_node(network, "fc7", 32)) == ("classifier.1", "classifier.4")
+
+
+def test_the_classifier_is_left_out() -> None:
+    network = build("mobilenet_v2", seed=0)
+    body = cut(network, find_node(network, "average", 64))
+    assert set(network.state_dict()) - set(body.state_dict()) == {"classifier.1.weight", "classifier.1.bias"}
+
+
+def test_auxiliary_classifiers_are_left_out() -> None:
+    network = build("googlenet", seed=0)
+    names = cut(network, find_node(network, "average", 64)).state_dict()
+    assert names and not any(name.startswith(("aux", "fc")) for name in names)
+
+
+@pytest.mark.parametrize("architecture", ["mobilenet_v2", "resnet18", "densenet121"])
+def test_folding_batch_norms_changes_nothing(architecture: str) -> None:
+    network = build(architecture, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values in (module.running_mean, module.running_var, module.weight.data, module.bias.data):
+                values.uniform_(0.5, 1.5, generator=generator)
+    body = cut(network, find_node(network, "average", 64))
+    folded = fold_batch_norms(body)
+    images = normalise(make_pixels(2))
+    with torch.inference_mode():
+        before, after = body(images), folded(images)
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4 * before.abs().max().item())
+    left = sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    assert left == {"mobilenet_v2": 0, "resnet18": 0, "densenet121": 62}[architecture]
+
+
+def test_drawing_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first, again, other = (build("squeezenet1_1", seed).state_dict()["features.0.weight"] for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_what_does_not_exist_is_refused_with_what_does() -> None:
+    with pytest.raises(UsageError, match=r"unknown architecture resnet19; torchvision has .*resnet18"):
+        build("resnet19", seed=0)
+    with pytest.raises(UsageError, match="ResNet has no layer fc7; use average"):
+        find_node(build("resnet18", seed=0), "fc7", 64)
+    with pytest.raises(UsageError, match="AlexNet cannot take images of 16 x 16 pixels"):
+        find_node(build("alexnet", seed=0), "average", 16)
+    with pytest.raises(UsageError, match="VisionTransformer has no map of activations to average"):
+        find_node(build("vit_b_32", seed=0), "average", 224)

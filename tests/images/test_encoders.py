@@ -1,0 +1,74 @@
+"""Encoders against the plain loop that they stand for."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_encoder, make_pixels, make_spec, normalise
+
+from pipeline.images.backbones import build
+from pipeline.images.encoders import Encoder, EncoderSpec, feature_dim, trained
+from pipeline.images.preprocess import Preprocessing
+
+
+def encode(encoder: Encoder, pixels: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        return encoder(torch.from_numpy(pixels)).numpy()
+
+
+def test_features_are_those_of_the_plain_loop() -> None:
+    pixels, network = make_pixels(3), build("squeezenet1_1", seed=0)
+    with torch.inference_mode():
+        expected = network.features(normalise(pixels)).mean((2, 3)).numpy()
+    np.testing.assert_allclose(encode(make_encoder(), pixels), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_flipping_averages_over_the_mirror_image() -> None:
+    pixels = make_pixels(2)
+    plain = make_encoder()
+    expected = (encode(plain, pixels) + encode(plain, pixels[:, :, ::-1].copy())) / 2
+    np.testing.assert_allclose(encode(make_encoder(flip=True), pixels), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["squeezenet1_1", "mobilenet_v3_small"])
+def test_parts_rebuild_the_encoder(architecture: str) -> None:
+    encoder, pixels = make_encoder(architecture, seed=4, flip=True), make_pixels(2)
+    settings = json.loads(json.dumps(encoder.settings()))
+    again = Encoder.from_parts(settings, encoder.tensors())
+    assert again.spec == encoder.spec and again.settings() == encoder.settings()
+    assert np.array_equal(encode(again, pixels), encode(encoder, pixels))
+    assert settings["weights"] == {"origin": "untrained", "seed": 4}
+
+
+def test_untrained_weights_are_drawn_from_the_seed() -> None:
+    first, again, other = (make_encoder(seed=seed).tensors()["features.0.weight"] for seed in (1, 1, 2))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(("layer", "dim"), [("average", 256), ("fc6", 4096)])
+def test_the_dimension_is_that_of_the_layer(layer: str, dim: int) -> None:
+    assert feature_dim(make_encoder("alexnet", layer=layer)) == dim
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenet_v2"])
+def test_real_weights_give_the_features_that_their_notes_describe(real_data, name: str) -> None:
+    from safetensors.torch import load_file
+
+    notes = json.loads((real_data / "weights" / "weights.json").read_text())[name]
+    preprocessing = Preprocessing(notes["resize"], None, tuple(notes["mean"]), tuple(notes["std"]))
+    state = load_file(real_data / "weights" / notes["file"])
+    encoder = trained(EncoderSpec(name, "average", preprocessing, False), state, {"origin": notes["file"]})
+    assert feature_dim(encoder) == notes["dim"]
+    network = build(name, seed=0)
+    network.load_state_dict(state)
+    pixels = make_pixels(1, notes["resize"])
+    with torch.inference_mode():
+        expected = network.features(normalise(pixels)).mean((2, 3)).numpy()
+    np.testing.assert_allclose(encode(encoder, pixels), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_constants_stay_exact_in_bfloat16() -> None:
+    fast = make_encoder().optimised(torch.device("cpu"), torch.bfloat16)
+    assert fast.dtype == torch.bfloat16 and fast.mean.dtype == torch.float32
+    assert make_spec().preprocessing.mean == pytest.approx((fast.mean.flatten() / 255).tolist())

@@ -1,0 +1,148 @@
+"""Extraction: the same features in any batch, in any arithmetic that is chosen, and on a GPU that is full."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_encoder, make_pixels, normalise
+
+from pipeline.errors import UsageError
+from pipeline.images import extraction
+from pipeline.images.backbones import build
+from pipeline.images.encoders import Encoder
+from pipeline.images.extraction import Extractor, Plan, Stopwatch, plan
+
+CPU = torch.device("cpu")
+
+
+def run(encoder: Encoder, pixels: np.ndarray, batch_size: int, dtype: torch.dtype = torch.float32) -> np.ndarray:
+    return np.concatenate(list(Extractor(encoder, Plan(CPU, dtype, batch_size))(pixels)))
+
+
+@pytest.mark.parametrize("architecture", ["squeezenet1_1", "resnet18"])
+def test_features_are_those_of_the_plain_loop(architecture: str) -> None:
+    pixels, network = make_pixels(5), build(architecture, seed=0)
+    with torch.inference_mode():
+        network.fc = torch.nn.Identity()
+        images = normalise(pixels)
+        expected = network(images) if architecture == "resnet18" else network.features(images).mean((2, 3))
+    features = run(make_encoder(architecture), pixels, 2)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_the_batch_makes_no_difference(dtype: torch.dtype, tolerance: float) -> None:
+    encoder, pixels = make_encoder("mobilenet_v3_small"), make_pixels(7)
+    alone = run(encoder, pixels, 1, dtype)
+    scale = np.abs(alone).max()
+    for size in (2, 3, 7, 32):
+        assert np.abs(run(encoder, pixels, size, dtype) - alone).max() <= tolerance * scale
+
+
+def test_bfloat16_keeps_the_direction() -> None:
+    encoder, pixels = make_encoder(), make_pixels(4)
+    exact, fast = run(encoder, pixels, 4), run(encoder, pixels, 4, torch.bfloat16)
+    assert not np.array_equal(exact, fast)
+    cosine = (exact * fast).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(fast, axis=1)
+    assert cosine.min() > 0.999
+
+
+def test_images_are_drawn_one_batch_at_a_time() -> None:
+    drawn = []
+    images = (drawn.append(i) or pixels for i, pixels in enumerate(make_pixels(9)))
+    blocks = Extractor(make_encoder(), Plan(CPU, torch.float32, 2))(images)
+    assert drawn == []
+    assert [len(next(blocks)) for _ in range(2)] == [2, 2] and len(drawn) <= 6
+    assert [len(block) for block in blocks] == [2, 2, 1]
+
+
+def test_precision_is_chosen_by_device_and_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make_encoder()
+    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: True)
+    for cosine, dtype in ((0.99999, torch.bfloat16), (0.9991, torch.float32)):
+        monkeypatch.setattr(extraction, "bfloat16_cosine", lambda *_, cosine=cosine: cosine)
+        assert plan(encoder, "cpu", "auto", 8).dtype == dtype
+    assert plan(encoder, "cpu", "bfloat16", 8).dtype == torch.bfloat16
+    monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: False)
+    assert plan(encoder, "cpu", "auto", 8) == Plan(CPU, torch.float32, 8)
+    assert plan(encoder, "cpu", "float32", 8).precision == "float32"
+
+
+def test_agreement_is_low_where_bfloat16_is_too_coarse() -> None:
+    encoder = make_encoder()
+    assert extraction.bfloat16_cosine(encoder, CPU) > extraction.BFLOAT16_COSINE
+    # Small differences of large numbers: a shift that the next layer takes away again.
+    fire = encoder.body.get_submodule("features.12")
+    fire.squeeze.bias.data += 1000
+    fire.expand1x1.bias.data -= 1000 * fire.expand1x1.weight.data.sum((1, 2, 3))
+    fire.expand3x3.weight.data.zero_()
+    assert extraction.bfloat16_cosine(encoder, CPU) < extraction.BFLOAT16_COSINE
+
+
+def test_probes_are_the_same_every_time() -> None:
+    first, again = extraction.make_probes(48), extraction.make_probes(48)
+    assert first.shape == (extraction.PROBES, 48, 48, 3) and first.dtype == np.uint8
+    assert np.array_equal(first, again) and first.std() > 20
+
+
+def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    extractor = Extractor(make_encoder(), Plan(CPU, torch.float32, 8))
+    encoder, sizes = extractor._encoder, []
+
+    def forward(pixels: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(pixels))
+        if len(pixels) > 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return encoder(pixels)
+
+    monkeypatch.setattr(extractor, "_encoder", forward)
+    pixels = make_pixels(11)
+    features = np.concatenate(list(extractor(pixels)))
+    assert sizes[:3] == [8, 4, 2] and extractor.plan.batch_size == 2 and max(sizes[3:]) == 2
+    np.testing.assert_allclose(features, run(make_encoder(), pixels, 2), rtol=1e-5, atol=1e-5)
+
+    extractor.plan = replace(extractor.plan, batch_size=1)
+    monkeypatch.setattr(
+        extractor, "_encoder", lambda pixels: (_ for _ in ()).throw(torch.cuda.OutOfMemoryError("full"))
+    )
+    with pytest.raises(UsageError, match="no memory for even one image"):
+        list(extractor(pixels))
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    assert extraction.find_device("cpu") == CPU
+    for name in ("cuda:77", "abacus"):
+        with pytest.raises(UsageError, match=f"extract.device {name} cannot be used here .*; choose auto"):
+            extraction.find_device(name)
+
+
+def test_the_stopwatch_names_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(extraction.time, "perf_counter", lambda: now[0])
+
+    def slowly(count: int):
+        for item in range(count):
+            now[0] += 2
+            yield item
+
+    stopwatch = Stopwatch()
+    for _ in stopwatch.iterate("decode", slowly(3)):
+        now[0] += 1
+    with stopwatch.measure("write"):
+        now[0] += 1
+    said = "20 images in 10.0 s, 2 images/s: decode 60%, write 10%, forward 30%; limited by decode"
+    assert stopwatch.describe(20) == said
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_a_gpu_gives_the_same_features() -> None:
+    encoder, pixels = make_encoder(), make_pixels(9)
+    expected = run(encoder, pixels, 4)
+    for precision in ("float32", "auto"):
+        extractor = Extractor(encoder, plan(encoder, "cuda", precision, 4))
+        features = np.concatenate(list(extractor(pixels)))
+        cosine = (features * expected).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(expected, axis=1)
+        assert cosine.min() > 0.999

@@ -1,0 +1,78 @@
+"""The right square at the right size; what is wrong is named."""
+
+import hashlib
+import re
+
+import numpy as np
+import pytest
+from pictures import MEAN, STD, encode_jpeg, make_image
+from PIL import Image
+
+from pipeline.errors import InputError
+from pipeline.images.decode import ImageLimits
+from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
+
+LIMITS = ImageLimits(max_pixels=10**6, min_side=8, max_aspect=20)
+
+
+def photograph(name: str, data: bytes, shown: bytes | None = None) -> Photograph:
+    return Photograph(name, hashlib.sha256(data).hexdigest(), (data if shown is None else shown,))
+
+
+def read(data: bytes) -> bytes:
+    return data
+
+
+@pytest.mark.parametrize("size", [(90, 60), (60, 90), (61, 64), (60, 60)])
+def test_central_square_is_what_resizing_and_then_cropping_gives(size: tuple[int, int]) -> None:
+    image = make_image(1, size)
+    scale = 32 / min(size)
+    whole = image.resize((round(size[0] * scale), round(size[1] * scale)), Image.Resampling.BILINEAR)
+    left, top = ((side - 24) // 2 for side in whole.size)
+    expected = np.asarray(whole.crop((left, top, left + 24, top + 24)), np.float32)
+    pixels = prepare(image, Preprocessing(32, 24, MEAN, STD))
+    assert pixels.shape == (24, 24, 3) and pixels.dtype == np.uint8
+    # Up to half a pixel of difference in where the square lies.
+    assert np.abs(pixels - expected).mean() < 3
+
+
+def test_without_a_crop_the_whole_image_is_squashed() -> None:
+    image = Image.new("RGB", (100, 20), "black")
+    image.paste("white", (0, 0, 50, 20))
+    pixels = prepare(image, Preprocessing(40, None, MEAN, STD))
+    assert pixels.shape == (40, 40, 3)
+    assert pixels[:, :19].min() > 250 and pixels[:, 21:].max() < 5
+
+
+def test_resizing_is_antialiased() -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    pixels = prepare(Image.fromarray(stripes), Preprocessing(8, None, MEAN, STD))
+    assert np.abs(pixels.astype(int) - 127).max() < 20
+
+
+def test_an_image_of_the_right_size_is_left_alone() -> None:
+    image = make_image(2, (64, 64))
+    assert np.array_equal(prepare(image, Preprocessing(64, None, MEAN, STD)), np.asarray(image))
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_loads_in_order(processes: int) -> None:
+    images = [encode_jpeg(make_image(seed)) for seed in range(5)]
+    preprocessing = Preprocessing(16, 16, MEAN, STD)
+    loaded = list(load_all([photograph("x", data) for data in images], read, LIMITS, preprocessing, processes))
+    alone = [next(load_all([photograph("x", data)], read, LIMITS, preprocessing, 0)) for data in images]
+    assert np.array_equal(loaded, alone)
+    assert not np.array_equal(loaded[0], loaded[1])
+
+
+def test_what_has_changed_since_ingest_is_named() -> None:
+    data = encode_jpeg(make_image(0))
+    fine, cut = photograph("fine.jpg", data), photograph("cut.jpg", data[:-50])
+    other = photograph("other.jpg", data, encode_jpeg(make_image(1)))
+    preprocessing = Preprocessing(16, 16, MEAN, STD)
+    for bad, reason in ((cut, "cut.jpg: truncated"), (other, "other.jpg: changed")):
+        pixels = load_all([fine, bad], read, LIMITS, preprocessing, 0)
+        next(pixels)
+        with pytest.raises(InputError, match=re.escape(reason) + ".*run ingest again"):
+            next(pixels)

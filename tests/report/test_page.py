@@ -1,0 +1,118 @@
+"""The page of a made-up run: what it says, what it escapes, and that it needs nothing else."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_up import build_bundle, make_run, run_command
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import publish_json, read_json
+
+VOID = {"meta", "img", "br"}
+
+
+class Outline(HTMLParser):
+    """Checks that tags are closed in order; collects text, and the addresses of images and links."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open += [] if tag in VOID else [tag]
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text += data + " "
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    build_bundle(folder)
+    for split in ("train", "test"):
+        given = ("--manifest", folder / "manifest", "--embeddings", folder / "embeddings", "--split", split)
+        run_command("evaluate", *given, "--protocol", "all-sentences", "--output", folder / f"{split}.json")
+    run_command("summarise", folder / "train.json", folder / "test.json", "--output", folder / "summary.json")
+    return folder
+
+
+def report(run: Path, *more: object) -> Outline:
+    given = (
+        "--manifest",
+        run / "manifest",
+        "--summary",
+        run / "summary.json",
+        "--output",
+        run / "report" / "index.html",
+    )
+    run_command("report", run / "bundle", *given, *more)
+    outline = Outline()
+    outline.feed((run / "report" / "index.html").read_text())
+    assert outline.open == []
+    return outline
+
+
+def test_the_page_tells_the_run(run: Path) -> None:
+    text = " ".join(report(run).text.split())
+    assert "24 images and 48 sentences" in text
+    assert f"jointspace search --index {run / 'bundle'} 'a dog'" in text
+    assert "Test split, all-sentences: 8 images, 16 sentences" in text
+    assert "The encoder colour has learned nothing: its weights were drawn at random (untrained, seed 0)" in text
+    assert "colour eyes, layer average Weights: untrained, seed 0" in text
+    assert "images 25 24 1 0" in text  # given, kept, rejected, duplicate
+    assert "image truncated 1 broken.png" in text
+    assert "ncca images Flat inner product 24 8 1.000" in text
+    assert "What ncca finds" in text and "its image comes first" in text
+    assert "bird-2.png its best sentence comes first" in text
+
+
+def test_the_page_needs_nothing_else(run: Path) -> None:
+    page = report(run)
+    assert len(page.addresses) >= 30
+    assert all(address.startswith("data:image/jpeg;base64,") for address in page.addresses)
+    html = (run / "report" / "index.html").read_text()
+    assert "<script" not in html and "http" not in html and "@import" not in html
+    assert not re.search(r"url\(", html)
+
+
+def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: a")
+    summary = read_json(run / "summary.json")
+    evil = [{**evaluation, "protocol": "<script>alert(1)</script>"} for evaluation in summary]
+    publish_json(tmp_path / "summary.json", evil)
+    run_command(
+        *("report", run / "bundle", "--manifest", run / "manifest", "--summary", tmp_path / "summary.json"),
+        *("--config", tmp_path / "config.yaml", "--output", tmp_path / "index.html"),
+    )
+    html = (tmp_path / "index.html").read_text()
+    assert "<script" not in html and "&lt;script&gt;alert(1)" in html
+    assert "<h1>a</h1>" in html
+
+
+def test_a_photograph_that_is_gone_leaves_a_place(run: Path) -> None:
+    path = run / "data" / "dog-8.png"
+    data = path.read_bytes()
+    path.unlink()
+    try:
+        assert "not readable" in report(run).text
+    finally:
+        path.write_bytes(data)
+    assert "not readable" not in report(run).text
+
+
+def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path, images=16)
+    with pytest.raises(IntegrityError, match="manifest of"):
+        run_command(
+            *("report", run / "bundle", "--manifest", other / "manifest", "--summary", run / "summary.json"),
+            *("--output", tmp_path / "index.html"),
+        )

@@ -1,0 +1,89 @@
+"""What the report's tables hold, by hand."""
+
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.report.tables import best_row, compare_rows, count_reasons, describe_encoders, describe_models
+
+
+def evaluation(model: str, split: str, recall: float, protocol: str = "all-sentences") -> dict:
+    values = {"recall@1": recall, "recall@5": 40.0, "recall@10": 60.0, "median_rank": 100 - recall, "mean_rank": 9.0}
+    values |= {f"{name}_ci95": [value - 1, value + 1] for name, value in list(values.items())}
+    about = {"model": model, "split": split, "protocol": protocol, "n_images": 100, "n_sentences": 500}
+    return {**about, "image_to_sentence": values, "sentence_to_image": values}
+
+
+def test_rows_are_compared_within_a_split_and_protocol() -> None:
+    given = [
+        evaluation("a", "dev", 1),
+        evaluation("a", "test", 20),
+        evaluation("b", "dev", 2),
+        evaluation("b", "test", 10),
+    ]
+    test, dev = compare_rows(given)
+    assert (test.split, dev.split) == ("test", "dev")
+    a, b = (test.cells[model]["image_to_sentence"] for model in ("a", "b"))
+    assert (a["recall@1"].value, a["recall@1"].interval, a["recall@1"].best) == (20, (19, 21), True)
+    assert not b["recall@1"].best and not b["median_rank"].best and a["median_rank"].best
+    assert a["recall@5"].best and b["recall@5"].best
+    assert test.chance["sentence_to_image"] == pytest.approx({"recall@1": 1, "recall@5": 5, "recall@10": 10})
+    assert test.chance["image_to_sentence"]["recall@1"] == pytest.approx(1, abs=0.01)  # 5 right ones of 500
+
+
+def test_the_best_row_is_chosen_on_dev() -> None:
+    given = [
+        evaluation("a", "test", 20),
+        evaluation("a", "dev", 1),
+        evaluation("b", "test", 10),
+        evaluation("b", "dev", 2),
+    ]
+    assert best_row(given, ["a", "b"]) == "b"
+    assert best_row([e for e in given if e["split"] == "test"], ["a", "b"]) == "a"
+    assert best_row(given, ["a"]) == "a"
+    with pytest.raises(IntegrityError, match="no evaluation of c"):
+        best_row(given, ["c"])
+
+
+def test_reasons_are_counted() -> None:
+    rejects = [
+        {"file": f"{i}.jpg", "row": None, "what": "image", "reason": f"truncated: ends at byte {i}"} for i in range(5)
+    ]
+    rejects.append({"file": "x.tsv", "row": 3, "what": "sentence", "reason": "empty"})
+    first, second = count_reasons(rejects)
+    assert (first.what, first.reason, first.count, first.files) == (
+        "image",
+        "truncated",
+        5,
+        ["0.jpg", "1.jpg", "2.jpg"],
+    )
+    assert (second.reason, second.count) == ("empty", 1)
+    assert count_reasons([]) == []
+
+
+def test_untrained_encoders_are_told_apart() -> None:
+    settings = {"architecture": "vgg16", "layer": "fc7"}
+    cards = [
+        {"encoders": {"a": {**settings, "weights": {"origin": "untrained", "seed": 3}}}},
+        {
+            "encoders": {
+                "b": {**settings, "weights": {"origin": "vgg16.safetensors", "sha256": "0123456789ab" + 52 * "c"}}
+            }
+        },
+    ]
+    a, b = describe_encoders(cards)
+    assert (a.network, a.weights, a.untrained) == ("vgg16, layer fc7", "untrained, seed 3", True)
+    assert (b.weights, b.untrained) == ("vgg16.safetensors, sha256 0123456789ab…", False)
+    cards[1]["encoders"]["a"] = {**settings, "weights": {"origin": "other"}}
+    with pytest.raises(IntegrityError, match="different encoders a"):
+        describe_encoders(cards)
+
+
+def test_models_without_a_choice_are_left_out() -> None:
+    log = {
+        "chosen": {"image_ridge": 0.1, "dimensions": 96},
+        "train_correlations": [0.8, 0.6],
+        "dev_correlations": [0.5, 0.1],
+    }
+    (note,) = describe_models({"ncca": log, "other": {}})
+    assert (note.row, note.chosen) == ("ncca", "image ridge 0.1, dimensions 96")
+    assert (note.train_correlation, note.dev_correlation) == (pytest.approx(0.7), pytest.approx(0.3))

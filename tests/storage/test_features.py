@@ -1,0 +1,84 @@
+"""Feature shards in the making: what a killed run leaves is taken up, and what does not fit is named."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.storage.features import UnfinishedShard, read_weights, to_stored
+from pipeline.storage.shards import FEATURES, Shard
+
+DETAILS = {"inputs": {"images": "x"}}
+FEATURE_ROWS = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float16)
+
+
+def start(folder: Path, fingerprint: str = "f", part_rows: int = 4) -> UnfinishedShard:
+    return UnfinishedShard(folder / "shard.h5", fingerprint, np.arange(20, 30), part_rows)
+
+
+def fill(shard: UnfinishedShard, parts: int | None = None) -> None:
+    for rows in shard.missing()[:parts]:
+        shard.write(rows, FEATURE_ROWS[rows.start : rows.stop])
+
+
+def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
+    shard = start(tmp_path)
+    assert shard.missing() == [range(0, 4), range(4, 8), range(8, 10)] and not shard.is_published()
+    fill(shard)
+    shard.publish(DETAILS)
+    assert start(tmp_path).is_published() and not start(tmp_path, "g").is_published()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard.h5", "shard.h5.json"]
+    published = Shard(tmp_path / "shard.h5", FEATURES)
+    assert np.array_equal(published["features"], FEATURE_ROWS)
+    assert published["image_id"].tolist() == list(range(20, 30))
+    assert published.details == {"dim": 3, **DETAILS}
+
+
+def test_what_was_done_is_not_done_again(tmp_path: Path) -> None:
+    fill(start(tmp_path), 2)
+    assert start(tmp_path).missing() == [range(8, 10)]
+    whole = tmp_path / "whole"
+    for folder in (whole, tmp_path):
+        fill(start(folder))
+        start(folder).publish(DETAILS)
+    assert (whole / "shard.h5").read_bytes() == (tmp_path / "shard.h5").read_bytes()
+
+
+@pytest.mark.parametrize("other", [{"fingerprint": "g"}, {"part_rows": 5}])
+def test_parts_of_something_else_are_not_taken(tmp_path: Path, other: dict) -> None:
+    fill(start(tmp_path))
+    assert start(tmp_path, **other).missing()[0].start == 0
+
+
+def test_a_damaged_part_is_done_again(tmp_path: Path) -> None:
+    fill(start(tmp_path))
+    part = tmp_path / "shard.h5.parts" / "0000004.h5"
+    part.write_bytes(part.read_bytes()[:-1])
+    (tmp_path / "shard.h5.parts" / ".0000000.h5.tmp.999999999").write_bytes(b"of a process that is gone")
+    assert start(tmp_path).missing() == [range(4, 8)]
+    assert not list((tmp_path / "shard.h5.parts").glob("*.tmp.*"))
+
+
+def test_features_that_do_not_fit_are_named() -> None:
+    names = ["a", "b", "c"]
+    features = np.array([[1, 2], [0, 0], [3, 4]], np.float32)
+    assert to_stored(features, "float16", names).dtype == np.float16
+    for bad, said in ((7e4, "7e.04"), (np.nan, "nan"), (-np.inf, "inf"), (1e-7, "1e-07")):
+        spoilt = features.copy()
+        spoilt[2] = [bad, 0]
+        with pytest.raises(InputError, match=rf"the features of c do not fit float16 \(the largest is {said}\)"):
+            to_stored(spoilt, "float16", names)
+    assert to_stored(np.array([[7e4, 1e-7]], np.float32), "float32", ["a"]).dtype == np.float32
+
+
+def test_weights_are_checked_before_they_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    with pytest.raises(InputError, match=r"cannot read the weights .*net.pt \(No such file.*change weights_root"):
+        read_weights(path, None)
+    path.write_bytes(b"weights")
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    assert read_weights(path, None) == read_weights(path, sha256.upper()) == (b"weights", sha256)
+    with pytest.raises(InputError, match=rf"the sha256 of .*net.pt is {sha256}, not {'0' * 64}; get the right file"):
+        read_weights(path, "0" * 64)

@@ -1,0 +1,164 @@
+"""Features made elsewhere: the same rows from every format, and no way for a file to be more than data."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import InputError, UsageError
+from pipeline.storage.foreign import ForeignFeatures, Source, open_foreign
+
+NAMES = ["a.jpg", "ä b.jpg", "c\u2028.jpg", "d.jpg", "e.jpg"]
+ROWS = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+
+
+def read(path: Path, features: str | None = None, names: str | None = None) -> ForeignFeatures:
+    return open_foreign(Source(path, features, names))
+
+
+def make_npy(folder: Path) -> Path:
+    np.save(folder / "f.npy", ROWS)
+    (folder / "f.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
+    return folder / "f.npy"
+
+
+def make_hdf5(folder: Path, **layout: object) -> Path:
+    with h5py.File(folder / "f.h5", "w") as file:
+        file.create_dataset("embeddings", data=ROWS, **layout)
+        file.create_dataset("labels", data=np.arange(5))
+        file.create_dataset("files", data=NAMES, dtype=h5py.string_dtype())
+    return folder / "f.h5"
+
+
+def make_chunked_hdf5(folder: Path) -> Path:
+    return make_hdf5(folder, chunks=(2, 3), compression="gzip")
+
+
+def make_parquet(folder: Path, kind: pa.DataType | None = None) -> Path:
+    vectors = pa.array(ROWS.tolist(), kind or pa.list_(pa.float32()))
+    pq.write_table(pa.table({"vector": vectors, "file": NAMES, "n": range(5)}), folder / "f.parquet", row_group_size=2)
+    return folder / "f.parquet"
+
+
+def make_fixed_parquet(folder: Path) -> Path:
+    return make_parquet(folder, pa.list_(pa.float32(), 3))
+
+
+def make_clip_retrieval(folder: Path) -> Path:
+    for what in ("img_emb", "metadata"):
+        (folder / what).mkdir()
+    # The tenth part comes after the second.
+    for number, rows in ((2, slice(0, 2)), (10, slice(2, 5))):
+        np.save(folder / f"img_emb/img_emb_{number}.npy", ROWS[rows])
+        table = pa.table({"image_path": NAMES[rows], "caption": NAMES[rows]})
+        pq.write_table(table, folder / f"metadata/metadata_{number}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "make", [make_npy, make_hdf5, make_chunked_hdf5, make_parquet, make_fixed_parquet, make_clip_retrieval]
+)
+def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
+    foreign = read(make(tmp_path))
+    assert foreign.names == NAMES
+    for rows in ([0, 1, 2, 3, 4], [4, 0, 3], [1], []):
+        taken = foreign.take(np.array(rows, int))
+        assert taken.dtype == np.float32 and np.array_equal(taken, ROWS[rows])
+    assert all(len(digest) == 64 for digest in foreign.sha256.values())
+
+
+def test_other_numbers_are_other_features(tmp_path: Path) -> None:
+    before = read(make_npy(tmp_path)).sha256
+    np.save(tmp_path / "f.npy", ROWS + 1)
+    after = read(tmp_path / "f.npy").sha256
+    assert before["f.npy"] != after["f.npy"] and before["f.txt"] == after["f.txt"]
+
+
+def test_names_can_be_elsewhere(tmp_path: Path) -> None:
+    path = make_npy(tmp_path)
+    (tmp_path / "f.txt").rename(tmp_path / "names.list")
+    with pytest.raises(InputError, match=r"f.txt does not exist; list the names there.*--names FILE"):
+        read(path)
+    assert read(path, names=str(tmp_path / "names.list")).names == NAMES
+
+
+def test_where_there_is_a_choice_it_must_be_made(tmp_path: Path) -> None:
+    path = make_parquet(tmp_path)
+    table = pq.read_table(path).append_column("other", pa.array(NAMES[::-1]))
+    pq.write_table(table, path)
+    with pytest.raises(UsageError, match="can have its names in file, other: give --names one of these"):
+        read(path)
+    assert read(path, names="other").names == NAMES[::-1]
+    with pytest.raises(UsageError, match="can have its features in vector: give --features one of these"):
+        read(path, features="n", names="file")
+
+
+@pytest.mark.parametrize(
+    ("features", "names", "said"),
+    [
+        (ROWS, NAMES[:4], "5 rows and 4 names"),
+        (ROWS[0], NAMES, r"float32 \(3,\); give floating-point"),
+        (np.arange(10).reshape(5, 2), NAMES, r"int64 \(5, 2\); give floating-point"),
+        (np.array([[{}]], dtype=object), ["a"], "cannot read features from .*Python objects"),
+    ],
+)
+def test_what_is_no_matrix_of_named_rows_is_refused(tmp_path: Path, features, names: list[str], said: str) -> None:
+    np.save(tmp_path / "f.npy", features, allow_pickle=True)
+    (tmp_path / "f.txt").write_text("\n".join(names), encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        read(tmp_path / "f.npy")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    for make in (make_npy, make_hdf5, make_parquet):
+        path = make(tmp_path)
+        path.write_bytes(path.read_bytes()[:60])
+        with pytest.raises(InputError, match=rf"cannot read features from .*{path.name}"):
+            read(path)
+
+
+@pytest.mark.parametrize("bad", [[1.0, 2.0], None])
+def test_a_ragged_row_is_named(tmp_path: Path, bad: list[float] | None) -> None:
+    table = pa.table({"vector": pa.array([[1.0, 2, 3], bad], pa.list_(pa.float32())), "file": ["a", "b"]})
+    pq.write_table(table, tmp_path / "f.parquet")
+    with pytest.raises(InputError, match=r"f.parquet: vector row 1"):
+        read(tmp_path / "f.parquet")
+
+
+def test_hdf5_cannot_read_other_files(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(ROWS.tobytes())
+    whole = make_hdf5(tmp_path)
+
+    def with_link(file: h5py.File) -> None:
+        file["embeddings"] = h5py.ExternalLink(str(whole), "embeddings")
+
+    def with_storage(file: h5py.File) -> None:
+        file.create_dataset("embeddings", (5, 3), "f4", external=[(str(secret), 0, 60)])
+
+    def with_view(file: h5py.File) -> None:
+        layout = h5py.VirtualLayout((5, 3), "f4")
+        layout[:] = h5py.VirtualSource(str(whole), "embeddings", (5, 3))
+        file.create_virtual_dataset("embeddings", layout)
+
+    for build in (with_link, with_storage, with_view):
+        with h5py.File(tmp_path / "bad.h5", "w") as file:
+            build(file)
+            file.create_dataset("files", data=NAMES, dtype=h5py.string_dtype())
+        with pytest.raises(
+            InputError, match=r"bad.h5: embeddings (is a link|reads other files); write the data itself"
+        ):
+            read(tmp_path / "bad.h5")
+
+
+def test_what_is_not_there_or_of_no_known_form(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere.npy does not exist"):
+        read(tmp_path / "nowhere.npy")
+    (tmp_path / "f.mat").touch()
+    with pytest.raises(UsageError, match="f.mat is of no known form; known are .npy, .h5"):
+        read(tmp_path / "f.mat")
+    with pytest.raises(InputError, match="holds no img_emb/img_emb_0.npy"):
+        read(tmp_path)

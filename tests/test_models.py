@@ -1,0 +1,106 @@
+"""One contract for every registered model."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.evaluate.ranks import count_ranks
+from pipeline.linear.moments import MomentsAccumulator
+from pipeline.linear.tuning import Grid, Pairs, tune
+from pipeline.linear.views import ImageView
+from pipeline.models import REGISTRY, model_class
+
+VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
+TRAIN, DEV = slice(0, 400), slice(400, 460)
+
+
+def make_collection():
+    """460 images of two encoders, with one to three sentences each that say what is in the first one's features."""
+    rng = np.random.default_rng(0)
+    hidden = rng.random((460, 5))
+    features = {
+        name: (hidden @ rng.random((5, dim)) ** 3).astype(np.float16) for name, dim in (("one", 10), ("two", 6))
+    }
+    owners = np.repeat(np.arange(460), rng.integers(1, 4, 460))
+    words = np.maximum(hidden[owners] @ rng.standard_normal((5, 20)) + 0.2 * rng.standard_normal((len(owners), 20)), 0)
+    return features, sparse.csr_array(words.astype(np.float32)), owners
+
+
+@pytest.fixture(scope="module", params=REGISTRY)
+def fitted(request: pytest.FixtureRequest):
+    """A registered model on the first 400 images, and the 60 it has not seen."""
+    features, sentences, owners = make_collection()
+    train, dev = np.flatnonzero(owners < 400), np.flatnonzero(owners >= 400)
+    accumulator = MomentsAccumulator(VIEW.dim, 20, threads=1)
+    x = VIEW.stack({name: block[TRAIN] for name, block in features.items()})
+    accumulator.add(x, sentences[train], owners[train])
+    held_out = Pairs({name: block[DEV] for name, block in features.items()}, sentences[dev], owners[dev] - 400)
+    grid = Grid((4,), (0.01, 0.1), (0.01, 0.1), (0, 1))
+    return tune(model_class(request.param), VIEW, accumulator.result(), held_out, grid).model, held_out
+
+
+def test_embeddings_are_finite_rows_of_one_space(fitted) -> None:
+    model, pairs = fitted
+    images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)
+    assert images.dtype == sentences.dtype == np.float32
+    assert images.shape == (60, 4) and sentences.shape == (len(pairs.owners), 4)
+    assert np.isfinite(images).all() and np.isfinite(sentences).all()
+    if model.metric == "inner_product":
+        np.testing.assert_allclose(np.linalg.norm(np.vstack([images, sentences]), axis=1), 1, atol=1e-5)
+    else:
+        assert model.metric == "euclidean"
+
+
+def test_it_beats_chance_by_far_on_unseen_pairs(fitted) -> None:
+    model, pairs = fitted
+    ranks = count_ranks(
+        model.embed_images(pairs.features), model.embed_sentences(pairs.sentences), pairs.owners, model.metric
+    )
+    assert np.median(ranks.sentence_to_image) < 10  # chance: 30
+
+
+def test_one_at_a_time_is_the_same(fitted) -> None:
+    model, pairs = fitted
+    together = model.embed_images(pairs.features)
+    alone = [model.embed_images({name: block[i : i + 1] for name, block in pairs.features.items()}) for i in range(60)]
+    np.testing.assert_allclose(np.concatenate(alone), together, atol=1e-4)
+
+
+def test_inputs_are_left_as_they_were(fitted) -> None:
+    model, pairs = fitted
+    before = {name: block.copy() for name, block in pairs.features.items()}
+    words = pairs.sentences.toarray()
+    model.embed_images(pairs.features)
+    model.embed_sentences(pairs.sentences)
+    for name, block in pairs.features.items():
+        np.testing.assert_array_equal(block, before[name])
+    np.testing.assert_array_equal(pairs.sentences.toarray(), words)
+
+
+def test_parts_bring_it_back(fitted) -> None:
+    model, pairs = fitted
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    np.testing.assert_array_equal(twin.embed_images(pairs.features), model.embed_images(pairs.features))
+    np.testing.assert_array_equal(twin.embed_sentences(pairs.sentences), model.embed_sentences(pairs.sentences))
+    assert twin.encoders == model.encoders == ("one", "two") and twin.metric == model.metric
+
+
+def test_nothing_to_go_by_is_still_a_finite_vector(fitted) -> None:
+    model, _ = fitted
+    blank = {"one": np.zeros((1, 10), np.float16), "two": np.zeros((1, 6), np.float16)}
+    assert np.isfinite(model.embed_images(blank)).all()
+    assert np.isfinite(model.embed_sentences(sparse.csr_array((1, 20), dtype=np.float32))).all()
+
+
+def test_missing_or_misshapen_features_are_named(fitted) -> None:
+    model, pairs = fitted
+    with pytest.raises(IntegrityError, match="encoder two are missing"):
+        model.embed_images({"one": pairs.features["one"]})
+    with pytest.raises(IntegrityError, match="encoder two have shape"):
+        model.embed_images({"one": pairs.features["one"], "two": pairs.features["one"]})
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown model nca; there are ridge, cca, ncca"):
+        model_class("nca")
