@@ -1,0 +1,71 @@
+"""Reading a float16 shard as float32 blocks, and gathering shuffled rows, against h5py as one plainly writes it.
+
+python benchmarks/shards.py
+"""
+
+import tempfile
+from pathlib import Path
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import h5py  # noqa: E402  after the runtime is configured
+import numpy as np  # noqa: E402
+import torch  # noqa: E402, F401  loaded, as it is wherever much is read: to_float32 then converts with it
+
+from pipeline.precision import to_float32  # noqa: E402
+from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402
+
+ROWS, DIM, BLOCK, BATCH = 20_480, 4096, 4096, 128
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shard-00000.h5"
+        features = np.random.default_rng(0).random((ROWS, DIM), dtype=np.float32).astype(np.float16)
+        write_shard(path, FEATURES, {"features": features}, rows=ROWS, fingerprint="none")
+        stream(path)
+        gather(path)
+
+
+def stream(path: Path) -> None:
+    """Every block of the shard, as the stages read it: one buffer, filled again and again."""
+    shard, buffer = Shard(path, FEATURES), np.empty((BLOCK, DIM), np.float32)
+
+    def ours() -> None:
+        for start in range(0, ROWS, BLOCK):
+            to_float32(shard["features"][start : start + BLOCK], buffer)
+
+    with h5py.File(path) as file:
+        dataset = file["features"]
+
+        def plainly() -> None:
+            for start in range(0, ROWS, BLOCK):
+                dataset[start : start + BLOCK].astype("f4")
+
+        result = compare("float16 shard to float32 blocks", ours, plainly, 7, runtime.threads())
+    report({**result, "gb_per_s": ROWS * DIM * 4 / result["ours"] / 1e9})
+
+
+def gather(path: Path) -> None:
+    """Shuffled minibatches, from the shard's memory map and row by row from HDF5."""
+    shard = Shard(path, FEATURES)
+    batches = np.random.default_rng(1).permutation(ROWS)[: 16 * BATCH].reshape(16, BATCH)
+
+    with h5py.File(path) as file:
+        dataset = file["features"]
+        result = compare(
+            "shuffled minibatches over rows",
+            lambda: [to_float32(shard["features"][rows]) for rows in batches],
+            lambda: [np.stack([dataset[row].astype("f4") for row in rows]) for rows in batches],
+            7,
+            runtime.threads(),
+        )
+    report(result)
+
+
+if __name__ == "__main__":
+    main()
