@@ -1,6 +1,6 @@
 """Moments of 4,096 dense and 3,000 sparse dimensions: against np.cov, and against the bare rank-k update.
 
-    python benchmarks/moments.py [--rows 16384]
+    python benchmarks/moments.py [--rows 32768]
 
 The second ratio is the share of the floor: what remains of the speed of a loop that does nothing but the
 symmetric rank-k update of the dense view, over the same blocks in memory.
@@ -36,7 +36,7 @@ def make_pairs(rows: int) -> tuple[np.ndarray, sparse.csr_array]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=4 * BLOCK_ROWS)
+    parser.add_argument("--rows", type=int, default=8 * BLOCK_ROWS)
     rows = parser.parse_args().rows
     x, y = make_pairs(rows)
     owners = np.arange(BLOCK_ROWS)

@@ -59,6 +59,8 @@ class Encoder(Section):
     def _file_goes_with_weights(self) -> "Encoder":
         if (self.weights == "file") != (self.file is not None):
             raise ValueError(f"encoder {self.name}: give `file` exactly when `weights` is file")
+        if self.sha256 is not None and self.file is None:
+            raise ValueError(f"encoder {self.name}: `sha256` is of a file; `weights` is {self.weights}")
         return self
 
     @model_validator(mode="after")

@@ -1,8 +1,10 @@
 """Threads, BLAS kernels and the allocator, decided once, before the first numeric import.
 
 OpenBLAS takes Haswell kernels on AVX-512 machines that it does not know; naming a core type that uses
-AVX-512 made single-precision products 1.9 times faster where this was measured. Threads and core type are
-environment variables which the libraries read while they load, so this module imports none of them.
+AVX-512 made single-precision products 1.9 times faster where this was measured. OpenMP's threads spin while
+they wait for one another, and on a busy machine so take the processor from the thread that they wait for;
+asleep they were up to ten times faster. These settings are environment variables which the libraries read
+while they load, so this module imports none of them.
 
 The GNU C library hands large freed blocks back to the system, which must zero every page of the next one:
 half the time of a network's forward pass. The process keeps them instead.
@@ -19,10 +21,10 @@ KEPT_BYTES = 1 << 30
 
 
 def configure(count: int | None = None) -> None:
-    """Set the number of threads (None: leave the libraries' own choice), the OpenBLAS core type and the allocator.
+    """Set the number of threads (None: leave the libraries' own choice), how they wait, BLAS kernels and allocator.
 
-    A core type that the user has put into the environment stays. Raises RuntimeError when numpy is loaded already,
-    since the settings would then be ignored in silence.
+    A core type or wait policy that the user has put into the environment stays. Raises RuntimeError when numpy is
+    loaded already, since the settings would then be ignored in silence.
     """
     if "numpy" in sys.modules:
         raise RuntimeError("runtime.configure must be called before numpy is imported")
@@ -31,6 +33,7 @@ def configure(count: int | None = None) -> None:
             os.environ[variable] = str(count)
     if "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_freed_memory(KEPT_BYTES)
 
 

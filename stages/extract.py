@@ -45,10 +45,11 @@ def command(manifest_folder: Path, encoder_folder: Path, shard: int, config_path
         return
 
     from pipeline.images.encoders import Encoder  # torch, which nothing above has needed
-    from pipeline.images.extraction import Extractor, Stopwatch, plan
+    from pipeline.images.extraction import Extractor, Stopwatch, choose_plan
 
     encoder = Encoder.from_parts(parameters.settings, parameters.tensors)
-    extractor = Extractor(encoder, plan(encoder, extract.device, extract.precision, extract.batch_size))
+    plan = choose_plan(encoder, extract.device, extract.precision, extract.batch_size)
+    extractor = Extractor(encoder, plan)
     limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
     photographs = [
         Photograph("::".join(filter(None, (i["path"], i["member"]))), i["sha256"], (i["path"], i["offset"], i["size"]))

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import runtime
+
+runtime.configure()
+
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:

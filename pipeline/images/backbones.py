@@ -13,14 +13,16 @@ from pipeline.errors import UsageError
 LAYERS = ("average", "fc6", "fc7")
 
 
-def architectures() -> list[str]:
-    return models.list_models(module=models)
+def require_known(architecture: str) -> None:
+    """UsageError lists the known architectures."""
+    known = models.list_models(module=models)
+    if architecture not in known:
+        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(known)}")
 
 
 def build(architecture: str, seed: int) -> nn.Module:
-    """The whole network in evaluation mode, its parameters drawn from `seed`. UsageError lists the known names."""
-    if architecture not in architectures():
-        raise UsageError(f"unknown architecture {architecture}; torchvision has {', '.join(architectures())}")
+    """The whole network in evaluation mode, its parameters drawn from `seed`."""
+    require_known(architecture)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce another initialisation
         torch.default_generator.manual_seed(seed)

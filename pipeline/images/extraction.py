@@ -36,7 +36,7 @@ class Plan:
         return str(self.dtype).removeprefix("torch.")
 
 
-def plan(encoder: Encoder, device: str, precision: str, batch_size: int) -> Plan:
+def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) -> Plan:
     """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 where the device is fast at it and the encoder's features bear it. Raises UsageError for a

@@ -12,11 +12,14 @@ import torch
 from torchvision import models
 
 from pipeline.errors import InputError
+from pipeline.images.backbones import require_known
 
 State = Mapping[str, torch.Tensor]
 
 
 class Download(NamedTuple):
+    """Weights and what torchvision calls them."""
+
     state: State
     name: str
 
@@ -43,6 +46,7 @@ def parse(data: bytes, source: str) -> State:
 
 def download(architecture: str) -> Download:
     """Torchvision's best weights of `architecture`, and their name. InputError where they cannot be had."""
+    require_known(architecture)
     weights = models.get_model_weights(architecture).DEFAULT
     try:
         return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))

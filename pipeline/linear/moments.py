@@ -6,9 +6,10 @@ vectors stands in X'Y. The blocks are kept centred (about the mean, not about ze
 suffices whatever the mean is; adding and subtracting moments corrects for the difference of their means.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -18,8 +19,13 @@ from pipeline.errors import InputError
 
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
+SHIFT_ROWS = 512
+"""Rows whose mean is the provisional one, and rows in one task of its subtraction."""
 CROSS_COLUMNS = 1024
 """Columns of X in one task of the sparse product Y'X: its block then stays in cache."""
+
+
+MIRROR_TILE = 256
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def sum_moments(parts: Iterable[Moments]) -> Moments:
 class MomentsAccumulator:
     """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, everything with Y by sparse products.
 
-    Products are taken about a provisional mean, that of the first block, since a float32 sum of squares about
+    Products are taken about a provisional mean, that of the first rows, since a float32 sum of squares about
     zero loses the variance of a feature whose mean is far from zero.
     """
 
@@ -159,8 +165,8 @@ class MomentsAccumulator:
         if not len(x):
             return
         if self._shift is None:
-            self._shift = np.average(x, axis=0, weights=counts).astype(np.float32)
-        z = np.subtract(x, self._shift, out=self._workspace(len(x)))
+            self._shift = x[:SHIFT_ROWS].mean(axis=0)
+        z = self._subtract_shift(x)
         # A row counts once for each of its sentences: by one factor where all have equally many, else by its root.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), np.float32)) if equal else (1, np.sqrt(counts, dtype=np.float32))
@@ -174,23 +180,28 @@ class MomentsAccumulator:
         self._xx = ssyrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
         self._add_cross(z, sums)
         square = (y.T @ y).tocoo()
-        self._yy[square.row, square.col] += square.data
+        self._yy.reshape(-1)[square.row.astype(np.int64) * len(self._yy) + square.col] += square.data
 
-    def _workspace(self, rows: int) -> np.ndarray:
-        """(rows, D) float32 of which only the newest block is needed: fresh memory costs as much as the subtraction."""
-        if len(self._buffer) < rows:
-            self._buffer = np.empty((rows, len(self._sum_x)), np.float32)
-        return self._buffer[:rows]
+    def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
+        """x - shift, in memory that the next block takes over: fresh memory costs as much as the subtraction."""
+        if len(self._buffer) < len(x):
+            self._buffer = np.empty(x.shape, np.float32)
+        z = self._buffer[: len(x)]
+        self._in_threads(lambda rows: np.subtract(x[rows], self._shift, out=z[rows]), len(x), SHIFT_ROWS)
+        return z
 
     def _add_cross(self, z: np.ndarray, sums: sparse.csr_array) -> None:
         transposed = sums.T.tocsr()
 
-        def add_columns(start: int) -> None:
-            columns = slice(start, start + CROSS_COLUMNS)
+        def add_columns(columns: slice) -> None:
             self._yx[:, columns] += transposed @ z[:, columns]
 
+        self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
+
+    def _in_threads(self, function: Callable[[slice], Any], length: int, step: int) -> None:
+        """Call `function` on the slices of `step` that cover `length`; numpy and scipy release the lock in them."""
         with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(add_columns, range(0, z.shape[1], CROSS_COLUMNS)))
+            list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
     def result(self) -> Moments:
         """The moments of everything added so far; the accumulator must not be used afterwards."""
@@ -212,12 +223,14 @@ def _sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr
 
 
 def _mirror(upper: np.ndarray) -> np.ndarray:
-    """The symmetric matrix whose upper triangle is given, in place."""
-    for start in range(0, len(upper), 256):
-        stop = start + 256
-        diagonal = upper[start:stop, start:stop]
+    """The symmetric matrix whose upper triangle is given, in place, tile by tile."""
+    for i in range(0, len(upper), MIRROR_TILE):
+        rows = slice(i, i + MIRROR_TILE)
+        diagonal = upper[rows, rows]
         diagonal[:] = np.triu(diagonal) + np.triu(diagonal, 1).T
-        upper[stop:, start:stop] = upper[start:stop, stop:].T
+        for j in range(i + MIRROR_TILE, len(upper), MIRROR_TILE):
+            columns = slice(j, j + MIRROR_TILE)
+            upper[columns, rows] = upper[rows, columns].T
     return upper
 
 

@@ -32,8 +32,11 @@ class UnfinishedShard:
         self._parts = [range(start, min(start + part_rows, n)) for start in range(0, n, part_rows)]
 
     def is_published(self) -> bool:
-        """Whether there is nothing left to do."""
-        return is_published(self.path, FEATURES, self.fingerprint)
+        """Whether there is nothing left to do; parts that were left behind by a kill just after that are removed."""
+        published = is_published(self.path, FEATURES, self.fingerprint)
+        if published:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return published
 
     def missing(self) -> list[range]:
         sweep(self.folder)

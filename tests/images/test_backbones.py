@@ -3,7 +3,7 @@
 import pytest
 import torch
 from pictures import make_pixels, normalise
-from torch import nn
+from torch import fx, nn
 
 from pipeline.errors import UsageError
 from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
@@ -114,6 +114,23 @@ def test_folding_batch_norms_changes_nothing(architecture: str) -> None:
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4 * before.abs().max().item())
     left = sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert left == {"mobilenet_v2": 0, "resnet18": 0, "densenet121": 62}[architecture]
+
+
+def test_a_convolution_that_others_use_too_is_not_folded() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            map_ = self.convolution(images)
+            return self.norm(map_) + map_
+
+    network = Shared().eval()
+    network.norm.running_var.fill_(9)
+    images = normalise(make_pixels(1))
+    with torch.inference_mode():
+        torch.testing.assert_close(fold_batch_norms(fx.symbolic_trace(network))(images), network(images))
 
 
 def test_drawing_leaves_the_global_generator_alone() -> None:

@@ -11,7 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.images import extraction
 from pipeline.images.backbones import build
 from pipeline.images.encoders import Encoder
-from pipeline.images.extraction import Extractor, Plan, Stopwatch, plan
+from pipeline.images.extraction import Extractor, Plan, Stopwatch, choose_plan
 
 CPU = torch.device("cpu")
 
@@ -63,11 +63,11 @@ def test_precision_is_chosen_by_device_and_agreement(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: True)
     for cosine, dtype in ((0.99999, torch.bfloat16), (0.9991, torch.float32)):
         monkeypatch.setattr(extraction, "bfloat16_cosine", lambda *_, cosine=cosine: cosine)
-        assert plan(encoder, "cpu", "auto", 8).dtype == dtype
-    assert plan(encoder, "cpu", "bfloat16", 8).dtype == torch.bfloat16
+        assert choose_plan(encoder, "cpu", "auto", 8).dtype == dtype
+    assert choose_plan(encoder, "cpu", "bfloat16", 8).dtype == torch.bfloat16
     monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: False)
-    assert plan(encoder, "cpu", "auto", 8) == Plan(CPU, torch.float32, 8)
-    assert plan(encoder, "cpu", "float32", 8).precision == "float32"
+    assert choose_plan(encoder, "cpu", "auto", 8) == Plan(CPU, torch.float32, 8)
+    assert choose_plan(encoder, "cpu", "float32", 8).precision == "float32"
 
 
 def test_agreement_is_low_where_bfloat16_is_too_coarse() -> None:
@@ -142,7 +142,7 @@ def test_a_gpu_gives_the_same_features() -> None:
     encoder, pixels = make_encoder(), make_pixels(9)
     expected = run(encoder, pixels, 4)
     for precision in ("float32", "auto"):
-        extractor = Extractor(encoder, plan(encoder, "cuda", precision, 4))
+        extractor = Extractor(encoder, choose_plan(encoder, "cuda", precision, 4))
         features = np.concatenate(list(extractor(pixels)))
         cosine = (features * expected).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(expected, axis=1)
         assert cosine.min() > 0.999

@@ -9,7 +9,7 @@ import torch
 from pictures import make_encoder, make_spec
 from safetensors.torch import save
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 from pipeline.images import weights
 from pipeline.images.backbones import build
 from pipeline.images.encoders import trained
@@ -74,6 +74,11 @@ def test_what_does_not_fit_is_named() -> None:
     # 64 GiB in a few bytes: refused by its shape before it is made real.
     with pytest.raises(InputError, match=r"features\.0\.bias has the shape"):
         take({**state, "features.0.bias": torch.zeros(1).expand(1 << 34)})
+
+
+def test_an_unknown_architecture_has_no_weights() -> None:
+    with pytest.raises(UsageError, match="unknown architecture squeezenet9; torchvision has"):
+        weights.download("squeezenet9")
 
 
 class Intruder:

@@ -29,6 +29,8 @@ def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
     fill(shard)
     shard.publish(DETAILS)
     assert start(tmp_path).is_published() and not start(tmp_path, "g").is_published()
+    (tmp_path / "shard.h5.parts").mkdir()  # as a kill just before their removal would leave them
+    assert start(tmp_path).is_published()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard.h5", "shard.h5.json"]
     published = Shard(tmp_path / "shard.h5", FEATURES)
     assert np.array_equal(published["features"], FEATURE_ROWS)

@@ -1,0 +1,150 @@
+"""Extraction on the CPU against the loop that one plainly writes: Pillow, float32, NCHW, batches of 32.
+
+    python benchmarks/extraction.py [--images 256] [--pairs 5]
+
+With JOINTSPACE_DATA set, on its photographs and with its trained weights; otherwise on generated images with
+untrained ones. `end to end` is from files to features, `forward` from decoded pixels (the plain loop's are already
+normalised). The plain loop runs with the C library's usual allocator settings; `forward, our allocator` is
+the same with ours. `cosine` is the least of all images, of our features to the plain loop's.
+"""
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the runtime is configured
+from PIL import Image  # noqa: E402
+
+from pipeline.images.decode import ImageLimits  # noqa: E402
+from pipeline.images.preprocess import Photograph, Preprocessing, load_all  # noqa: E402
+
+# Torch is imported where it is used: the processes that decode import this file, too.
+USUAL_THRESHOLD = 32 << 20
+"""Bytes; what the GNU C library's threshold rises to by itself when large arrays come and go."""
+LIMITS = ImageLimits(max_pixels=10**8, min_side=8, max_aspect=20)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SIDES = {"squeezenet1_0": 224, "mobilenet_v2": 256}
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--images", type=int, default=256)
+    parser.add_argument("--pairs", type=int, default=5)
+    options = parser.parse_args()
+    data = os.environ.get("JOINTSPACE_DATA")
+    with tempfile.TemporaryDirectory() as folder:
+        photographs = Path(data) / "flickr8k/images" if data else make_photographs(Path(folder), options.images)
+        files = sorted(photographs.iterdir())[: options.images]
+        for architecture in SIDES:
+            benchmark(architecture, make_encoder(architecture, data), files, options.pairs)
+
+
+def benchmark(architecture: str, encoder, files: list[Path], pairs: int) -> None:
+    from pipeline.images.extraction import Extractor, choose_plan
+
+    preprocessing = encoder.spec.preprocessing
+    extractor = Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH))
+    photographs = [Photograph(f.name, hashlib.sha256(f.read_bytes()).hexdigest(), (f,)) for f in files]
+    pixels = list(load_all(photographs, Path.read_bytes, LIMITS, preprocessing, processes=0))
+    batches = [normalise(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH)]
+
+    def from_files() -> np.ndarray:
+        decoded = load_all(photographs, Path.read_bytes, LIMITS, preprocessing, processes=2)
+        return np.concatenate(list(extractor(decoded)))
+
+    def from_pixels() -> np.ndarray:
+        return np.concatenate(list(extractor(pixels)))
+
+    def plainly_from_files() -> np.ndarray:
+        features = []
+        for start in range(0, len(files), BATCH):
+            images = [Image.open(file).convert("RGB") for file in files[start : start + BATCH]]
+            images = [image.resize((preprocessing.side,) * 2, Image.Resampling.BILINEAR) for image in images]
+            features.append(forward(encoder, normalise([np.asarray(image) for image in images])))
+        return np.concatenate(features)
+
+    def plainly_from_tensors() -> np.ndarray:
+        return np.concatenate([forward(encoder, batch) for batch in batches])
+
+    agreement = {"precision": extractor.plan.precision, "cosine": cosine(from_files(), plainly_from_files())}
+    usual = usual_allocator(plainly_from_tensors)
+    for name, ours, reference in (
+        ("end to end", from_files, usual_allocator(plainly_from_files)),
+        ("forward", from_pixels, usual),
+        ("forward, our allocator", from_pixels, plainly_from_tensors),
+    ):
+        result = compare(f"{architecture} {name}", ours, reference, pairs, runtime.threads())
+        rates = {
+            "ours_images_per_s": len(files) / result["ours"],
+            "reference_images_per_s": len(files) / result["reference"],
+        }
+        report({**result, **rates, **agreement})
+
+
+def forward(encoder, images) -> np.ndarray:
+    import torch
+
+    with torch.inference_mode():
+        return encoder.body(images).mean((2, 3)).numpy()
+
+
+def normalise(pixels: list[np.ndarray]):
+    """(n, 3, side, side) float32, one image after the other."""
+    import torch
+
+    mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+    return torch.stack([(torch.tensor(image).permute(2, 0, 1) / 255 - mean) / std for image in pixels])
+
+
+def usual_allocator(function):
+    """`function` as it runs in a process of its own, without our runtime's settings of malloc."""
+
+    @functools.wraps(function)
+    def run():
+        runtime.keep_freed_memory(USUAL_THRESHOLD)
+        try:
+            return function()
+        finally:
+            runtime.keep_freed_memory(runtime.KEPT_BYTES)
+
+    return run
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min())
+
+
+def make_encoder(architecture: str, data: str | None):
+    from pipeline.images import weights
+    from pipeline.images.encoders import EncoderSpec, trained, untrained
+
+    side = SIDES[architecture]
+    spec = EncoderSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), flip=False)
+    if data is None:
+        return untrained(spec, seed=0)
+    notes = json.loads((Path(data) / "weights/weights.json").read_text())[architecture]
+    state = weights.parse((Path(data) / "weights" / notes["file"]).read_bytes(), notes["file"])
+    return trained(spec, state, {"origin": notes["file"]})
+
+
+def make_photographs(folder: Path, count: int) -> Path:
+    """JPEG files of 500 x 375 pixels."""
+    for i in range(count):
+        coarse = np.random.default_rng(i).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC).save(folder / f"{i:05d}.jpg", quality=85)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""prepare-encoder and extract by hand: what they leave, take up again, leave alone and refuse."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from made_up import run_command
+from PIL import Image
+
+from pipeline.errors import InputError, UsageError
+from pipeline.storage.parameters import ENCODER, read_parameters
+from pipeline.storage.shards import FEATURES, Shard
+
+COUNT, SIDE = 22, 48
+SETTINGS = {
+    "collection": {"format": "text-files"},
+    "shard_size": 16,
+    "encoders": [
+        {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": SIDE}
+    ],
+    "extract": {
+        "batch_size": 3,
+        "checkpoint_images": 5,
+        "decode_workers": 0,
+        "precision": "float32",
+        "storage": "float32",
+    },
+}
+
+
+def configure(folder: Path, **changes: object) -> Path:
+    """A configuration file: SETTINGS, with `changes` to `extract` or to the encoder."""
+    settings = json.loads(json.dumps(SETTINGS))
+    for key, value in changes.items():
+        (settings["extract"] if key in settings["extract"] else settings["encoders"][0])[key] = value
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of 22 images, its manifest, and an encoder."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "data").mkdir()
+    for i in range(COUNT):
+        coarse = np.random.default_rng(i).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((60, 50)).save(folder / f"data/{i:02d}.png")
+        (folder / f"data/{i:02d}.txt").write_text("A picture .\n")
+    config = configure(folder)
+    parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
+    run_command("ingest", *parts)
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", folder / "encoder")
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil; the manifest's root is the copy's."""
+    shutil.copytree(made, tmp_path / "run")
+    summary = tmp_path / "run/manifest/manifest.json"
+    value = json.loads(summary.read_text())
+    summary.write_text(json.dumps({**value, "root": str(tmp_path / "run/data")}))
+    return tmp_path / "run"
+
+
+def arguments(run: Path, shard: int = 0, output: str = "shard.h5", **changes: object) -> list[str]:
+    parts = {"manifest": run / "manifest", "encoder": run / "encoder", "shard": shard}
+    parts |= {"config": configure(run, **changes), "output": run / output}
+    return [str(part) for option, value in parts.items() for part in (f"--{option}", value)]
+
+
+def extract(run: Path, shard: int = 0, output: str = "shard.h5", **changes: object) -> Shard:
+    run_command("extract", *arguments(run, shard, output, **changes))
+    return Shard(run / output, FEATURES)
+
+
+def plainly(run: Path, rows: range) -> np.ndarray:
+    """The features as one plainly writes them down: one image at a time, in float32."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = torchvision.models.get_model("squeezenet1_1", weights=None).eval()
+    features = []
+    for row in rows:
+        image = Image.open(run / f"data/{row:02d}.png").convert("RGB")
+        box = (5, 0, 55, 50)
+        pixels = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box), np.float32) / 255
+        pixels = (pixels - np.float32([0.485, 0.456, 0.406])) / np.float32([0.229, 0.224, 0.225])
+        with torch.inference_mode():
+            map_ = network.features(torch.from_numpy(pixels.transpose(2, 0, 1)[None].copy()))
+        features.append(map_.mean((2, 3))[0].numpy())
+    return np.stack(features)
+
+
+@pytest.mark.parametrize(("shard", "rows"), [(0, range(0, 16)), (1, range(16, 22))])
+def test_features_are_those_of_the_plain_loop(run: Path, shard: int, rows: range) -> None:
+    published = extract(run, shard)
+    assert published["image_id"].tolist() == list(rows)
+    np.testing.assert_allclose(published["features"], plainly(run, rows), rtol=1e-4, atol=1e-5)
+    assert not (run / "shard.h5.parts").exists()
+    encoder = published.details["encoder"]
+    assert (encoder["name"], encoder["architecture"], encoder["precision"]) == ("small", "squeezenet1_1", "float32")
+    assert published.details["dim"] == 512
+
+
+def test_worker_processes_and_storage_change_little(run: Path) -> None:
+    plain = extract(run)["features"]
+    stored = extract(run, output="half.h5", storage="float16", decode_workers=1)["features"]
+    assert stored.dtype == np.float16
+    np.testing.assert_allclose(stored, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_there_is_left_alone_without_torch(run: Path) -> None:
+    extract(run)
+    before = (run / "shard.h5").stat().st_mtime_ns
+    code = (
+        "import sys; from click.testing import CliRunner; from stages.extract import command\n"
+        "result = CliRunner().invoke(command, sys.argv[1:], catch_exceptions=False)\n"
+        "print(result.exit_code, 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *arguments(run)], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "0 False"
+    assert (run / "shard.h5").stat().st_mtime_ns == before
+
+
+def test_another_setting_is_another_shard(run: Path) -> None:
+    first = extract(run).fingerprint
+    assert extract(run, batch_size=7, decode_workers=1).fingerprint == first
+    assert extract(run, storage="float16").fingerprint != first
+
+
+def test_a_killed_run_is_taken_up(run: Path) -> None:
+    whole = extract(run, output="whole.h5")
+    # The eighth image hangs: two of the four parts, at most, are there when the process is killed.
+    code = (
+        "import sys, time, pipeline.images.preprocess as p; load = p.load\n"
+        "def slowly(read, limits, preprocessing, photograph):\n"
+        "    time.sleep(60 if photograph.name == '08.png' else 0)\n"
+        "    return load(read, limits, preprocessing, photograph)\n"
+        "p.load = slowly\n"
+        "from stages.extract import command; command(sys.argv[1:])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
+    part = run / "shard.h5.parts/0000000.h5"
+    for _ in range(600):
+        time.sleep(0.1)
+        if part.with_name(part.name + ".json").exists():
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (run / "shard.h5").exists() and sorted(p.name for p in part.parent.glob("*.h5")) == [part.name]
+    written = part.stat().st_mtime_ns
+
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.storage.features.shutil.rmtree", lambda folder: seen.append(folder))
+        assert extract(run).fingerprint == whole.fingerprint
+    assert seen == [part.parent] and part.stat().st_mtime_ns == written
+    assert (run / "shard.h5").read_bytes() == (run / "whole.h5").read_bytes()
+
+
+def test_an_image_that_has_changed_is_named(run: Path) -> None:
+    (run / "data/03.png").write_bytes((run / "data/03.png").read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"03\.png: changed: .*run ingest again"):
+        extract(run)
+    (run / "data/03.png").unlink()
+    with pytest.raises(InputError, match=r"03\.png: missing: .*run ingest again"):
+        extract(run)
+    assert not (run / "shard.h5").exists()
+    # The other shard is none the worse for it.
+    assert extract(run, 1).rows == 6
+
+
+def test_features_that_overflow_name_the_image(run: Path) -> None:
+    from safetensors.numpy import save_file
+
+    state = dict(read_parameters(run / "encoder/model.safetensors", ENCODER).tensors)
+    state["features.12.expand1x1.bias"] = state["features.12.expand1x1.bias"] + 1e6
+    save_file(state, run / "loud.safetensors")
+    changes = {"weights": "file", "file": str(run / "loud.safetensors")}
+    config = configure(run, **changes)
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "encoder")
+    with pytest.raises(InputError, match=r"the features of 00\.png do not fit float16 .*extract.storage to float32"):
+        extract(run, storage="float16")
+    assert extract(run, storage="float32").rows == 16
+
+
+def test_an_encoder_from_a_file_is_that_file(run: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(9)
+        state = torchvision.models.squeezenet1_1(weights=None).state_dict()
+    torch.save(state, run / "net.pth")
+    config = configure(run, weights="file", file=str(run / "net.pth"))
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "other")
+    before = read_parameters(run / "encoder/model.safetensors", ENCODER)
+    after = read_parameters(run / "other/model.safetensors", ENCODER)
+    assert before.fingerprint != after.fingerprint
+    assert set(after.tensors) == {name for name in state if name.startswith("features.")}
+    assert np.array_equal(after.tensors["features.0.weight"], state["features.0.weight"].numpy())
+    assert (
+        after.settings["weights"]["origin"] == str(run / "net.pth") and len(after.settings["weights"]["sha256"]) == 64
+    )
+    assert after.details == {"name": "small", "dim": 512}
+
+
+def test_preparing_again_gives_the_same_bytes(run: Path) -> None:
+    run_command("prepare_encoder", "--name", "small", "--config", configure(run), "--output", run / "again")
+    for name in ("model.safetensors", "model.json"):
+        assert (run / "again" / name).read_bytes() == (run / "encoder" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"weights": "file", "file": "nowhere.pt"}, InputError, "cannot read the weights nowhere.pt"),
+        ({"weights": "file", "file": __file__, "sha256": "0" * 64}, InputError, "the sha256 of .* not 0000"),
+        ({"weights": "file", "file": __file__}, InputError, "is neither a safetensors file nor a state dict"),
+        ({"architecture": "squeezenet9"}, UsageError, "unknown architecture squeezenet9; torchvision has alexnet"),
+        ({"layer": "fc7"}, UsageError, "SqueezeNet has no layer fc7"),
+        ({"crop": SIDE + 1}, UsageError, f"crop {SIDE + 1} is larger than resize {SIDE}"),
+        ({"name": "large"}, UsageError, "no encoder small in the configuration; there are large"),
+    ],
+)
+def test_what_cannot_be_prepared_is_said(run: Path, changes: dict, error: type, said: str) -> None:
+    with pytest.raises(error, match=said):
+        config = configure(run, **changes)
+        run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "refused")
+    assert not (run / "refused").exists()
+
+
+@pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenet_v2"])
+def test_real_weights_on_real_photographs(real_data: Path, tmp_path: Path, name: str) -> None:
+    notes = json.loads((real_data / "weights/weights.json").read_text())[name]
+    (tmp_path / "data").mkdir()
+    photographs = sorted((real_data / "flickr8k/images").iterdir())[:6]
+    for path in photographs:
+        shutil.copy(path, tmp_path / "data")
+        (tmp_path / "data" / path.name).with_suffix(".txt").write_text("A photograph .\n")
+    changes = {"architecture": name, "weights": "file", "file": str(real_data / "weights" / notes["file"])}
+    changes |= {"sha256": notes["sha256"], "resize": notes["resize"], "crop": None, "precision": "auto"}
+    config = configure(tmp_path, **changes)
+    parts = ["--root", tmp_path / "data", "--output", tmp_path / "manifest", "--config", config, "--processes", 0]
+    run_command("ingest", *parts)
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", tmp_path / "encoder")
+    features = extract(tmp_path, **changes)["features"]
+
+    side = notes["resize"]
+    images = [np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.BILINEAR)) for path in photographs]
+    pixels = (np.stack(images) / 255 - notes["mean"]) / notes["std"]
+    network = torchvision.models.get_model(name, weights=None).eval()
+    from safetensors.torch import load_file
+
+    network.load_state_dict(load_file(real_data / "weights" / notes["file"]))
+    with torch.inference_mode():
+        plain = network.features(torch.from_numpy(pixels.transpose(0, 3, 1, 2)).float()).mean((2, 3)).numpy()
+    assert features.shape == (6, notes["dim"])
+    cosine = (features * plain).sum(1) / np.linalg.norm(features, axis=1) / np.linalg.norm(plain, axis=1)
+    assert cosine.min() >= 0.999
