@@ -1,6 +1,6 @@
 """Extraction on the CPU against the loop that one plainly writes: Pillow, float32, NCHW, batches of 32.
 
-    python benchmarks/extraction.py [--images 256] [--pairs 5]
+    python benchmarks/extraction.py [--images 512] [--pairs 3]
 
 With JOINTSPACE_DATA set, on its photographs and with its trained weights; otherwise on generated images with
 untrained ones. `end to end` is from files to features, `forward` from decoded pixels (the plain loop's are already
@@ -39,8 +39,8 @@ BATCH = 32
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--images", type=int, default=256)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
     data = os.environ.get("JOINTSPACE_DATA")
     with tempfile.TemporaryDirectory() as folder:

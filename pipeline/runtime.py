@@ -1,10 +1,10 @@
 """Threads, BLAS kernels and the allocator, decided once, before the first numeric import.
 
 OpenBLAS takes Haswell kernels on AVX-512 machines that it does not know; naming a core type that uses
-AVX-512 made single-precision products 1.9 times faster where this was measured. OpenMP's threads spin while
-they wait for one another, and on a busy machine so take the processor from the thread that they wait for;
-asleep they were up to ten times faster. These settings are environment variables which the libraries read
-while they load, so this module imports none of them.
+AVX-512 made single-precision products 1.9 times faster where this was measured. Threads of OpenMP and of
+OpenBLAS spin while they wait for one another, and so take the processor from the thread that they wait for, or
+from the sparse product that comes next; asleep they do not. These settings are environment variables which the
+libraries read while they load, so this module imports none of them.
 
 The GNU C library hands large freed blocks back to the system, which must zero every page of the next one:
 half the time of a network's forward pass. The process keeps them instead.
@@ -34,6 +34,7 @@ def configure(count: int | None = None) -> None:
     if "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     keep_freed_memory(KEPT_BYTES)
 
 
