@@ -18,7 +18,7 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 
-from pipeline.linear.moments import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
 
 DIM_X, DIM_Y, WORDS = 4096, 3000, 12
 USUAL_THRESHOLD = 32 << 20

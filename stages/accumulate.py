@@ -21,7 +21,7 @@ def command(
     import numpy as np
 
     from pipeline import config, runtime
-    from pipeline.linear.moments import BLOCK_ROWS, MomentsAccumulator
+    from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
     from pipeline.linear.views import ImageView
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import Features, Sentences

@@ -6,7 +6,7 @@ from scipy import sparse
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.evaluate.ranks import count_ranks
-from pipeline.linear.moments import MomentsAccumulator
+from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.tuning import Grid, Pairs, tune
 from pipeline.linear.views import ImageView
 from pipeline.models import REGISTRY, model_class

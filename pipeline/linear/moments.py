@@ -6,24 +6,12 @@ vectors stands in X'Y. The blocks are kept centred (about the mean, not about ze
 suffices whatever the mean is; adding and subtracting moments corrects for the difference of their means.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy import sparse
-from scipy.linalg.blas import sger, ssyr, ssyrk
 
 from pipeline.errors import InputError
-
-BLOCK_ROWS = 4096
-"""Images in one block: enough for BLAS, few enough for single precision."""
-SHIFT_ROWS = 512
-"""Rows whose mean is the provisional one, and rows in one task of its subtraction."""
-CROSS_COLUMNS = 1024
-"""Columns of X in one task of the sparse product Y'X: its block then stays in cache."""
-
 
 MIRROR_TILE = 256
 
@@ -135,94 +123,7 @@ def sum_moments(parts: Iterable[Moments]) -> Moments:
     return total
 
 
-class MomentsAccumulator:
-    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, everything with Y by sparse products.
-
-    Products are taken about a provisional mean, that of the first rows, since a float32 sum of squares about
-    zero loses the variance of a feature whose mean is far from zero.
-    """
-
-    def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
-        self._n = 0.0
-        self._shift: np.ndarray | None = None
-        self._sum_x = np.zeros(dim_x)
-        self._sum_y = np.zeros(dim_y)
-        self._xx = np.zeros((dim_x, dim_x), np.float32, order="F")
-        self._yx = np.zeros((dim_y, dim_x), np.float32)
-        self._yy = np.zeros((dim_y, dim_y), np.float32)
-        self._threads = threads
-        self._buffer = np.empty((0, dim_x), np.float32)
-
-    def add(self, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> None:
-        """Add a block: images x (b, D) float32, sentences y (m, d), and owners (m,), the row of x that each is of.
-
-        Images without a sentence have no pair and add nothing. Blocks of BLOCK_ROWS images serve best.
-        """
-        counts = np.bincount(owners, minlength=len(x))
-        sums = _sum_by_owner(y, owners, len(x))
-        if not counts.all():
-            x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
-        if not len(x):
-            return
-        if self._shift is None:
-            self._shift = x[:SHIFT_ROWS].mean(axis=0)
-        z = self._subtract_shift(x)
-        # A row counts once for each of its sentences: by one factor where all have equally many, else by its root.
-        equal = (counts == counts[0]).all()
-        factor, root = (counts[0], np.ones(len(z), np.float32)) if equal else (1, np.sqrt(counts, dtype=np.float32))
-        if not equal:
-            z *= root[:, None]
-            sums = sparse.csr_array(sums.multiply(1 / root[:, None]))
-        self._n += counts.sum()
-        self._sum_x += factor * (root @ z)
-        self._sum_y += y.sum(axis=0)
-        # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
-        self._xx = ssyrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
-        self._add_cross(z, sums)
-        square = (y.T @ y).tocoo()
-        self._yy.reshape(-1)[square.row.astype(np.int64) * len(self._yy) + square.col] += square.data
-
-    def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
-        """x - shift, in memory that the next block takes over: fresh memory costs as much as the subtraction."""
-        if len(self._buffer) < len(x):
-            self._buffer = np.empty(x.shape, np.float32)
-        z = self._buffer[: len(x)]
-        self._in_threads(lambda rows: np.subtract(x[rows], self._shift, out=z[rows]), len(x), SHIFT_ROWS)
-        return z
-
-    def _add_cross(self, z: np.ndarray, sums: sparse.csr_array) -> None:
-        transposed = sums.T.tocsr()
-
-        def add_columns(columns: slice) -> None:
-            self._yx[:, columns] += transposed @ z[:, columns]
-
-        self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
-
-    def _in_threads(self, function: Callable[[slice], Any], length: int, step: int) -> None:
-        """Call `function` on the slices of `step` that cover `length`; numpy and scipy release the lock in them."""
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
-
-    def result(self) -> Moments:
-        """The moments of everything added so far; the accumulator must not be used afterwards."""
-        if self._shift is None:
-            return Moments.zero(len(self._sum_x), len(self._sum_y))
-        offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
-        left, right = ((np.sqrt(self._n) * mean).astype(np.float32) for mean in (offset, mean_y))
-        # Rank-1 updates in place; products of our own would cost three more passes over each block.
-        xx = _mirror(ssyr(-1.0, left, a=self._xx, overwrite_a=1))
-        xy = sger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
-        yy = sger(-1.0, right, right, a=self._yy.T, overwrite_a=1)
-        return Moments(self._n, self._shift + offset, mean_y, xx, xy, yy)
-
-
-def _sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
-    """(n, d): the sum of the rows of y that belong to each owner."""
-    ones = np.ones(len(owners), np.float32)
-    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners))) @ y
-
-
-def _mirror(upper: np.ndarray) -> np.ndarray:
+def mirror(upper: np.ndarray) -> np.ndarray:
     """The symmetric matrix whose upper triangle is given, in place, tile by tile."""
     for i in range(0, len(upper), MIRROR_TILE):
         rows = slice(i, i + MIRROR_TILE)
@@ -246,4 +147,4 @@ def unpack(packed: np.ndarray, n: int) -> np.ndarray:
     for i in range(n):
         full[i, i:] = packed[start : start + n - i]
         start += n - i
-    return _mirror(full)
+    return mirror(full)

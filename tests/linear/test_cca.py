@@ -7,8 +7,9 @@ from scipy.linalg import sqrtm
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.errors import InputError
+from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.cca import CCA, CCASolver, NormalizedCCA
-from pipeline.linear.moments import Moments, MomentsAccumulator
+from pipeline.linear.moments import Moments
 from pipeline.linear.tuning import Grid, Pairs, tune
 from pipeline.linear.views import ImageView
 

@@ -5,7 +5,7 @@ from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
-from pipeline.linear.moments import MomentsAccumulator
+from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.ridge import RidgeRegression, RidgeSolver
 from pipeline.linear.views import ImageView
 
