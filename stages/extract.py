@@ -44,28 +44,24 @@ def command(manifest_folder: Path, encoder_folder: Path, shard: int, config_path
         log.info("%s is there already", output)
         return
 
-    from pipeline.images.encoders import Encoder  # torch, which nothing above has needed
-    from pipeline.images.extraction import Extractor, Stopwatch, choose_plan
+    from pipeline.images.extraction import Stopwatch  # torch, which nothing above has needed
+    from pipeline.images.kinds import divide, restore
 
-    encoder = Encoder.from_parts(parameters.settings, parameters.tensors)
-    plan = choose_plan(encoder, extract.device, extract.precision, extract.batch_size)
-    extractor = Extractor(encoder, plan)
+    encoder = restore(parameters.settings, parameters.tensors)
+    work = divide(encoder, extract.device, extract.precision, extract.batch_size)
     limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
-    photographs = [
-        Photograph("::".join(filter(None, (i["path"], i["member"]))), i["sha256"], (i["path"], i["offset"], i["size"]))
-        for i in images.to_pylist()
-    ]
+    photographs = [Photograph.from_row(row) for row in images.to_pylist()]
     missing, stopwatch = unfinished.missing(), Stopwatch()
     todo = [photographs[row] for part in missing for row in part]
     read, preprocessing = ImageSource(manifest.root).read, encoder.spec.preprocessing
-    pixels = load_all(todo, read, limits, preprocessing, extract.decode_workers)
-    pixels = stopwatch.iterate("decode", tqdm(pixels, "extract", len(todo), unit=" images", disable=None))
+    pictures = load_all(todo, read, limits, preprocessing, extract.decode_workers, work.describe)
+    pictures = stopwatch.iterate("decode", tqdm(pictures, "extract", len(todo), unit=" images", disable=None))
     for part in missing:
-        features = np.concatenate(list(extractor(islice(pixels, len(part)))))
+        features = np.concatenate(list(work.extractor(islice(pictures, len(part)))))
         with stopwatch.measure("write"):
             stored = to_stored(features, extract.storage, [photographs[row].name for row in part])
             unfinished.write(part, stored)
 
-    described = {"name": parameters.details["name"], "precision": extractor.plan.precision, **parameters.settings}
+    described = {"name": parameters.details["name"], "precision": work.extractor.plan.precision, **parameters.settings}
     unfinished.publish({"encoder": described, "inputs": inputs})
     log.info("shard %d: %s", shard, stopwatch.describe(len(todo)))

@@ -1,41 +1,45 @@
 """`prepare-encoder`: an image encoder of the configuration, with its weights, as an artefact of the run."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
 
+if TYPE_CHECKING:
+    from pipeline import config
+    from pipeline.images.encoders import Encoder
+    from pipeline.images.standard import StandardEncoder
+
 
 @click.command("prepare-encoder")
 @click.option("--name", required=True, help="Name of the encoder in the configuration.")
+@click.option(
+    "--manifest",
+    "manifest_folder",
+    type=options.FOLDER,
+    help="Folder that `ingest` wrote; needed where the encoder learns from its images.",
+)
 @options.config
 @options.output("folder", "Folder of the encoder.")
-def command(name: str, config_path: Path | None, output: Path) -> None:
-    """Check an encoder's weights and keep those that its layer needs."""
+def command(name: str, manifest_folder: Path | None, config_path: Path | None, output: Path) -> None:
+    """Check an encoder's weights and keep those that its layer needs, or learn an encoder of standard features."""
     import logging
 
     from pipeline import config
-    from pipeline.images import weights
-    from pipeline.images.encoders import EncoderSpec, feature_dim, trained, untrained
-    from pipeline.images.preprocess import Preprocessing
-    from pipeline.storage.features import read_weights
+    from pipeline.images.encoders import feature_dim
+    from pipeline.images.kinds import STANDARD
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
 
     settings = config.load(config_path)
     chosen = settings.encoder(name)
-    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
-    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
-
-    if chosen.weights == "untrained":
-        encoder = untrained(spec, settings.seed)
-    elif chosen.weights == "torchvision":
-        state, origin = weights.download(chosen.architecture)
-        encoder = trained(spec, state, {"origin": origin})
+    if chosen.architecture == STANDARD:
+        encoder = _learn_standard(settings, chosen, manifest_folder)
     else:
-        data, sha256 = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
-        encoder = trained(spec, weights.parse(data, chosen.file), {"origin": chosen.file, "sha256": sha256})
+        encoder = _take_network(settings, chosen)
 
     parts, tensors, dim = encoder.settings(), encoder.tensors(), feature_dim(encoder)
     digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
@@ -43,4 +47,68 @@ def command(name: str, config_path: Path | None, output: Path) -> None:
     write_parameters(
         output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
     )
-    logging.getLogger(__name__).info("%s: %s %s, %d dimensions", name, chosen.architecture, chosen.layer, dim)
+    logging.getLogger(__name__).info("%s: %s %s, %d dimensions", name, chosen.architecture, parts["layer"], dim)
+
+
+def _take_network(settings: "config.Config", chosen: "config.Encoder") -> "Encoder":
+    """A network cut off after its layer, with weights that are drawn, downloaded or read."""
+    from pipeline.errors import UsageError
+    from pipeline.images import weights
+    from pipeline.images.encoders import EncoderSpec, trained, untrained
+    from pipeline.images.preprocess import Preprocessing
+    from pipeline.storage.features import read_weights
+
+    if chosen.weights not in ("untrained", "torchvision", "file"):
+        raise UsageError(f"the weights of encoder {chosen.name} are {chosen.weights}; another command makes them")
+    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
+    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
+    if chosen.weights == "untrained":
+        return untrained(spec, settings.seed)
+    if chosen.weights == "torchvision":
+        state, origin = weights.download(chosen.architecture)
+        return trained(spec, state, {"origin": origin})
+    data, sha256 = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
+    return trained(spec, weights.parse(data, chosen.file), {"origin": chosen.file, "sha256": sha256})
+
+
+def _learn_standard(
+    settings: "config.Config", chosen: "config.Encoder", manifest_folder: Path | None
+) -> "StandardEncoder":
+    """The encoder of standard features, learned from images of the train split; the codebooks' are read twice."""
+    import numpy as np
+    from tqdm import tqdm
+
+    from pipeline.errors import UsageError
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.preprocess import Photograph, Preprocessing, load_all
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.sources import ImageSource
+
+    if manifest_folder is None:
+        raise UsageError(f"encoder {chosen.name} learns from images; give --manifest, the folder that `ingest` wrote")
+    from pipeline.images.descriptors import Grid  # OpenCV, which may not be installed
+    from pipeline.images.pooling import Describer, Sampler
+    from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
+
+    manifest, collection, plan, seed = Manifest(manifest_folder), settings.collection, chosen.standard, settings.seed
+    train = np.flatnonzero(manifest.splits == "train")
+    if len(train) < 2:
+        raise UsageError(f"encoder {chosen.name} learns from the train split, which has {len(train)} images; add some")
+    rows = np.random.default_rng(seed).permutation(train)[: plan.images]
+    photographs = [Photograph.from_row(row) for row in manifest.images.take(rows).to_pylist()]
+    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
+    spec = StandardSpec(preprocessing, Grid(plan.grid_step, plan.patch), chosen.flip)
+    read, workers = ImageSource(manifest.root).read, settings.extract.decode_workers
+
+    def describe_all(what: str, photographs: list[Photograph], describe: Callable) -> list:
+        described = load_all(photographs, read, limits, preprocessing, workers, describe)
+        return list(tqdm(described, what, len(photographs), unit=" images", disable=None))
+
+    sampler = Sampler(spec.grid, plan.descriptors, seed)
+    samples = describe_all("codebooks", photographs[: plan.codebook_images], sampler)
+    codebooks = learn_codebooks(samples, plan.codebook, plan.descriptor_dim, seed)
+    described = describe_all("reductions", photographs, Describer(spec.grid, spec.flip, codebooks).parts)
+    projection = learn_projection(described, plan.dimensions.model_dump(), seed)
+    weights = {"origin": "learned", "images": len(rows), "seed": seed, "manifest": manifest.fingerprint}
+    return StandardEncoder(spec, codebooks, projection, weights)

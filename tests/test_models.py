@@ -7,12 +7,16 @@ from scipy import sparse
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.evaluate.ranks import count_ranks
 from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.tuning import Grid, Pairs, tune
+from pipeline.linear.kernels import KernelSettings
+from pipeline.linear.lifted import Block
+from pipeline.linear.moments import Moments
+from pipeline.linear.ranking import WsabieSettings
+from pipeline.linear.training import Sets, Task, Transfer
+from pipeline.linear.tuning import Grid, Pairs
 from pipeline.linear.views import ImageView
-from pipeline.models import REGISTRY, model_class
+from pipeline.models import REGISTRY, TRAININGS, model_class
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
-TRAIN, DEV = slice(0, 400), slice(400, 460)
 
 
 def make_collection():
@@ -27,17 +31,46 @@ def make_collection():
     return features, sparse.csr_array(words.astype(np.float32)), owners
 
 
-@pytest.fixture(scope="module", params=REGISTRY)
-def fitted(request: pytest.FixtureRequest):
-    """A registered model on the first 400 images, and the 60 it has not seen."""
-    features, sentences, owners = make_collection()
-    train, dev = np.flatnonzero(owners < 400), np.flatnonzero(owners >= 400)
+SETTINGS = {
+    KernelSettings: KernelSettings("rbf", "cosine", 0.5, 0.5, 100),
+    WsabieSettings: WsabieSettings((0.1,), (100,), 4, 10, 64, 200, 5, 2),
+}
+TRANSFER = Transfer((0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=200, neighbours=5)
+
+
+def moments_of(block: Block) -> Moments:
     accumulator = MomentsAccumulator(VIEW.dim, 20, threads=1)
-    x = VIEW.stack({name: block[TRAIN] for name, block in features.items()})
-    accumulator.add(x, sentences[train], owners[train])
-    held_out = Pairs({name: block[DEV] for name, block in features.items()}, sentences[dev], owners[dev] - 400)
-    grid = Grid((4,), (0.01, 0.1), (0.01, 0.1), (0, 1))
-    return tune(model_class(request.param), VIEW, accumulator.result(), held_out, grid).model, held_out
+    accumulator.add(block.x, block.y, block.owners)
+    return accumulator.result()
+
+
+def make_task(model: type, training: str) -> tuple[Task, Pairs]:
+    """250 target images, 150 auxiliary ones whose words are blurred, and the 60 that nothing has seen."""
+    features, sentences, owners = make_collection()
+
+    def block(first: int, last: int, noise: float) -> Block:
+        rows = np.flatnonzero((owners >= first) & (owners < last))
+        words = sentences[rows].toarray() + noise * np.random.default_rng(1).random((len(rows), 20))
+        x = VIEW.stack({name: part[first:last] for name, part in features.items()})
+        return Block(x, sparse.csr_array(words.astype(np.float32)), owners[rows] - first)
+
+    target, weak = block(0, 250, 0), block(250, 400, 1)
+    dev = np.flatnonzero(owners >= 400)
+    held_out = Pairs({name: part[400:] for name, part in features.items()}, sentences[dev], owners[dev] - 400)
+    sets = Sets(moments_of(target), moments_of(weak), lambda: [target], lambda: [weak])
+    grid, own = Grid((4,), (0.01, 0.1), (0.01, 0.1), (0, 1)), SETTINGS.get(model.settings_type)
+    return Task(training, VIEW, sets, held_out, grid, TRANSFER, own, seed=0), held_out
+
+
+ROWS = [(name, "target") for name in REGISTRY] + [("ncca", training) for training in TRAININGS if training != "target"]
+
+
+@pytest.fixture(scope="module", params=ROWS, ids="-".join)
+def fitted(request: pytest.FixtureRequest):
+    """A registered model by one training, and the 60 images it has not seen."""
+    name, training = request.param
+    task, held_out = make_task(model_class(name), training)
+    return model_class(name).fit(task).model, held_out
 
 
 def test_embeddings_are_finite_rows_of_one_space(fitted) -> None:

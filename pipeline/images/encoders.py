@@ -42,9 +42,13 @@ class Encoder(nn.Module):
             self.register_buffer(name, values, persistent=False)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        images = pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
+        images = self.normalise(pixels)
         features = self._features(images)
         return (features + self._features(images.flip(3))) / 2 if self.spec.flip else features
+
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (n, height, width, 3) uint8 to what the network takes (n, 3, height, width)."""
+        return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:
         output = self.body(images)

@@ -55,6 +55,12 @@ class Photograph(NamedTuple):
     sha256: str
     location: tuple[Any, ...]
 
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Photograph":
+        """That of a row of a manifest's images."""
+        name = "::".join(filter(None, (row["path"], row["member"])))
+        return cls(name, row["sha256"], (row["path"], row["offset"], row["size"]))
+
 
 def load_all(
     photographs: Sequence[Photograph],
@@ -62,12 +68,17 @@ def load_all(
     limits: ImageLimits,
     preprocessing: Preprocessing,
     processes: int,
-) -> Iterator[np.ndarray]:
+    describe: Callable[[np.ndarray], Any] | None = None,
+) -> Iterator[Any]:
     """(side, side, 3) uint8 of each photograph, in order; `read` of a location gives its bytes, in other processes.
 
-    Raises InputError naming the first photograph that is no longer what it was when it was ingested.
+    With `describe` it is what that makes of the pixels, there. Raises InputError naming the first photograph that is
+    no longer what it was when it was ingested.
     """
-    outcomes = isolated_map(partial(load, read, limits, preprocessing), photographs, processes)
+    function = partial(load, read, limits, preprocessing)
+    if describe is not None:
+        function = partial(_describe, describe, function)
+    outcomes = isolated_map(function, photographs, processes)
     for photograph, outcome in zip(photographs, outcomes, strict=True):
         if isinstance(outcome, Failure):
             raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
@@ -78,7 +89,16 @@ def load(
     read: Callable[..., bytes], limits: ImageLimits, preprocessing: Preprocessing, photograph: Photograph
 ) -> np.ndarray:
     """(side, side, 3) uint8 of one photograph. Raises InputError saying what is wrong with it."""
+    return prepare(open_photograph(read, limits, photograph), preprocessing)
+
+
+def open_photograph(read: Callable[..., bytes], limits: ImageLimits, photograph: Photograph) -> Image.Image:
+    """The whole of one photograph, 8-bit RGB and upright. Raises InputError saying what is wrong with it."""
     data = read(*photograph.location)
     if hashlib.sha256(data).hexdigest() != photograph.sha256:
         raise InputError("changed: its bytes are not those that were ingested")
-    return prepare(decode(data, limits), preprocessing)
+    return decode(data, limits)
+
+
+def _describe(describe: Callable[[np.ndarray], Any], load: Callable[[Photograph], np.ndarray], item: Photograph) -> Any:
+    return describe(load(item))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.encoders import Encoder
+from pipeline.images.kinds import restore
 from pipeline.images.preprocess import prepare
 
 
@@ -23,7 +23,7 @@ def image_features(data: bytes, encoders: Mapping[str, Parameters], limits: Imag
     image = decode(data, limits)
     features = {}
     for name, parameters in encoders.items():
-        encoder = Encoder.from_parts(parameters.settings, parameters.tensors)
+        encoder = restore(parameters.settings, parameters.tensors)
         pixels = torch.tensor(prepare(image, encoder.spec.preprocessing))[None]
         with torch.inference_mode():
             features[name] = encoder(pixels).numpy()

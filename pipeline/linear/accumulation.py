@@ -42,7 +42,7 @@ class MomentsAccumulator:
         Images without a sentence have no pair and add nothing. Blocks of BLOCK_ROWS images serve best.
         """
         counts = np.bincount(owners, minlength=len(x))
-        sums = _sum_by_owner(y, owners, len(x))
+        sums = sum_by_owner(y, owners, len(x))
         if not counts.all():
             x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
         if not len(x):
@@ -99,7 +99,7 @@ class MomentsAccumulator:
         return Moments(self._n, self._shift + offset, mean_y, xx, xy, yy)
 
 
-def _sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
+def sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
     """(n, d): the sum of the rows of y that belong to each owner."""
     ones = np.ones(len(owners), np.float32)
     return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners))) @ y

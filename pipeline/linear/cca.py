@@ -1,14 +1,20 @@
 """Canonical correlation analysis on moments: the registered models `cca` and `ncca` (seed 004, section 3)."""
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
+from scipy.linalg import LinAlgError, cholesky, eigh, qr, solve_triangular
+from scipy.linalg.lapack import spstrf
 
 from pipeline.errors import InputError
 from pipeline.linear.moments import Moments
-from pipeline.linear.projection import Directions, LinearModel
+from pipeline.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.linear.training import fit_on_moments
 
 RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
+RANGE_TOLERANCE = 1e-6
+"""Share of the largest variance below which what is left of a column counts as rounding."""
+RANGE_SHARE = 0.75
+"""Rank over dimensions below which working in the range is worth its projection."""
 
 
 class CCASolver:
@@ -20,11 +26,16 @@ class CCASolver:
 
     With Cxx = Lx Lx' and Cyy = Ly Ly' (ridges added), the canonical correlations are the singular values of
     T = Lx^-1 Cxy Ly^-T: two Cholesky factors, two triangular solves and the top of an eigenproblem of the smaller side.
+    Where the images are far fewer than the dimensions of their view, the problem is moved to the space that they span.
     """
 
     def __init__(self, moments: Moments) -> None:
         """Raises InputError when there are fewer than two pairs or a view is constant."""
         moments.require_variance()
+        self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
+        self._basis = find_range(moments.xx)
+        if self._basis is not None:
+            moments = moments.projected_x(self._basis)
         self.moments = moments
         self._image_factors: dict[float, np.ndarray] = {}
         self._text: tuple[float, np.ndarray, np.ndarray] | None = None
@@ -40,6 +51,8 @@ class CCASolver:
         left, correlations, right = _top_singular(t, dimensions)
         w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
         u = solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
+        if self._basis is not None:
+            w = self._basis @ w
         signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
         return Directions(w * signs, u * signs, correlations)
 
@@ -62,13 +75,30 @@ class CCASolver:
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
         """The lower Cholesky factor of a view's covariance with its ridge added."""
         covariance = block / np.float32(self.moments.n)
-        covariance[np.diag_indices_from(covariance)] += ridge * np.trace(covariance) / len(covariance)
+        covariance[np.diag_indices_from(covariance)] += np.float32(ridge * self._scales[view])
         try:
             return cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
         except LinAlgError:
             raise InputError(
                 f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
             ) from None
+
+
+def _mean_variance(block: np.ndarray, n: float) -> float:
+    return float(np.trace(block, dtype=np.float64)) / n / len(block)
+
+
+def find_range(block: np.ndarray) -> np.ndarray | None:
+    """An orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None where r is not far below D.
+
+    By a Cholesky factor with pivots, stopped where no column has more than RANGE_TOLERANCE of the largest left.
+    """
+    factor, pivots, rank, _ = spstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
+    if not 0 < rank < RANGE_SHARE * len(block):
+        return None
+    columns = np.empty((len(block), rank), block.dtype)
+    columns[pivots - 1] = np.tril(factor)[:, :rank]
+    return qr(columns, mode="economic", overwrite_a=True, check_finite=False)[0]
 
 
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -96,6 +126,7 @@ class CCA(LinearModel):
     """
 
     solver = CCASolver
+    fit = classmethod(fit_on_moments)
 
 
 class NormalizedCCA(LinearModel):
@@ -107,10 +138,9 @@ class NormalizedCCA(LinearModel):
     solver = CCASolver
     metric = "inner_product"
     uses_eigenvalue_power = True
+    fit = classmethod(fit_on_moments)
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
         """Scale by values ** power, then to unit length."""
-        scaled = projected * values**power
-        length = np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
-        return scaled / np.maximum(length, np.finfo(np.float32).tiny)
+        return unit_rows(projected * values**power)

@@ -54,6 +54,30 @@ class Moments:
         xx = np.ascontiguousarray(self.xx[columns][:, columns])
         return Moments(self.n, self.mean_x[columns], self.mean_y, xx, np.ascontiguousarray(self.xy[columns]), self.yy)
 
+    def projected_x(self, basis: np.ndarray) -> "Moments":
+        """The moments of the pairs with x Q in place of x, for a basis Q (D, r)."""
+        xx = basis.T @ self.xx @ basis
+        return Moments(self.n, self.mean_x @ basis, self.mean_y, xx, basis.T @ self.xy, self.yy)
+
+    def select_y(self, columns: np.ndarray | slice) -> "Moments":
+        """The moments of the pairs with only some columns of y: a smaller vocabulary, say."""
+        yy = np.ascontiguousarray(self.yy[columns][:, columns])
+        return Moments(
+            self.n, self.mean_x, self.mean_y[columns], self.xx, np.ascontiguousarray(self.xy[:, columns]), yy
+        )
+
+    def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
+        """The moments of the same pairs in the views that `x` and `y` make of theirs: block products, no data."""
+        yx = y.rows(x.rows(self.xy).T)  # (d', D')
+        return Moments(
+            self.n,
+            x.rows(self.mean_x[:, None].astype(np.float32))[:, 0].astype(float),
+            y.rows(self.mean_y[:, None].astype(np.float32))[:, 0].astype(float),
+            x.rows(x.rows(self.xx).T),
+            np.ascontiguousarray(yx.T),
+            y.rows(y.rows(self.yy).T),
+        )
+
     def require_variance(self) -> None:
         """Raises InputError when no model can be fitted: fewer than two pairs, or a view that never varies."""
         if self.n < 2:
@@ -67,7 +91,7 @@ class Moments:
     def to_arrays(self) -> dict[str, np.ndarray]:
         """What a file keeps: half of each symmetric block."""
         return {
-            "n": np.array([self.n]),
+            "n": np.array(self.n),
             "mean_x": self.mean_x,
             "mean_y": self.mean_y,
             "xx": pack(self.xx),
@@ -80,7 +104,7 @@ class Moments:
         """The inverse of `to_arrays`."""
         mean_x, mean_y = np.array(arrays["mean_x"]), np.array(arrays["mean_y"])
         xx, yy = unpack(arrays["xx"], len(mean_x)), unpack(arrays["yy"], len(mean_y))
-        return cls(float(arrays["n"][0]), mean_x, mean_y, xx, np.array(arrays["xy"]), yy)
+        return cls(float(arrays["n"]), mean_x, mean_y, xx, np.array(arrays["xy"]), yy)
 
     def _combine(self, other: "Moments", sign: int) -> "Moments":
         if other.n == 0:
@@ -103,6 +127,24 @@ class Moments:
             )
         )
         return Moments(n, mean_x, mean_y, *blocks)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A view that is linear in another: x becomes [x, xA] where `keep`, else xA alone; A is `matrix` (D, p)."""
+
+    matrix: np.ndarray
+    keep: bool
+
+    def rows(self, block: np.ndarray) -> np.ndarray:
+        """E' block for the map E = [I, A] or A: block (D, k) becomes (D', k)."""
+        new = self.matrix.T @ block
+        return np.concatenate([block, new]) if self.keep else new
+
+    def pull_back(self, directions: np.ndarray) -> np.ndarray:
+        """E directions: directions (D', c) on the expanded view as directions (D, c) on the view itself."""
+        size = len(self.matrix)
+        return directions[:size] + self.matrix @ directions[size:] if self.keep else self.matrix @ directions
 
 
 def _shifted_sum(mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:

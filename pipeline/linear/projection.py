@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy import sparse
 
+from pipeline.linear.lifts import Lifts, lifted_columns, project
 from pipeline.linear.moments import Moments
 from pipeline.linear.views import ImageView
 
@@ -18,6 +19,9 @@ class Directions:
     w: np.ndarray
     u: np.ndarray
     values: np.ndarray
+
+    def first(self, count: int) -> "Directions":
+        return Directions(self.w[:, :count], self.u[:, :count], self.values[:count])
 
 
 class Solver(Protocol):
@@ -31,7 +35,8 @@ class Solver(Protocol):
 class LinearModel:
     """An image x becomes finish((x - mean_x) W), a sentence y becomes finish((y - mean_y) U).
 
-    A registered model names its `solver`, its `metric`, and which axes of the grid matter to it.
+    Where the model has `lifts`, x and y stand for the lifted views. A registered model names its `solver`, its
+    `metric`, and which axes of the grid matter to it.
     """
 
     solver: ClassVar[type[Solver]]
@@ -39,6 +44,7 @@ class LinearModel:
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "tfidf"
+    settings_type: ClassVar[type | None] = None
 
     def __init__(
         self,
@@ -47,21 +53,14 @@ class LinearModel:
         mean_y: np.ndarray,
         directions: Directions,
         eigenvalue_power: float = 0,
+        lifts: Lifts | None = None,
     ) -> None:
         self.view = view
         self.mean_x = mean_x.astype(np.float32)
         self.mean_y = mean_y.astype(np.float32)
         self.directions = directions
         self.eigenvalue_power = eigenvalue_power
-
-    @classmethod
-    def from_directions(
-        cls, view: ImageView, moments: Moments, directions: Directions, dimensions: int, power: float
-    ) -> "LinearModel":
-        """The model on the first `dimensions` of `directions`, which were solved on `moments`."""
-        w, u, values = directions.w, directions.u, directions.values
-        kept = Directions(w[:, :dimensions], u[:, :dimensions], values[:dimensions])
-        return cls(view, moments.mean_x, moments.mean_y, kept, power)
+        self.lifts = lifts or Lifts()
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
@@ -74,23 +73,32 @@ class LinearModel:
 
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        projected = (self.view.stack(features) - self.mean_x) @ self.directions.w
+        columns = lifted_columns(self.view.stack(features), self.lifts.image)
+        projected = project(columns, self.mean_x, self.directions.w)
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
         """(n, c) float32 from sparse tf-idf (n, d)."""
-        u = self.directions.u
-        return self.finish(sentences @ u - self.mean_y @ u, self.directions.values, self.eigenvalue_power)
+        columns = lifted_columns(sentences, self.lifts.text)
+        projected = project(columns, self.mean_y, self.directions.u)
+        return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "eigenvalue_power": self.eigenvalue_power}
+        return {**vars(self.view), "eigenvalue_power": self.eigenvalue_power, "lifts": self.lifts.settings()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions)}
+        return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions), **self.lifts.tensors()}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LinearModel":
         """The model that `settings` and `tensors` came from."""
         view, power = ImageView.from_dict(settings), settings["eigenvalue_power"]
         directions = Directions(tensors["w"], tensors["u"], tensors["values"])
-        return cls(view, tensors["mean_x"], tensors["mean_y"], directions, power)
+        lifts = Lifts.from_parts(settings["lifts"], tensors)
+        return cls(view, tensors["mean_x"], tensors["mean_y"], directions, power, lifts)
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """`rows` (n, c) with every row that is not zero at unit length."""
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    return rows / np.maximum(length, np.finfo(np.float32).tiny)

@@ -6,6 +6,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from pipeline.errors import InputError
 from pipeline.linear.moments import Moments
 from pipeline.linear.projection import Directions, LinearModel
+from pipeline.linear.training import fit_on_moments
 
 
 class RidgeSolver:
@@ -53,4 +54,5 @@ class RidgeRegression(LinearModel):
     """
 
     solver = RidgeSolver
+    fit = classmethod(fit_on_moments)
     uses_text_ridge = False

@@ -2,15 +2,16 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from pipeline.evaluate.retrieval import recall_sum
-from pipeline.linear.moments import Moments
-from pipeline.linear.projection import Directions, LinearModel
+from pipeline.linear.lifts import Lifts, lifted_columns, project
+from pipeline.linear.moments import Expansion, Moments
+from pipeline.linear.projection import Directions, LinearModel, Solver
 from pipeline.linear.views import ImageView
 
 
@@ -42,6 +43,33 @@ class Trial:
     dimensions: int
     eigenvalue_power: float
     recall_sum: float
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a training made of its pairs: the moments of the views to project, and the lifts of these views.
+
+    With `expansions` (image, text) the directions are solved on views linear in these, and pulled back.
+    """
+
+    moments: Moments
+    lifts: Lifts = Lifts()
+    expansions: tuple[Expansion, Expansion] | None = None
+
+    def solver(self, kind: type[Solver]) -> Solver:
+        return kind(self.moments) if self.expansions is None else _ExpandedSolver(kind, self.moments, *self.expansions)
+
+
+class _ExpandedSolver:
+    """Solves on expanded views and returns the same directions on the views themselves."""
+
+    def __init__(self, kind: type[Solver], moments: Moments, x: Expansion, y: Expansion) -> None:
+        self._inner, self._x, self._y = kind(moments.expanded(x, y)), x, y
+
+    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
+        found = self._inner.solve(image_ridge, text_ridge, dimensions)
+        return Directions(self._x.pull_back(found.w), self._y.pull_back(found.u), found.values)
 
 
 @dataclass(frozen=True)
@@ -68,39 +96,38 @@ class Tuned:
 def tune(
     model: type[LinearModel],
     view: ImageView,
-    moments: Moments,
+    prepared: Prepared,
     dev: Pairs,
     grid: Grid,
     progress: Callable[[Sequence], Iterable] = iter,
+    transfer: Mapping[str, Any] | None = None,
 ) -> Tuned:
-    """Fit `model` on `moments` with every combination of `grid` and keep the best on `dev`.
+    """Fit `model` on `prepared` with every combination of `grid` and keep the best on `dev`.
 
-    `progress` may wrap the sequence of ridge pairs to show how far it has come.
+    `progress` may wrap the sequence of ridge pairs to show how far it has come; `transfer` is noted in the trials.
     """
-    solver = model.solver(moments)
-    x = view.stack(dev.features) - moments.mean_x.astype(np.float32)
+    solver, moments, lifts = prepared.solver(model.solver), prepared.moments, prepared.lifts
+    mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
+    x, y = lifted_columns(view.stack(dev.features), lifts.image), lifted_columns(dev.sentences, lifts.text)
     trials: list[Trial] = []
     best: tuple[Trial, Directions] | None = None
     text_ridges = grid.text_ridge if model.uses_text_ridge else [0.0]
     for text_ridge, image_ridge in progress(list(itertools.product(text_ridges, grid.image_ridge))):
         directions = solver.solve(image_ridge, text_ridge, max(grid.dimensions))
-        images, sentences = (
-            x @ directions.w,
-            dev.sentences @ directions.u - moments.mean_y.astype(np.float32) @ directions.u,
-        )
+        images, sentences = project(x, mean_x, directions.w), project(y, mean_y, directions.u)
         for dimensions, power in _shapes(model, grid, len(directions.values)):
             values = directions.values[:dimensions]
             a = model.finish(images[:, :dimensions], values, power)
             b = model.finish(sentences[:, :dimensions], values, power)
             score = recall_sum(a, b, dev.owners, model.metric)
-            trials.append(Trial(image_ridge, text_ridge, dimensions, power, score))
+            trials.append(Trial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
             if best is None or trials[-1].recall_sum > best[0].recall_sum:
                 best = (trials[-1], directions)
     chosen, directions = best
-    fitted = model.from_directions(view, moments, directions, chosen.dimensions, chosen.eigenvalue_power)
-    w, u = fitted.directions.w, fitted.directions.u
-    held_out = _paired_correlations((x @ w)[dev.owners], dev.sentences @ u)
-    return Tuned(fitted, chosen, tuple(trials), _training_correlations(moments, w, u), held_out)
+    kept = directions.first(chosen.dimensions)
+    fitted = model(view, mean_x, mean_y, kept, chosen.eigenvalue_power, lifts)
+    held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
+    return Tuned(fitted, chosen, tuple(trials), _training_correlations(moments, kept.w, kept.u), held_out)
 
 
 def _shapes(model: type[LinearModel], grid: Grid, rank: int) -> list[tuple[int, float]]:
@@ -117,7 +144,7 @@ def _training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np
     return xy / np.sqrt(np.maximum(xx * yy, np.finfo(np.float32).tiny))
 
 
-def _paired_correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def paired_correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """(c,) the correlation of each column of a (n, c) with that of b (n, c)."""
     a, b = a - a.mean(axis=0), b - b.mean(axis=0)
     scale = np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))

@@ -10,7 +10,7 @@ from pipeline.errors import InputError
 from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.cca import CCA, CCASolver, NormalizedCCA
 from pipeline.linear.moments import Moments
-from pipeline.linear.tuning import Grid, Pairs, tune
+from pipeline.linear.tuning import Grid, Pairs, Prepared, tune
 from pipeline.linear.views import ImageView
 
 
@@ -114,7 +114,7 @@ def test_normalized_embedding_is_equation_2() -> None:
     x, y = make_views()
     moments, view = moments_of(x, y), ImageView(("net",), (20,), ())
     solution = CCASolver(moments).solve(0.1, 0.1, 8)
-    model = NormalizedCCA.from_directions(view, moments, solution, 5, power=4)
+    model = NormalizedCCA(view, moments.mean_x, moments.mean_y, solution.first(5), 4)
     images, sentences = model.embed_images({"net": x}), model.embed_sentences(sparse.csr_array(y))
     a = (x - x.mean(axis=0)) @ solution.w[:, :5] @ np.diag(solution.values[:5] ** 4)
     b = (y - y.mean(axis=0)) @ solution.u[:, :5] @ np.diag(solution.values[:5] ** 4)
@@ -128,7 +128,9 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     pairs = Pairs({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
     grid = Grid((2, 10), (0.01, 1000.0), (0.01,), (0.0, 1.0))
     seen = []
-    tuned = tune(NormalizedCCA, view, moments_of(x[train], y[train]), pairs, grid, lambda p: seen.extend(p) or p)
+    tuned = tune(
+        NormalizedCCA, view, Prepared(moments_of(x[train], y[train])), pairs, grid, lambda p: seen.extend(p) or p
+    )
     assert len(tuned.trials) == 2 * 2 * 2 and len(seen) == 2
     assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.recall_sum)
     assert tuned.chosen.dimensions == 10
@@ -140,7 +142,7 @@ def test_euclidean_cca_tries_no_powers() -> None:
     x, y = make_views(n=400)
     view = ImageView(("net",), (20,), ())
     pairs = Pairs({"net": x[:50]}, sparse.csr_array(y[:50]), np.arange(50))
-    tuned = tune(CCA, view, moments_of(x[50:], y[50:]), pairs, Grid((4,), (0.1,), (0.1,), (0.0, 1.0, 4.0)))
+    tuned = tune(CCA, view, Prepared(moments_of(x[50:], y[50:])), pairs, Grid((4,), (0.1,), (0.1,), (0.0, 1.0, 4.0)))
     assert len(tuned.trials) == 1
 
 
@@ -148,7 +150,7 @@ def test_parts_bring_the_model_back() -> None:
     x, y = make_views()
     view = ImageView(("a", "b"), (12, 8), ("sqrt", "l2"))
     moments = moments_of(view.stack({"a": x[:, :12], "b": x[:, 12:]}), y)
-    model = NormalizedCCA.from_directions(view, moments, CCASolver(moments).solve(0.1, 0.1, 8), 8, 2.0)
+    model = NormalizedCCA(view, moments.mean_x, moments.mean_y, CCASolver(moments).solve(0.1, 0.1, 8).first(8), 2.0)
     twin = NormalizedCCA.from_parts(model.settings(), model.tensors())
     features = {"a": x[:, :12].astype(np.float16), "b": x[:, 12:].astype(np.float16)}
     np.testing.assert_array_equal(model.embed_images(features), twin.embed_images(features))

@@ -27,7 +27,7 @@ def test_directions_equal_scikit_learn() -> None:
     oracle = Ridge(alpha=penalty).fit(x.astype(np.float64), (y - y.mean(axis=0)) @ solution.u)
     np.testing.assert_allclose(solution.w, oracle.coef_.T, atol=1e-4)
 
-    model = RidgeRegression.from_directions(ImageView(("net",), (12,), ()), moments, solution, 3, 0)
+    model = RidgeRegression(ImageView(("net",), (12,), ()), moments.mean_x, moments.mean_y, solution.first(3))
     np.testing.assert_allclose(model.embed_images({"net": x}), oracle.predict(x)[:, :3], atol=1e-3)
     np.testing.assert_allclose(
         model.embed_sentences(sparse.csr_array(y)), (y - y.mean(0)) @ solution.u[:, :3], atol=1e-3

@@ -1,0 +1,145 @@
+"""The standard visual features: GIST, colours and pooled local descriptors, each reduced, side by side."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.decomposition import PCA
+from threadpoolctl import threadpool_limits
+from torch import nn
+
+from pipeline.images.descriptors import GLOBAL, LOCAL, Grid
+from pipeline.images.pooling import Codebook, Describer
+from pipeline.images.preprocess import Preprocessing
+
+KMEANS_BATCH = 4096
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StandardSpec:
+    """What a standard encoder is apart from what it has learned; `flip` averages over mirror images."""
+
+    preprocessing: Preprocessing
+    grid: Grid
+    flip: bool
+
+
+class Projection(nn.Module):
+    """Each part of a description less its mean, on its principal directions: (n, sum of sizes) to (n, dim) float32.
+
+    parts: name -> (mean (size,), directions (part_dim, size)), in the order of the description.
+    """
+
+    def __init__(self, parts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        super().__init__()
+        self.parts = parts
+        self.sizes = [directions.shape[1] for _, directions in parts.values()]
+        for name, (mean, directions) in parts.items():
+            self.register_buffer(f"{name}_mean", torch.tensor(mean))
+            self.register_buffer(f"{name}_directions", torch.tensor(directions))
+
+    def forward(self, described: torch.Tensor) -> torch.Tensor:
+        blocks = zip(self.parts, described.split(self.sizes, dim=1), strict=True)
+        return torch.cat([self._project(name, block) for name, block in blocks], dim=1)
+
+    def _project(self, part: str, block: torch.Tensor) -> torch.Tensor:
+        return (block - self.get_buffer(f"{part}_mean")) @ self.get_buffer(f"{part}_directions").T
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "Projection":
+        """The same projection on `device`, in `dtype`."""
+        return Projection(self.parts).to(device, dtype)
+
+
+class StandardEncoder:
+    """Pixels (n, side, side, 3) uint8 to features (n, dim) float32, as an Encoder makes them.
+
+    `describer` works on one picture, wherever that was decoded; `projection` on many of its results at once.
+    Seed 004, Table 1. Its VLADs of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors are
+    reduced before they are quantised, and the words and their dimensions are the configuration's.
+    """
+
+    def __init__(
+        self, spec: StandardSpec, codebooks: Mapping[str, Codebook], projection: Projection, weights: Mapping[str, Any]
+    ) -> None:
+        self.spec = spec
+        self.describer = Describer(spec.grid, spec.flip, codebooks)
+        self.projection = projection
+        self.weights = weights
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
+
+    def settings(self) -> dict[str, Any]:
+        """What `from_parts` needs beside the tensors, as JSON."""
+        layer = " + ".join(self.projection.parts)
+        return {"architecture": "standard", "layer": layer, **asdict(self.spec), "weights": dict(self.weights)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """What was learned, under names such as `hog.codebook.words` and `gist.directions`."""
+        tensors = {}
+        for kind, codebook in self.describer.codebooks.items():
+            tensors |= {f"{kind}.codebook.{name}": value for name, value in codebook._asdict().items()}
+        for part, (mean, directions) in self.projection.parts.items():
+            tensors |= {f"{part}.mean": mean, f"{part}.directions": directions}
+        return tensors
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
+        """The encoder whose `settings()` and `tensors()` these are."""
+        preprocessing = Preprocessing.from_dict(settings["preprocessing"])
+        spec = StandardSpec(preprocessing, Grid(**settings["grid"]), settings["flip"])
+        codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
+        parts = {part: (tensors[f"{part}.mean"], tensors[f"{part}.directions"]) for part in (*GLOBAL, *LOCAL)}
+        return cls(spec, codebooks, Projection(parts), settings["weights"])
+
+
+def learn_codebooks(
+    samples: Sequence[Mapping[str, np.ndarray]], words: int, dim: int, seed: int
+) -> dict[str, Codebook]:
+    """A codebook for each kind of local descriptor, from `samples`, one for each picture, as a Sampler makes them.
+
+    Descriptors are reduced to `dim` dimensions, where they have more, before `words` words are sought (fewer where
+    there are fewer descriptors).
+    """
+    return {kind: _learn_codebook(np.concatenate([s[kind] for s in samples]), words, dim, seed) for kind in LOCAL}
+
+
+def _learn_codebook(descriptors: np.ndarray, words: int, dim: int, seed: int) -> Codebook:
+    descriptors = descriptors.astype(np.float64)  # rounded at the end, it hides the order of the sums
+    with threadpool_limits(1):
+        reduction = PCA(min(dim, *descriptors.shape), random_state=seed).fit(descriptors)
+        reduced = reduction.transform(descriptors)
+        count = min(words, len(reduced))
+        kmeans = MiniBatchKMeans(count, batch_size=KMEANS_BATCH, n_init=3, random_state=seed).fit(reduced)
+    return Codebook(*(a.astype(np.float32) for a in (reduction.mean_, reduction.components_, kmeans.cluster_centers_)))
+
+
+def learn_projection(described: Sequence[Mapping[str, np.ndarray]], dims: Mapping[str, int], seed: int) -> Projection:
+    """The `dims` first principal directions of each part of the pictures `described` by `Describer.parts`.
+
+    They are at most one fewer than the pictures. Each part is scaled to a total variance of 1, so that none outweighs
+    the others where they stand side by side.
+    """
+    parts = (*GLOBAL, *LOCAL)
+    projection = Projection({part: _learn_part([d[part] for d in described], dims[part], seed) for part in parts})
+    short = [
+        f"{part} {len(d)} instead of {dims[part]}" for part, (_, d) in projection.parts.items() if len(d) < dims[part]
+    ]
+    if short:
+        log.warning("dimensions from %d images: %s; more images allow more", len(described), ", ".join(short))
+    return projection
+
+
+def _learn_part(vectors: Sequence[np.ndarray], dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    stacked = np.stack(vectors).astype(np.float64)
+    n, size = stacked.shape
+    with threadpool_limits(1):
+        pca = PCA(min(dim, n - 1, size), random_state=seed).fit(stacked)
+    scale = np.sqrt(pca.explained_variance_.sum()) or 1
+    return pca.mean_.astype(np.float32), (pca.components_ / scale).astype(np.float32)

@@ -1,0 +1,115 @@
+"""Kernel CCA: the registered model `kcca`, exact where the landmarks are all images, by Nystroem's method above."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import sparse
+from sklearn.kernel_approximation import Nystroem
+from sklearn.metrics.pairwise import pairwise_kernels
+
+from pipeline.errors import UsageError
+from pipeline.linear.cca import NormalizedCCA
+from pipeline.linear.lifted import lifted_moments
+from pipeline.linear.lifts import Lifts, Rows
+from pipeline.linear.training import Task
+from pipeline.linear.tuning import Prepared, Tuned, tune
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """Kernels by scikit-learn's names, the factor of each one's default gamma, and how many landmarks a view has."""
+
+    image_kernel: str
+    text_kernel: str
+    image_gamma: float
+    text_gamma: float
+    landmarks: int
+
+
+class KernelLift:
+    """Rows in the feature space of a kernel: k(row, landmarks) K^-1/2, whose inner products are the kernel on them.
+
+    `landmarks` (m, D) dense or sparse, `normalization` (m, m) = K^-1/2 of the landmarks among themselves.
+    """
+
+    kind: ClassVar[str] = "kernel"
+    keep = False
+
+    def __init__(self, kernel: str, gamma: float | None, landmarks: Rows, normalization: np.ndarray) -> None:
+        self.kernel = kernel
+        self.gamma = gamma
+        self.landmarks = landmarks
+        self.normalization = normalization
+
+    @classmethod
+    def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelLift":
+        """With `count` of `rows` as landmarks; all of them, and then exact, where there are no more."""
+        gamma = factor / _spread(rows) if kernel in ("rbf", "laplacian") else None
+        count = min(count, rows.shape[0])
+        fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(
+            rows.astype(np.float64)
+        )
+        return cls(kernel, gamma, fitted.components_, fitted.normalization_.T)
+
+    @property
+    def dim(self) -> int:
+        return self.normalization.shape[1]
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        options = {} if self.gamma is None else {"gamma": self.gamma}
+        # In double precision: K^-1/2 magnifies what rounding leaves of similar landmarks.
+        similarities = pairwise_kernels(rows.astype(np.float64), self.landmarks, metric=self.kernel, **options)
+        return (similarities @ self.normalization).astype(np.float32)
+
+    def settings(self) -> dict[str, Any]:
+        shape = list(self.landmarks.shape) if sparse.issparse(self.landmarks) else None
+        return {"kernel": self.kernel, "gamma": self.gamma, "sparse": shape}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        rows = self.landmarks
+        parts = {"landmarks": rows}
+        if sparse.issparse(rows):
+            parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
+        return {"normalization": self.normalization, **parts}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelLift":
+        rows = tensors.get("landmarks")
+        if settings["sparse"]:
+            parts = (tensors["data"], tensors["indices"], tensors["indptr"])
+            rows = sparse.csr_array(parts, shape=tuple(settings["sparse"]))
+        return cls(settings["kernel"], settings["gamma"], rows, tensors["normalization"])
+
+
+class KernelCCA(NormalizedCCA):
+    """Regularised kernel CCA (Hardoon et al., reference 12 of seed 004) with the similarity of equation 2.
+
+    In the feature spaces of two kernels it is linear CCA with a ridge, and Nystroem's map of all training rows spans
+    what these have of those spaces; fewer landmarks approximate it. So the solver and the grid are those of `ncca`.
+    """
+
+    settings_type = KernelSettings
+
+    @classmethod
+    def fit(cls, task: Task) -> Tuned:
+        """By both kernels on the target pairs. UsageError for another training than `target`."""
+        if task.training != "target":
+            raise UsageError(f"kcca learns from target pairs only, not by training {task.training}; take ncca")
+        blocks, settings = list(task.sets.target_blocks()), task.settings
+        x = np.concatenate([block.x for block in blocks])
+        y = sparse.vstack([block.y for block in blocks], format="csr")
+        lifts = Lifts(
+            KernelLift.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
+            KernelLift.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
+        )
+        prepared = Prepared(lifted_moments(task.sets.target, blocks, lifts), lifts)
+        return tune(cls, task.view, prepared, task.dev, task.grid, task.progress)
+
+
+def _spread(rows: Rows) -> float:
+    """The total variance of `rows`: half the mean squared distance of two of them."""
+    squares = rows.multiply(rows).sum(axis=1) if sparse.issparse(rows) else np.einsum("ij,ij->i", rows, rows)
+    mean = np.asarray(rows.mean(axis=0)).ravel()
+    return float(np.mean(squares) - mean @ mean)

@@ -1,0 +1,118 @@
+"""Moments of lifted views: the one further pass over data that a lift costs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg.blas import ssyrk
+
+from pipeline.linear.accumulation import sum_by_owner
+from pipeline.linear.lifts import Lift, Lifts, Rows
+from pipeline.linear.moments import Moments, mirror
+
+
+@dataclass(frozen=True)
+class Block:
+    """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x that each is of."""
+
+    x: np.ndarray
+    y: sparse.csr_array
+    owners: np.ndarray
+
+
+def lifted_moments(known: Moments, blocks: Iterable[Block], lifts: Lifts) -> Moments:
+    """The moments of the lifted views of the pairs in `blocks`, whose own moments are `known`.
+
+    What is known is not computed again: of [x, P] and [y, Q] only the products in which P or Q stands are summed,
+    y's part of them by sparse products. Lifted rows live for one block.
+    """
+    accumulator = LiftedAccumulator(known, lifts)
+    for block in blocks:
+        accumulator.add(block)
+    return accumulator.result()
+
+
+class LiftedAccumulator:
+    """Sums, over blocks, the products of P (b, p), lifted images, and Q (m, q), lifted sentences, with all else."""
+
+    def __init__(self, known: Moments, lifts: Lifts) -> None:
+        p, q = (lift.dim if lift else 0 for lift in (lifts.image, lifts.text))
+        dim_x, dim_y = len(known.mean_x), len(known.mean_y)
+        self._known, self._lifts = known, lifts
+        self._center = known.mean_x.astype(np.float32)
+        self._shift_p: np.ndarray | None = None
+        self._shift_q = np.zeros(q, np.float32)
+        self._n = 0.0
+        self._sum_x, self._sum_p, self._sum_q = np.zeros(dim_x), np.zeros(p), np.zeros(q)
+        self._x_pq = np.zeros((dim_x, p + q), np.float32)
+        self._y_p, self._y_q = np.zeros((dim_y, p), np.float32), np.zeros((dim_y, q), np.float32)
+        self._pp = np.zeros((p, p), np.float32, order="F")
+        self._qq = np.zeros((q, q), np.float32, order="F")
+        self._pq = np.zeros((p, q), np.float32)
+
+    def add(self, block: Block) -> None:
+        """Add the pairs of a block; images without a sentence add nothing."""
+        counts = np.bincount(block.owners, minlength=len(block.x)).astype(np.float32)
+        kept = counts > 0
+        if not kept.any():
+            return
+        x, owners = block.x, block.owners
+        if not kept.all():
+            x, owners, counts = x[kept], (np.cumsum(kept) - 1)[owners], counts[kept]
+        z = x - self._center
+        p, q = self._lift(self._lifts.image, x), self._lift(self._lifts.text, block.y)
+        if self._shift_p is None:
+            # About the first block's mean, as in the first pass: sums about zero lose small variances.
+            self._shift_p, self._shift_q = p.mean(axis=0), q.mean(axis=0)
+        p -= self._shift_p
+        q -= self._shift_q
+        by_image, weighted = sum_by_owner(q, owners, len(x)), counts[:, None] * p
+        self._n += counts.sum()
+        self._sum_x += counts @ z
+        self._sum_p += counts @ p
+        self._sum_q += q.sum(axis=0)
+        self._x_pq += z.T @ np.hstack([weighted, by_image])
+        if self._lifts.image:
+            self._y_p += sum_by_owner(block.y, owners, len(x)).T @ p
+            self._pq += p.T @ by_image
+            p *= np.sqrt(counts)[:, None]
+            self._pp = ssyrk(1.0, p.T, beta=1.0, c=self._pp, overwrite_c=1)
+        if self._lifts.text:
+            self._y_q += block.y.T @ q
+            self._qq = ssyrk(1.0, q.T, beta=1.0, c=self._qq, overwrite_c=1)
+
+    def _lift(self, lift: Lift | None, rows: Rows) -> np.ndarray:
+        return lift(rows) if lift else np.zeros((rows.shape[0], 0), np.float32)
+
+    def result(self) -> Moments:
+        """The moments of everything added so far, which must be all the pairs of `known`."""
+        known, n = self._known, self._known.n
+        if not np.isclose(self._n, n):
+            raise ValueError(f"the second pass met {self._n:g} pairs, the first {n:g}")
+        root = np.sqrt(n)
+        x, p, q = (total / root for total in (self._sum_x, self._sum_p, self._sum_q))
+        xp, xq = np.split(self._x_pq - _outer(x, np.concatenate([p, q])), [len(p)], axis=1)
+        yp, yq = self._y_p - _outer(root * known.mean_y, p), self._y_q - _outer(root * known.mean_y, q)
+        pp, qq = mirror(self._pp) - _outer(p, p), mirror(self._qq) - _outer(q, q)
+        pq = self._pq - _outer(p, q)
+        keep_x, keep_y = (lift is None or lift.keep for lift in (self._lifts.image, self._lifts.text))
+        mean_p, mean_q = self._shift_p + p / root, self._shift_q + q / root
+        return Moments(
+            n,
+            np.concatenate([known.mean_x, mean_p]) if keep_x else mean_p,
+            np.concatenate([known.mean_y, mean_q]) if keep_y else mean_q,
+            np.block([[known.xx, xp], [xp.T, pp]]) if keep_x else pp,
+            _assemble(known.xy, xq, yp.T, pq, keep_x, keep_y),
+            np.block([[known.yy, yq], [yq.T, qq]]) if keep_y else qq,
+        )
+
+
+def _outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.outer(left.astype(np.float32), right.astype(np.float32))
+
+
+def _assemble(xy: np.ndarray, xq: np.ndarray, py: np.ndarray, pq: np.ndarray, keep_x: bool, keep_y: bool) -> np.ndarray:
+    """The cross block between the kept columns of both views."""
+    rows = [row if keep_y else row[1:] for row, kept in (([xy, xq], keep_x), ([py, pq], True)) if kept]
+    return np.block(rows)

@@ -1,0 +1,193 @@
+"""What a row learns from: the target pairs, the auxiliary (weakly annotated) pairs, or both (seed 004, section 4)."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InputError, UsageError
+from pipeline.linear.fourier import FourierLift, FourierMap, bandwidth
+from pipeline.linear.lifted import Block, lifted_moments
+from pipeline.linear.lifts import Lifts
+from pipeline.linear.moments import Expansion, Moments
+from pipeline.linear.neighbours import NeighbourLift
+from pipeline.linear.tuning import Grid, Pairs, Prepared, Tuned, tune
+from pipeline.linear.views import ImageView
+from pipeline.models import TRAININGS
+
+
+@dataclass(frozen=True)
+class Sets:
+    """What a row may learn from: moments of pairs, and the pairs in blocks for what moments cannot give."""
+
+    target: Moments
+    auxiliary: Moments | None
+    target_blocks: Callable[[], Iterable[Block]]
+    auxiliary_blocks: Callable[[], Iterable[Block]]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
+
+    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
+    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA. `weight` is the length of
+    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
+    `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
+    text-feature.
+    """
+
+    beta: Sequence[float]
+    auxiliary_dimensions: Sequence[int]
+    auxiliary_power: Sequence[float]
+    weight: Sequence[float]
+    second_beta: Sequence[float]
+    rule: Sequence[str]
+    bandwidth: Sequence[float]
+    features: int
+    sample: int
+    neighbours: int
+
+    def combinations(self, training: str) -> list[dict[str, Any]]:
+        """Every combination of the axes that matter to `training`, axis -> value."""
+        axes = {name: getattr(self, name) for name in TRAININGS[training]}
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has."""
+
+    training: str
+    view: ImageView
+    sets: Sets
+    dev: Pairs
+    grid: Grid
+    transfer: Transfer
+    settings: Any
+    seed: int
+    progress: Callable[[Sequence], Iterable] = iter
+
+
+def fit_on_moments(model: type, task: Task) -> Tuned:
+    """The best on dev of `model` over both grids, by `task.training`. UsageError where it needs auxiliary pairs."""
+    if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
+        raise UsageError(
+            f"training {task.training} needs auxiliary pairs and there are none; check auxiliary.splits and that their"
+            " images have a title, tags or a description"
+        )
+    trainer = _Trainer(model, task)
+    tuned = [trainer.tune(chosen) for chosen in task.transfer.combinations(task.training)]
+    best = max(tuned, key=lambda one: one.chosen.recall_sum)
+    return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
+
+
+class _Trainer:
+    """The trainings as functions of the two sets; what several combinations need is computed once."""
+
+    def __init__(self, model: type, task: Task) -> None:
+        self.model, self.task, self.sets = model, task, task.sets
+        self._lifted: dict[tuple, tuple[Lifts, Moments]] = {}
+
+    def tune(self, chosen: Mapping[str, Any]) -> Tuned:
+        """The best over ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
+        prepared = getattr(self, "_" + self.task.training.replace("-", "_"))(**chosen)
+        task = self.task
+        return tune(self.model, task.view, prepared, task.dev, task.grid, task.progress, chosen)
+
+    def _target(self) -> Prepared:
+        return Prepared(self.sets.target)
+
+    def _auxiliary(self) -> Prepared:
+        return Prepared(self.sets.auxiliary)
+
+    def _joint(self, beta: float) -> Prepared:
+        """CCA on [X; beta F], [Y; beta T]."""
+        return Prepared(self.sets.target + self.sets.auxiliary.scaled(beta**2))
+
+    def _text_feature(self) -> Prepared:
+        """CCA on [X, T^], Y, where T^ is the mean text of the k nearest auxiliary images."""
+        lift = NeighbourLift.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
+        lifts = Lifts(image=lift)
+        return Prepared(lifted_moments(self.sets.target, self.sets.target_blocks(), lifts), lifts)
+
+    def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> Prepared:
+        """CCA on XA, YB."""
+        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        return Prepared(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
+
+    def _sae_linear(
+        self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float
+    ) -> Prepared:
+        """CCA on [X, XA], [Y, YB] (equation 5 without phi)."""
+        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        target = self.sets.target
+        a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
+        b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
+        moments = target + self.sets.auxiliary.scaled(second_beta**2) if second_beta else target
+        return Prepared(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
+
+    def _sae(
+        self,
+        auxiliary_dimensions: int,
+        auxiliary_power: float,
+        weight: float,
+        second_beta: float,
+        rule: str,
+        bandwidth: float,
+    ) -> Prepared:
+        """CCA on [X, phi(XA)], [Y, phi(YB)] (equation 5)."""
+        key = (auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
+        if key not in self._lifted:
+            lifts = self._fourier_lifts(*key)
+            self._lifted = {key: (lifts, lifted_moments(self.sets.target, self.sets.target_blocks(), lifts))}
+        lifts, moments = self._lifted[key]
+        if second_beta:
+            weak = lifted_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), lifts)
+            moments = moments + weak.scaled(second_beta**2)
+        return Prepared(moments, lifts)
+
+    @cached_property
+    def _embedding(self) -> Tuned:
+        """The CCA of the auxiliary pairs, its ridges chosen on dev like those of every other model."""
+        if self.model.metric == "euclidean":
+            raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
+        grid = replace(self.task.grid, dimensions=(max(self.task.transfer.auxiliary_dimensions),))
+        return tune(self.model, self.task.view, self._auxiliary(), self.task.dev, grid, self.task.progress)
+
+    def _projections(self, dimensions: int, power: float) -> tuple[np.ndarray, np.ndarray]:
+        """A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the `power`."""
+        directions = self._embedding.model.directions.first(dimensions)
+        return directions.w * directions.values**power, directions.u * directions.values**power
+
+    def _fourier_lifts(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> Lifts:
+        """phi of both views with one R and b, each view at its own sigma."""
+        x, y = self._sample()
+        moments, features = self.sets.target, self.task.transfer.features
+        lifts = []
+        for rows, matrix, mean, block in zip(
+            (x, y),
+            self._projections(dimensions, power),
+            (self._embedding.model.mean_x, self._embedding.model.mean_y),
+            (moments.xx, moments.yy),
+            strict=True,
+        ):
+            offset = mean @ matrix
+            rng = np.random.default_rng(self.task.seed)
+            embedded = rows @ matrix - offset
+            sigma = multiple * bandwidth(embedded, np.random.default_rng(self.task.seed), self.task.transfer.sample)
+            fourier = FourierMap.draw(rule, matrix.shape[1], features, sigma, rng)
+            variance = fourier(embedded).var(axis=0, dtype=np.float64).sum()
+            balance = np.sqrt(np.trace(block, dtype=np.float64) / moments.n / max(variance, 1e-30))
+            lifts.append(FourierLift(matrix, offset, fourier, float(weight * balance)))
+        return Lifts(*lifts)
+
+    def _sample(self) -> tuple[np.ndarray, Any]:
+        """The first target images and their sentences, about as many as sigma is measured on."""
+        first = next((block for block in self.sets.target_blocks() if len(block.owners)), None)
+        if first is None:
+            raise InputError("the target set has no pair; check the train split")
+        return first.x[: self.task.transfer.sample], first.y[: self.task.transfer.sample]

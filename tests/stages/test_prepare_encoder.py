@@ -1,0 +1,191 @@
+"""prepare-encoder and extract of an encoder that learns from the images themselves."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_up import run_command
+from PIL import Image
+
+from pipeline.errors import InputError, UsageError
+from pipeline.storage.parameters import ENCODER, Parameters, read_parameters
+from pipeline.storage.shards import FEATURES, Shard
+
+pytest.importorskip("cv2")
+
+COUNT, SIDE, TRAIN = 14, 32, 11
+STANDARD = {
+    "images": 9,
+    "codebook_images": 4,
+    "descriptors": 6,
+    "patch": 8,
+    "descriptor_dim": 8,
+    "codebook": 4,
+    "dimensions": {"gist": 5, "rgb": 4, "csift": 6, "rgbsift": 6, "hog": 3},
+}
+SETTINGS = {
+    "collection": {"format": "folder"},
+    "encoders": [
+        {"name": "plain", "architecture": "standard", "resize": SIDE, "crop": None, "standard": STANDARD},
+        {"name": "net", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": None},
+    ],
+    "extract": {"batch_size": 4, "checkpoint_images": 5, "decode_workers": 0, "storage": "float32"},
+}
+
+
+def configure(folder: Path, standard: dict | None = None, seed: int = 0, workers: int = 0, **encoder: object) -> Path:
+    settings = json.loads(json.dumps(SETTINGS)) | {"seed": seed}
+    settings["extract"]["decode_workers"] = workers
+    settings["encoders"][0] |= encoder
+    settings["encoders"][0]["standard"] |= standard or {}
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of 14 images of all shapes, of which 11 are for training, its manifest, and a standard encoder."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "data/images").mkdir(parents=True)
+    captions, splits = [], []
+    for i in range(COUNT):
+        coarse = np.random.default_rng(i).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((8 + 9 * i, 40 + i), Image.Resampling.BICUBIC)
+        (image.convert("L") if i % 5 == 4 else image).save(folder / f"data/images/{i:02d}.png")
+        captions.append(f"{i:02d}.png\t0\tA picture .\n")
+        splits.append(f"{i:02d}.png\t{'train' if i < TRAIN else 'dev'}\n")
+    (folder / "data/captions.tsv").write_text("".join(captions))
+    (folder / "data/splits.tsv").write_text("".join(splits))
+    config = configure(folder)
+    parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
+    run_command("ingest", *parts)
+    prepare(folder, "encoder")
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil; the manifest's root is the copy's."""
+    shutil.copytree(made, tmp_path / "run")
+    summary = tmp_path / "run/manifest/manifest.json"
+    value = json.loads(summary.read_text())
+    summary.write_text(json.dumps({**value, "root": str(tmp_path / "run/data")}))
+    return tmp_path / "run"
+
+
+def prepare(run: Path, output: str, name: str = "plain", **changes: object) -> Parameters:
+    parts = ["--manifest", run / "manifest", "--config", configure(run, **changes), "--output", run / output]
+    run_command("prepare_encoder", "--name", name, *parts)
+    return read_parameters(run / output / "model.safetensors", ENCODER)
+
+
+def extract(run: Path, encoder: str = "encoder", output: str = "shard.h5", workers: int = 0) -> Shard:
+    parts = ["--manifest", run / "manifest", "--encoder", run / encoder, "--shard", 0, "--output", run / output]
+    run_command("extract", *parts, "--config", configure(run, workers=workers))
+    return Shard(run / output, FEATURES)
+
+
+def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
+    from pipeline.images.kinds import restore
+
+    published = extract(run)
+    parameters = read_parameters(run / "encoder/model.safetensors", ENCODER)
+    encoder = restore(parameters.settings, parameters.tensors)
+    images = [Image.open(run / f"data/images/{i:02d}.png").convert("RGB") for i in range(COUNT)]
+    pixels = [np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images]
+    expected = encoder(torch.from_numpy(np.stack(pixels)))
+    assert published["features"].shape == (COUNT, 24) and published["features"].dtype == np.float32
+    np.testing.assert_allclose(published["features"], expected, rtol=1e-3, atol=1e-4)
+    assert published["image_id"].tolist() == list(range(COUNT))
+    noted = published.details["encoder"]
+    assert (noted["name"], noted["architecture"], noted["precision"]) == ("plain", "standard", "float32")
+    assert noted["layer"] == "gist + rgb + csift + rgbsift + hog" and noted["weights"]["images"] == 9
+    assert parameters.details["dim"] == published.details["dim"] == 24
+
+
+def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
+    from pipeline.images.decode import ImageLimits
+    from pipeline.index.query import image_features
+
+    encoders = {"plain": read_parameters(run / "encoder/model.safetensors", ENCODER)}
+    features = image_features((run / "data/images/04.png").read_bytes(), encoders, ImageLimits(10**6, 1, 99))["plain"]
+    np.testing.assert_allclose(features, extract(run)["features"][4:5], rtol=1e-3, atol=1e-4)
+
+
+def test_processes_change_nothing(run: Path) -> None:
+    prepare(run, "again", workers=2)
+    for name in ("model.safetensors", "model.json"):
+        assert (run / "again" / name).read_bytes() == (run / "encoder" / name).read_bytes()
+    alone, shared = extract(run), extract(run, output="shared.h5", workers=2)
+    np.testing.assert_allclose(shared["features"], alone["features"], rtol=1e-4, atol=1e-5)
+
+
+def test_another_seed_or_setting_is_another_encoder(run: Path) -> None:
+    first = read_parameters(run / "encoder/model.safetensors", ENCODER).fingerprint
+    assert prepare(run, "seeded", seed=1).fingerprint != first
+    assert prepare(run, "changed", standard={"grid_step": 4}).fingerprint != first
+
+
+def test_only_the_train_split_is_learned_from(run: Path) -> None:
+    for i in range(TRAIN, COUNT):
+        (run / f"data/images/{i:02d}.png").unlink()
+    again = prepare(run, "again", standard={"images": 500})
+    assert again.settings["weights"]["images"] == TRAIN
+
+
+def test_few_images_reduce_the_dimensions(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    parameters = prepare(run, "small", standard={"images": 4})
+    assert parameters.details["dim"] == 15 and parameters.tensors["gist.directions"].shape == (3, 960)
+    assert "dimensions from 4 images: gist 3 instead of 5" in caplog.text
+
+
+def test_what_is_missing_is_said(run: Path) -> None:
+    config = configure(run)
+    with pytest.raises(UsageError, match="encoder plain learns from images; give --manifest"):
+        run_command("prepare_encoder", "--name", "plain", "--config", config, "--output", run / "refused")
+    run_command("prepare_encoder", "--name", "net", "--config", config, "--output", run / "net")
+    splits = (run / "data/splits.tsv").read_text()
+    (run / "data/splits.tsv").write_text(splits.replace("train", "test").replace("00.png\ttest", "00.png\ttrain"))
+    run_command("ingest", "--root", run / "data", "--output", run / "manifest", "--config", config, "--processes", 0)
+    with pytest.raises(UsageError, match="learns from the train split, which has 1 images"):
+        prepare(run, "refused")
+    assert not (run / "refused").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"standard": {"patch": 34}}, "standard.patch 34 exceeds the side 32"),
+        ({"standard": {"patch": 9}}, "standard.patch: .* multiple of 2"),
+        ({"standard": {"words": 9}}, "unknown key encoders.0.standard.words; legal here: images, codebook_images"),
+        ({"standard": {"dimensions": {"sift": 9}}}, "unknown key .*dimensions.sift; legal here: gist, rgb"),
+        ({"weights": "file", "file": "a.pt"}, "learns from the train split; give no `file`"),
+        ({"weights": "finetuned", "architecture": "alexnet"}, "of encoder plain are finetuned; another command makes"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(run: Path, changes: dict, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        prepare(run, "refused", **changes)
+
+
+def test_an_image_that_has_changed_is_named_and_the_others_kept(run: Path) -> None:
+    whole = extract(run, output="whole.h5")
+    bad = run / "data/images/07.png"
+    data = bad.read_bytes()
+    bad.write_bytes(data[:-40])
+    with pytest.raises(InputError, match=r"07\.png: changed: .*run ingest again"):
+        prepare(run, "refused", standard={"images": 50})
+    with pytest.raises(InputError, match=r"07\.png: changed: .*run ingest again"):
+        extract(run, workers=1)
+    part = run / "shard.h5.parts/0000000.h5"
+    written = part.stat().st_mtime_ns
+    bad.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.storage.features.shutil.rmtree", lambda folder: None)
+        again = extract(run)
+    assert part.stat().st_mtime_ns == written
+    np.testing.assert_allclose(again["features"], whole["features"], rtol=1e-4, atol=1e-5)
