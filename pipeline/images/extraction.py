@@ -106,27 +106,32 @@ class Extractor:
         The next batch is drawn while a GPU works on the last one.
         """
         images = iter(images)
+        batches = iter(lambda: list(islice(images, self.plan.batch_size)), [])
+        return self.run((torch.from_numpy(np.stack(batch)),) for batch in batches)
+
+    def run(self, batches: Iterable[tuple[torch.Tensor, ...]]) -> Iterator[np.ndarray]:
+        """What the encoder makes of each batch, the tensors (n, ...) that it takes, in their order."""
         under_way: torch.Tensor | None = None
-        while batch := list(islice(images, self.plan.batch_size)):
-            features = self._start(torch.from_numpy(np.stack(batch)))
+        for batch in batches:
+            features = self._start(*batch)
             if under_way is not None:
                 yield under_way.cpu().numpy()
             under_way = features
         if under_way is not None:
             yield under_way.cpu().numpy()
 
-    def _start(self, pixels: torch.Tensor) -> torch.Tensor:
-        pieces = pixels.split(self.plan.batch_size)
+    def _start(self, *batch: torch.Tensor) -> torch.Tensor:
+        pieces = zip(*(tensor.split(self.plan.batch_size) for tensor in batch), strict=True)
         try:
             with torch.inference_mode():
-                return torch.cat([self._encoder(self._upload(piece)) for piece in pieces])
+                return torch.cat([self._encoder(*map(self._upload, piece)) for piece in pieces])
         except torch.cuda.OutOfMemoryError as error:
             if self.plan.batch_size == 1:
                 raise UsageError("the GPU has no memory for even one image; set extract.device to cpu") from error
         self.plan = replace(self.plan, batch_size=max(1, self.plan.batch_size // 2))
         torch.cuda.empty_cache()
         log.warning("the GPU's memory is full: going on with batches of %d images", self.plan.batch_size)
-        return self._start(pixels)
+        return self._start(*batch)
 
     def _upload(self, pixels: torch.Tensor) -> torch.Tensor:
         if self.plan.device.type == "cpu":
@@ -142,23 +147,30 @@ class Stopwatch:
         self._seconds = {"decode": 0.0, "write": 0.0}
 
     def iterate(self, what: str, items: Iterable[Any]) -> Iterator[Any]:
-        """`items`, with the time until each is there counted as `what`."""
+        """`items`, with the time until each is there counted as `what`, but for what is counted otherwise meanwhile."""
         items = iter(items)
         while True:
-            start = time.perf_counter()
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            finally:
-                self._seconds[what] += time.perf_counter() - start
+            with self.measure(what):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
             yield item
 
     @contextmanager
     def measure(self, what: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._seconds[what] += time.perf_counter() - start
+        start, counted = time.perf_counter(), sum(self._seconds.values())
+        try:
+            yield
+        finally:
+            meanwhile = sum(self._seconds.values()) - counted
+            self._seconds[what] = self._seconds.get(what, 0.0) + time.perf_counter() - start - meanwhile
+
+    def move(self, source: str, target: str, share: float) -> None:
+        """Count this share of `source` as `target`, which went on in the same processes."""
+        seconds = self._seconds[source] * share
+        self._seconds[source] -= seconds
+        self._seconds[target] = self._seconds.get(target, 0.0) + seconds
 
     def describe(self, images: int) -> str:
         total = time.perf_counter() - self._start

@@ -23,6 +23,8 @@ class UnfinishedShard:
     and the same rows are kept; `missing()` are the ranges of rows that remain.
     """
 
+    kind = FEATURES
+
     def __init__(self, path: Path, fingerprint: str, image_id: np.ndarray, part_rows: int) -> None:
         self.path = Path(path)
         self.folder = self.path.with_name(f"{self.path.name}.parts")
@@ -33,7 +35,7 @@ class UnfinishedShard:
 
     def is_published(self) -> bool:
         """Whether there is nothing left to do; parts that were left behind by a kill just after that are removed."""
-        published = is_published(self.path, FEATURES, self.fingerprint)
+        published = is_published(self.path, self.kind, self.fingerprint)
         if published:
             shutil.rmtree(self.folder, ignore_errors=True)
         return published

@@ -1,0 +1,118 @@
+"""Region features: roi-align against crops, beside what their operations promise; minibatches of regions.
+
+python benchmarks/regions.py [ARCHITECTURE SIDE]
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import h5py  # noqa: E402  after the runtime is configured
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from PIL import Image  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from pipeline.images.boxes import NONE, Candidates  # noqa: E402
+from pipeline.images.encoders import Encoder, EncoderSpec, untrained  # noqa: E402
+from pipeline.images.extraction import choose_plan  # noqa: E402
+from pipeline.images.maps import region_encoder  # noqa: E402
+from pipeline.images.preprocess import Preprocessing  # noqa: E402
+from pipeline.images.proposals import Grid, Selection, select  # noqa: E402
+from pipeline.images.regions import Prepared, RegionExtractor  # noqa: E402
+from pipeline.images.warping import Crops, WholeImages  # noqa: E402
+from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SELECTION = Selection(0, 4, 0.7, 19, True, Grid((0.67, 0.5, 0.33), (1, 2, 0.5), 0.5))
+IMAGES, MAP_SIDE = 20, 384
+SHARD_IMAGES, REGIONS, DIM, BATCH = 2048, 20, 512, 128
+
+
+def main() -> None:
+    architecture, side = (sys.argv[1], int(sys.argv[2])) if len(sys.argv) > 1 else ("squeezenet1_0", 224)
+    spec = EncoderSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), False)
+    features(untrained(spec, 0))
+    with tempfile.TemporaryDirectory() as folder:
+        minibatches(Path(folder))
+
+
+def features(encoder: Encoder) -> None:
+    """Rendered images to features of 20 regions each; decoding is left out, since it is the same for both."""
+    plan = choose_plan(encoder, "cpu", "auto", 32)
+    side = encoder.spec.preprocessing.side
+    crops, maps = (prepare(view) for view in (Crops(side, 16, MEAN), WholeImages(MAP_SIDE, 32, 2.5)))
+    by_crops = RegionExtractor(encoder, plan, Crops(side, 16, MEAN))
+    by_maps = RegionExtractor(encoder, plan, WholeImages(MAP_SIDE, 32, 2.5))
+    promise = REGIONS * operations(encoder, side) / operations(region_encoder(encoder), MAP_SIDE, REGIONS)
+    name = f"roi-align over crops, {encoder.spec.architecture}"
+    result = compare(name, lambda: by_maps(maps), lambda: by_crops(crops), 5, runtime.threads())
+    report({**result, "operations": promise, "of_promise": result["ratio"] / promise, "precision": plan.precision})
+
+
+def prepare(view: Crops | WholeImages) -> list[Prepared]:
+    """Smooth pictures of 224 x 224 pixels and 20 windows in each."""
+    prepared = []
+    for seed in range(IMAGES):
+        coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        image = Image.fromarray(coarse).resize((224, 224), Image.Resampling.BICUBIC)
+        regions, counts = select(Candidates(NONE.boxes, NONE.scores), image.size, SELECTION)
+        prepared.append(Prepared(regions, view.render(image, regions.boxes), image.size, counts, 0, 0))
+    return prepared
+
+
+def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
+    """Floating-point operations for one image of `side` x `side` pixels."""
+    boxes = [torch.tensor([0.1, 0.1, 0.9, 0.9]).expand(1, regions, 4)] if regions else []
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network(torch.zeros(1, side, side, 3, dtype=torch.uint8), *boxes)
+    return counter.get_total_flops()
+
+
+class Rows(Dataset):
+    """Regions one by one from HDF5, as one plainly writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.features = h5py.File(path)["features"]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.features[row].astype("f4")
+
+
+def minibatches(folder: Path) -> None:
+    """Shuffled minibatches of the regions of 128 images, and as many regions row by row."""
+    rng = np.random.default_rng(0)
+    unfinished = UnfinishedRegions(folder / "shard-00000.h5", "none", np.arange(SHARD_IMAGES), SHARD_IMAGES)
+    total = SHARD_IMAGES * REGIONS
+    arrays = {"features": rng.random((total, DIM), np.float32).astype(np.float16)}
+    arrays |= {"boxes": np.zeros((total, 4)), "scores": np.zeros(total)}
+    arrays["lengths"] = np.full(SHARD_IMAGES, REGIONS)
+    unfinished.write_part(range(SHARD_IMAGES), arrays, {}, [], {})
+    unfinished.publish({"inputs": {}})
+    shard = RegionShard(unfinished.path)
+    batches = rng.permutation(SHARD_IMAGES)[: 4 * BATCH].reshape(4, BATCH)
+    rows = rng.permutation(total)[: batches.size * REGIONS].tolist()
+    loader = DataLoader(Rows(unfinished.path), batch_size=BATCH * REGIONS, sampler=rows)
+    report(
+        compare(
+            "shuffled minibatches of regions over a loader of rows",
+            lambda: [shard.padded(batch) for batch in batches],
+            lambda: list(loader),
+            7,
+            1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

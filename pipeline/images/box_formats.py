@@ -1,0 +1,124 @@
+"""Boxes in a user's file, in one of three forms, to rows of one."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.images.boxes import Candidates, group
+from pipeline.images.matching import match_names
+
+COLUMNS = ("file", "x1", "y1", "x2", "y2")
+
+
+class Known(NamedTuple):
+    """Boxes that are known of some images: for each of them, and for how many of the rows no image was found."""
+
+    candidates: list[Candidates]
+    unmatched: list[str]
+
+
+def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Known:
+    """The boxes in `files` (name, bytes) of the images with the paths `images`, matched by path or file name."""
+    rows = [row for source, data in files for row in parse_boxes(data, source)]
+    names = sorted({row.file for row in rows})
+    matching = match_names(names, images)
+    owner = {names[row]: image for image, row in enumerate(matching.rows) if row >= 0}
+    known = [row for row in rows if row.file in owner]
+    boxes = np.array([row.corners for row in known], np.float32).reshape(-1, 4)
+    scores = np.array([row.score for row in known], np.float32)
+    image = np.array([owner[row.file] for row in known], np.int64)
+    return Known(group(image, Candidates(boxes, scores), len(images)), matching.unmatched)
+
+
+class Box(NamedTuple):
+    """Corners in pixels of the image `file`, a score, and a label, which may be empty."""
+
+    file: str
+    corners: tuple[float, float, float, float]
+    score: float
+    label: str
+
+
+def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
+    """The boxes in the bytes of the file `source`, whose ending names its form: .xml, .json or .tsv.
+
+    Raises InputError naming the file and the row of what cannot be read.
+    """
+    ending = source.rpartition(".")[2].lower()
+    if ending not in PARSERS:
+        raise InputError(
+            f"{source}: boxes come as .xml (Flickr30k Entities), .json (COCO) or .tsv; rename or convert it"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not UTF-8 ({error.reason} at byte {error.start}); convert it") from error
+    yield from PARSERS[ending](text, source)
+
+
+def _parse_entities(text: str, source: str) -> Iterator[Box]:
+    """Annotations of Flickr30k Entities (Plummer et al. 2015): one file an image; the label is the phrase chain."""
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise InputError(f"{source} declares XML entities, which no annotation needs; remove them")
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise InputError(f"{source} is not valid XML ({error}); get the file again") from error
+    file = root.findtext("filename")
+    if not file:
+        raise InputError(f"{source} has no <filename>, so that its image is not known; get the file again")
+    for number, item in enumerate(root.iter("object")):
+        box = item.find("bndbox")
+        if box is None:  # a phrase about the scene, or about nothing that can be seen
+            continue
+        corners = _numbers(
+            [box.findtext(name) for name in ("xmin", "ymin", "xmax", "ymax")], source, f"object {number}"
+        )
+        yield Box(file, corners, 1.0, item.findtext("name") or "")
+
+
+def _parse_coco(text: str, source: str) -> Iterator[Box]:
+    """COCO's instances, or its results (a list, images named by `file_name` or by `image_id`); boxes are x, y, w, h."""
+    try:
+        value = json.loads(text)
+        rows = value if isinstance(value, list) else value["annotations"]
+        images = {} if isinstance(value, list) else {image["id"]: image["file_name"] for image in value["images"]}
+        labels = {} if isinstance(value, list) else {c["id"]: c["name"] for c in value.get("categories", ())}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{source} is not COCO's JSON ({type(error).__name__}: {error}); get the file again"
+        ) from error
+    for number, row in enumerate(rows):
+        where = f"annotation {number}"
+        if not isinstance(row, dict) or "bbox" not in row or len(row["bbox"]) != 4:
+            raise InputError(f"{source}: {where} has no bbox of four numbers; repair or remove it")
+        x, y, width, height = _numbers(row["bbox"], source, where)
+        file = row.get("file_name") or images.get(row.get("image_id"), row.get("image_id"))
+        label = labels.get(row.get("category_id"), row.get("category_id"))
+        score = _numbers([row.get("score", 1.0)], source, where)[0]
+        yield Box(str(file), (x, y, x + width, y + height), score, "" if label is None else str(label))
+
+
+def _parse_table(text: str, source: str) -> Iterator[Box]:
+    """Tabs between the columns file, x1, y1, x2, y2 and, if there, score and label, which the first row names."""
+    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+        raise InputError(f"{source}: its first row does not name the column {missing[0]}; add a row of names")
+    for number, row in enumerate(rows, start=2):
+        numbers = _numbers([*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0], source, f"row {number}")
+        yield Box(row["file"], numbers[:4], numbers[4], row.get("label") or "")
+
+
+def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, values))
+    except (TypeError, ValueError):
+        raise InputError(f"{source}: {where} has not only numbers: {values}; repair or remove it") from None
+
+
+PARSERS = {"xml": _parse_entities, "json": _parse_coco, "tsv": _parse_table}

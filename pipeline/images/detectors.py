@@ -1,0 +1,103 @@
+"""Faster R-CNN (Ren et al. 2015) as a source of proposals: torchvision's detectors with their weights or a user's."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from urllib.error import URLError
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision.models import detection, get_model, get_model_weights, list_models
+from torchvision.models.detection.rpn import concat_box_prediction_layers
+
+from pipeline.errors import InputError, UsageError
+from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.weights import Download, State, select
+from pipeline.workers import Failure
+
+CLASSES = "roi_heads.box_predictor.cls_score.weight"
+CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
+
+
+def require_detector(architecture: str) -> None:
+    """UsageError lists the known detectors."""
+    known = [name for name in list_models(module=detection) if name.startswith("fasterrcnn")]
+    if architecture not in known:
+        raise UsageError(f"unknown detector {architecture}; torchvision has {', '.join(known)}")
+
+
+def download_detector(architecture: str) -> Download:
+    """Torchvision's weights of a detector, and their name. InputError where they cannot be had."""
+    require_detector(architecture)
+    weights = get_model_weights(architecture).DEFAULT
+    try:
+        return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))
+    except (URLError, OSError, RuntimeError) as error:
+        raise InputError(
+            f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and name it in"
+            " regions.detector.file"
+        ) from error
+
+
+def build_detector(architecture: str, state: State, source: str, min_score: float) -> nn.Module:
+    """A detector of as many classes as `state` has. Raises InputError naming `source` where the two do not fit."""
+    require_detector(architecture)
+    if CLASSES not in state or CORNERS not in state:
+        missing = next(name for name in (CLASSES, CORNERS) if name not in state)
+        raise InputError(f"{source} lacks {missing}: it holds no Faster R-CNN of torchvision's; get the right file")
+    classes, corners = len(state[CLASSES]), len(state[CORNERS])
+    if corners != 4 * classes:
+        raise InputError(
+            f"{source}: its head scores {classes} classes but places boxes for {corners / 4:g}; get a whole file"
+        )
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        network = get_model(
+            architecture, weights=None, weights_backbone=None, num_classes=classes, box_score_thresh=min_score
+        ).eval()
+    known = network.state_dict()
+    network.load_state_dict(select(state, known, known, source))
+    return network
+
+
+def detect(
+    network: nn.Module, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str
+) -> Iterator[Candidates]:
+    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first; none for a Failure.
+
+    `stage` is detections (of every class) or rpn: what the region proposal network alone takes for objects. Images
+    go through one by one: in a batch torchvision pads them to one size, which changes what is found near the edges.
+    """
+    network = network.to(device)
+    find = {"detections": _detections, "rpn": _objects}[stage]
+    for pixels in images:
+        if isinstance(pixels, Failure):
+            yield NONE
+            continue
+        image = torch.from_numpy(pixels).to(device).permute(2, 0, 1).float() / 255
+        with torch.inference_mode():
+            boxes, scores = find(network, image)
+        order = scores.argsort(descending=True, stable=True)
+        yield Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy())
+
+
+def _detections(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    found = network([image])[0]
+    return found["boxes"], found["scores"]
+
+
+def _objects(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the region proposal network hands on, with its scores, which its own `forward` keeps to itself."""
+    images, _ = network.transform([image])
+    features = list(network.backbone(images.tensors).values())
+    rpn = network.rpn
+    objectness, offsets = rpn.head(features)
+    anchors = rpn.anchor_generator(images, features)
+    per_level = [level[0].numel() for level in objectness]
+    objectness, offsets = concat_box_prediction_layers(objectness, offsets)
+    boxes = rpn.box_coder.decode(offsets, anchors).view(1, -1, 4)
+    boxes, scores = rpn.filter_proposals(boxes, objectness, images.image_sizes, per_level)
+    scale = torch.tensor(image.shape[:0:-1], device=image.device) / torch.tensor(
+        images.image_sizes[0][::-1], device=image.device
+    )
+    return boxes[0] * scale.repeat(2), scores[0]

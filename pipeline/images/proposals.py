@@ -1,0 +1,179 @@
+"""Where in an image something may be: proposals, and which of them become its regions."""
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.errors import UsageError
+from pipeline.images.boxes import Candidates, overlaps, suppress, tidy
+
+Propose = Callable[[np.ndarray, Candidates], Candidates]
+"""Pixels (height, width, 3) uint8, and the boxes that are known already, to proposals."""
+WHOLE_SCORE = 1.0
+WINDOW_SCORE = 0.0
+
+
+class Grid(NamedTuple):
+    """Windows at several scales: each of `scales` (of the image's sides), `aspects` (width / height, times the
+    image's own), and neighbours sharing `overlap` of their sides."""
+
+    scales: tuple[float, ...]
+    aspects: tuple[float, ...]
+    overlap: float
+
+
+class Search(NamedTuple):
+    """Selective search: `mode` is fast or quality; wider images are made `width` pixels wide first."""
+
+    mode: str
+    width: int
+
+
+@dataclass(frozen=True)
+class ProposalSettings:
+    """`method` is a name in METHODS; each method reads its own part of the rest."""
+
+    method: str
+    grid: Grid
+    search: Search
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which proposals become regions: of at least `min_score` and `min_side` pixels, after non-maximum suppression at
+    `iou`, the best `count`; where these are fewer and `fill` is set, windows of `grid` make up the number."""
+
+    min_score: float
+    min_side: float
+    iou: float
+    count: int
+    fill: bool
+    grid: Grid
+
+
+def grid_windows(size: tuple[int, int], grid: Grid) -> np.ndarray:
+    """(n, 4) float32 windows inside an image of `size`: scale by scale as given, those in the middle first."""
+    windows = [_windows(size, scale, aspect, grid.overlap) for scale in grid.scales for aspect in grid.aspects]
+    return np.concatenate([np.empty((0, 4)), *windows]).astype(np.float32)
+
+
+def _windows(size: tuple[int, int], scale: float, aspect: float, overlap: float) -> np.ndarray:
+    shape = np.minimum(np.multiply(size, scale) * (aspect**0.5, aspect**-0.5), size)
+    places = [_places(side, length, overlap) for side, length in zip(size, shape, strict=True)]
+    corners = np.stack(np.meshgrid(*places), axis=-1).reshape(-1, 2)
+    from_middle = (((corners + shape / 2) / size - 0.5) ** 2).sum(axis=1)
+    corners = corners[np.argsort(from_middle.round(9), kind="stable")]
+    return np.hstack([corners, corners + shape])
+
+
+def _places(side: float, length: float, overlap: float) -> np.ndarray:
+    steps = int(np.ceil((side - length) / (length * (1 - overlap)) - 1e-9))
+    return np.linspace(0, side - length, steps + 1)
+
+
+def propose_windows(grid: Grid, pixels: np.ndarray, known: Candidates) -> Candidates:
+    """The windows of `grid`, which nothing has judged: of score 0, in the order of `grid_windows`."""
+    boxes = grid_windows((pixels.shape[1], pixels.shape[0]), grid)
+    return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
+
+
+def keep_known(pixels: np.ndarray, known: Candidates) -> Candidates:
+    """The boxes that a file or a detector gave for this image."""
+    return known
+
+
+def search_selectively(search: Search, pixels: np.ndarray, known: Candidates) -> Candidates:
+    """Selective search (Uijlings et al. 2013, as seed 002 [32]) by OpenCV; scores fall evenly from 1 with its ranks.
+
+    Raises UsageError where OpenCV's contributed modules are not installed.
+    """
+    segmentation = _import_ximgproc()
+    height, width = pixels.shape[:2]
+    scale = min(1.0, search.width / width)
+    if scale < 1:
+        import cv2
+
+        size = (search.width, max(1, round(height * scale)))
+        pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    engine = segmentation.createSelectiveSearchSegmentation()
+    engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
+    {"fast": engine.switchToSelectiveSearchFast, "quality": engine.switchToSelectiveSearchQuality}[search.mode]()
+    _seed_c_library()
+    found = np.asarray(engine.process(), np.float32).reshape(-1, 4)
+    boxes = np.hstack([found[:, :2], found[:, :2] + found[:, 2:]]) / np.float32(scale)
+    return Candidates(boxes, np.linspace(1, 0, len(boxes), endpoint=False, dtype=np.float32))
+
+
+def _import_ximgproc():
+    try:
+        import cv2
+
+        segmentation = cv2.ximgproc.segmentation
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            "selective-search needs OpenCV's contributed modules: pip install 'jointspace[selective-search]', or choose"
+            " another of regions.proposals"
+        ) from error
+    cv2.setNumThreads(1)  # the processes share the cores already
+    return segmentation
+
+
+def _seed_c_library() -> None:
+    # OpenCV ranks with rand() of the C library; the same image must give the same order in whichever process.
+    if srand := getattr(ctypes.CDLL(None), "srand", None):
+        srand(0)
+
+
+def _selective_search(settings: ProposalSettings) -> Propose:
+    _import_ximgproc()  # to fail here, once, and not in another process with every image
+    return partial(search_selectively, settings.search)
+
+
+METHODS: Mapping[str, Callable[[ProposalSettings], Propose]] = {
+    "selective-search": _selective_search,
+    "faster-rcnn": lambda settings: keep_known,
+    "grid": lambda settings: partial(propose_windows, settings.grid),
+    "boxes": lambda settings: keep_known,
+}
+"""What proposes, by name. A detector works on a GPU and on many images, so it has run before: see detectors.py."""
+
+
+def proposer(settings: ProposalSettings) -> Propose:
+    """The method of `settings`, ready to travel to other processes. UsageError lists the known methods."""
+    if settings.method not in METHODS:
+        raise UsageError(f"unknown proposals {settings.method}; there are {', '.join(METHODS)}")
+    return METHODS[settings.method](settings)
+
+
+def select(given: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
+    """The regions of an image of `size` (width, height), and how many proposals were clipped or left out, and why.
+
+    Row 0 is the whole image, of score 1; the others follow by falling score, windows that fill up last.
+    """
+    chosen, counts = tidy(given, size, selection.min_side)
+    counts["low-score"] = int((chosen.scores < selection.min_score).sum())
+    chosen = chosen.take(chosen.scores >= selection.min_score)
+    chosen = chosen.take(suppress(chosen, selection.iou, selection.count))
+    boxes = [np.array([[0, 0, *size]], np.float32), chosen.boxes]
+    if selection.fill and len(chosen.boxes) < selection.count:
+        boxes.append(_fill(chosen.boxes, size, selection))
+    scores = np.full(sum(map(len, boxes)), WINDOW_SCORE, np.float32)
+    scores[0] = WHOLE_SCORE
+    scores[1 : 1 + len(chosen.scores)] = chosen.scores
+    counts["filled"] = len(scores) - 1 - len(chosen.scores)
+    return Candidates(np.concatenate(boxes), scores), +counts
+
+
+def _fill(boxes: np.ndarray, size: tuple[int, int], selection: Selection) -> np.ndarray:
+    """Windows that overlap neither `boxes` nor one another by more than `selection.iou`."""
+    windows = grid_windows(size, selection.grid)
+    sides = (windows[:, 2:] - windows[:, :2]).min(axis=1, initial=np.inf)
+    free = (overlaps(windows, boxes) <= selection.iou).all(axis=1) & (sides >= selection.min_side)
+    windows = windows[free]
+    order = Candidates(windows, np.zeros(len(windows), np.float32))
+    return windows[suppress(order, selection.iou, selection.count - len(boxes))]

@@ -1,0 +1,203 @@
+"""Regions of images and their features: from photographs and proposals to (regions, dim) for each image."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.decode import ImageLimits
+from pipeline.images.encoders import Encoder
+from pipeline.images.extraction import Extractor, Plan
+from pipeline.images.maps import region_encoder
+from pipeline.images.preprocess import Photograph, open_photograph
+from pipeline.images.proposals import Propose, Selection, select
+from pipeline.images.ranking import Classifier, rescore
+from pipeline.images.warping import Crops, WholeImages
+from pipeline.workers import Failure
+
+
+class Request(NamedTuple):
+    """An image whose regions are wanted, and the boxes that are known of it."""
+
+    photograph: Photograph
+    known: Candidates
+
+
+class Prepared(NamedTuple):
+    """An image ready for the network: its regions, what a view rendered, (width, height), and `select`'s counts.
+
+    `seconds` were spent on it, wherever that was, and `proposal_seconds` of them on its proposals.
+    """
+
+    regions: Candidates
+    pixels: np.ndarray
+    size: tuple[int, int]
+    counts: Counter[str]
+    seconds: float
+    proposal_seconds: float
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """`preparation(request)` opens an image, proposes, selects and renders. Travels to other processes by pickle."""
+
+    read: Callable[..., bytes]
+    limits: ImageLimits
+    propose: Propose
+    selection: Selection
+    view: Crops | WholeImages
+
+    def open(self, photograph: Photograph) -> np.ndarray:
+        """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""
+        return np.array(open_photograph(self.read, self.limits, photograph))
+
+    def __call__(self, request: Request) -> Prepared:
+        """Raises InputError saying what is wrong with the image."""
+        begun = time.perf_counter()
+        image = open_photograph(self.read, self.limits, request.photograph)
+        opened = time.perf_counter()
+        proposals = self.propose(np.asarray(image), request.known)
+        regions, counts = select(proposals, image.size, self.selection)
+        proposed = time.perf_counter()
+        pixels = self.view.render(image, regions.boxes)
+        return Prepared(regions, pixels, image.size, counts, time.perf_counter() - begun, proposed - opened)
+
+
+class Described(NamedTuple):
+    """Regions of some images, one image after another: `features` (total, dim) float32, `boxes` (total, 4), `scores`
+    (total,), and `lengths` (n,) of the images, 0 for those whose number `faults` names with its reason.
+
+    `counts` are `select`'s of all, `proposal_share` is that of the proposals in the work before the network.
+    """
+
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    lengths: np.ndarray
+    faults: dict[int, str]
+    counts: Counter[str]
+    proposal_share: float
+
+    def names(self, images: Sequence[str]) -> list[str]:
+        """For each row the name of its image, of which `images` are all."""
+        return np.repeat(np.asarray(images, object), self.lengths).tolist()
+
+    def arrays(self, stored: np.ndarray) -> dict[str, np.ndarray]:
+        """What a shard holds, with the features as they are `stored`."""
+        return {"features": stored, "boxes": self.boxes, "scores": self.scores, "lengths": self.lengths}
+
+
+def describe(
+    images: Iterable[Prepared | Failure],
+    extract: "RegionExtractor",
+    classifier: Classifier | None,
+    iou: float,
+    count: int,
+) -> Described:
+    """Every image's regions and their features; an image that could not be prepared has none and hinders no other.
+
+    With a classifier, the best `count` of each image's regions by its judgement, of which none overlap by `iou`.
+    """
+    faults: dict[int, str] = {}
+    places: list[int] = []
+    regions: list[Candidates] = []
+    counts: Counter[str] = Counter()
+    seconds = [1e-9, 0.0]
+
+    def usable() -> Iterator[Prepared]:
+        for place, image in enumerate(images):
+            if isinstance(image, Failure):
+                faults[place] = image.reason
+                continue
+            places.append(place)
+            regions.append(image.regions)
+            counts.update(image.counts)
+            seconds[0] += image.seconds
+            seconds[1] += image.proposal_seconds
+            yield image
+
+    features = extract(usable())
+    finished = list(zip(regions, features, strict=True))
+    if classifier is not None:
+        finished = [rescore(*pair, classifier, iou, count) for pair in finished]
+    lengths = np.zeros(len(places) + len(faults), np.int64)
+    lengths[places] = [len(part.scores) for part, _ in finished]
+    return Described(
+        np.concatenate([rows for _, rows in finished] or [np.empty((0, 0), np.float32)]),
+        np.concatenate([part.boxes for part, _ in finished] or [NONE.boxes]),
+        np.concatenate([part.scores for part, _ in finished] or [NONE.scores]),
+        lengths,
+        faults,
+        counts,
+        seconds[1] / seconds[0],
+    )
+
+
+class RegionExtractor:
+    """An encoder made ready by a plan, for the regions of images that `view` has rendered."""
+
+    def __init__(self, encoder: Encoder, plan: Plan, view: Crops | WholeImages) -> None:
+        by_map = isinstance(view, WholeImages)
+        self.extractor = Extractor(region_encoder(encoder) if by_map else encoder, plan)
+        self._describe = self._describe_maps if by_map else self._describe_crops
+        self._crop_pixels = encoder.spec.preprocessing.side**2
+
+    def __call__(self, images: Iterable[Prepared]) -> list[np.ndarray]:
+        """The features (regions, dim) float32 of each image. `images` are drawn as the network needs them."""
+        return self._describe(images)
+
+    def _describe_crops(self, images: Iterable[Prepared]) -> list[np.ndarray]:
+        """Batches are of crops, whichever images they are of."""
+        counts = []
+
+        def crops() -> Iterator[np.ndarray]:
+            for image in images:
+                counts.append(len(image.pixels))
+                yield from image.pixels
+
+        blocks = list(self.extractor(crops()))
+        return np.split(np.concatenate(blocks), np.cumsum(counts)[:-1]) if blocks else []
+
+    def _describe_maps(self, images: Iterable[Prepared]) -> list[np.ndarray]:
+        """Batches are of images of the same size, whichever order they come in."""
+        under_way: deque[list[tuple[int, int]]] = deque()
+        features: dict[int, np.ndarray] = {}
+        for block in self.extractor.run(self._buckets(images, under_way)):
+            for (place, count), rows in zip(under_way.popleft(), block, strict=True):
+                features[place] = rows[:count]
+        return [features[place] for place in sorted(features)]
+
+    def _buckets(
+        self, images: Iterable[Prepared], under_way: deque[list[tuple[int, int]]]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Pixels and boxes of images of one size; to `under_way` go their places and how many boxes are theirs."""
+        buckets: dict[tuple[int, ...], list[tuple[int, Prepared]]] = {}
+
+        def close(bucket: list[tuple[int, Prepared]]) -> tuple[torch.Tensor, torch.Tensor]:
+            under_way.append([(place, len(image.regions.boxes)) for place, image in bucket])
+            pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
+            return pixels, _pad_boxes([image for _, image in bucket])
+
+        for place, image in enumerate(images):
+            shape = image.pixels.shape
+            bucket = buckets.setdefault(shape, [])
+            bucket.append((place, image))
+            full = self.extractor.plan.batch_size * self._crop_pixels // (shape[0] * shape[1])
+            if len(bucket) >= full:
+                yield close(buckets.pop(shape))
+        for bucket in buckets.values():
+            yield close(bucket)
+
+
+def _pad_boxes(images: list[Prepared]) -> torch.Tensor:
+    """(n, k, 4) float32 in [0, 1] of each image's sides; where an image has fewer than k, the whole image."""
+    boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
+    boxes[:, :, 2:] = 1
+    for row, image in zip(boxes, images, strict=True):
+        row[: len(image.regions.boxes)] = image.regions.boxes / np.tile(np.float32(image.size), 2)
+    return torch.from_numpy(boxes)

@@ -1,0 +1,61 @@
+"""Checkpoints of a training: `<folder>/step-00000001.safetensors`, the newest whole one counts, older ones go."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import sidecar_path, sweep
+from pipeline.storage.parameters import Parameters, read_parameters, write_parameters
+
+CHECKPOINT = "checkpoint"
+
+
+class Checkpoints:
+    """The checkpoints of the training whose fingerprint is `fingerprint`; those of another one are left out.
+
+    A new file is published before the older ones are removed: a kill at any time leaves a whole one.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str, seconds: float) -> None:
+        self.folder = Path(folder)
+        self.fingerprint = fingerprint
+        self.seconds = seconds
+        self._last = time.monotonic()
+
+    def latest(self) -> Parameters | None:
+        """The newest checkpoint that is whole and of this training."""
+        sweep(self.folder)
+        for path in sorted(self._paths(), reverse=True):
+            try:
+                parameters = read_parameters(path, CHECKPOINT)
+            except IntegrityError:
+                continue
+            if parameters.fingerprint == self.fingerprint:
+                return parameters
+        return None
+
+    def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> None:
+        """Publish what `make` returns, tensors and settings, if the last one is `seconds` old."""
+        if time.monotonic() - self._last < self.seconds:
+            return
+        older = self._paths()
+        number = max((int(path.stem.partition("-")[2]) for path in older), default=0) + 1
+        tensors, settings = make()
+        path = self.folder / f"step-{number:08d}.safetensors"
+        write_parameters(path, CHECKPOINT, tensors, settings=settings, fingerprint=self.fingerprint)
+        for old in older:
+            sidecar_path(old).unlink(missing_ok=True)
+            old.unlink()
+        self._last = time.monotonic()
+
+    def clear(self) -> None:
+        """Remove all: the training is done."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _paths(self) -> list[Path]:
+        return list(self.folder.glob("step-*.safetensors"))

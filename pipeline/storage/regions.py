@@ -1,0 +1,204 @@
+"""Region shards: the regions of all images of a shard stand one after another, whichever image they are of.
+
+`features` (total, dim), `boxes` (total, 4) float32 x1, y1, x2, y2 in original pixels, `scores` (total,) float32,
+`offsets` (n + 1,) int64 and `image_id` (n,) int64: image i has the rows [offsets[i], offsets[i + 1]), of which the
+first is the whole image. An image that could not be read has no row, and its reason in the sidecar's `rejects`.
+"""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.precision import to_float32
+from pipeline.storage.atomic import Sidecar
+from pipeline.storage.features import PART, UnfinishedShard
+from pipeline.storage.gather import shard_path
+from pipeline.storage.manifest import Manifest, ShardRows
+from pipeline.storage.parameters import read_parameters
+from pipeline.storage.shards import Shard, write_shard
+
+REGIONS = "regions"
+CLASSIFIER = "classifier"
+COLUMNS = ("features", "boxes", "scores")
+
+log = logging.getLogger(__name__)
+
+
+def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of the file `path`, or of each file directly in the folder `path` but hidden ones, by name."""
+    path = Path(path)
+    files = sorted(file for file in path.iterdir() if not file.name.startswith(".")) if path.is_dir() else [path]
+    for file in files:
+        try:
+            yield str(file), file.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read the boxes {file} ({error.strerror}); give a file or a folder") from error
+
+
+class Block(NamedTuple):
+    """Regions of some images: `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and `offsets`
+    (n + 1,) of each image's regions, in the order in which the images were asked for."""
+
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    offsets: np.ndarray
+
+
+class PaddedBlock(NamedTuple):
+    """Regions of n images side by side: `features` (n, k, dim) float32, `boxes` (n, k, 4), `scores` (n, k) and `mask`
+    (n, k), False (and zeros in the rest) where an image has fewer than k regions."""
+
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    mask: np.ndarray
+
+
+class UnfinishedRegions(UnfinishedShard):
+    """A region shard in the making, which loses at most one part when its process is killed."""
+
+    kind = REGIONS
+
+    def write_part(
+        self,
+        rows: range,
+        arrays: Mapping[str, np.ndarray],
+        faults: Mapping[int, str],
+        names: Sequence[str],
+        counts: Mapping[str, int],
+    ) -> None:
+        """Publish the part that holds `rows`: `features`, `boxes` and `scores` of all its regions, `lengths` of images.
+
+        `faults` are the reasons of those of its images, by their place in the part, that have no regions; `names` are
+        of all its images, `counts` of proposals by what became of them.
+        """
+        ids = self.image_id[rows.start : rows.stop]
+        rejects = [{"image_id": int(ids[i]), "name": names[i], "reason": faults[i]} for i in sorted(faults)]
+        details = {"rejects": rejects, "counts": dict(counts)}
+        write_shard(self._file(rows), PART, arrays, rows=len(rows), fingerprint=self._digest(rows), details=details)
+
+    def publish(self, details: Mapping[str, Any]) -> Sidecar:
+        """Publish the shard from its parts, then remove them."""
+        parts = [Shard(self._file(rows), PART) for rows in self._parts]
+        # A part whose images are all unreadable does not know the dimension.
+        known = [part for part in parts if len(part["scores"])] or parts[:1]
+        arrays = {name: np.concatenate([part[name] for part in known]) for name in COLUMNS}
+        lengths = np.concatenate([part["lengths"] for part in parts])
+        arrays |= {"offsets": np.concatenate([[0], np.cumsum(lengths)]), "image_id": self.image_id}
+        counts = sum((Counter(part.details["counts"]) for part in parts), Counter())
+        rejects = [reject for part in parts for reject in part.details["rejects"]]
+        details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
+        sidecar = write_shard(
+            self.path, REGIONS, arrays, rows=len(lengths), fingerprint=self.fingerprint, details=details
+        )
+        shutil.rmtree(self.folder)
+        return sidecar
+
+
+def require_few_rejects(path: Path, sidecar: Sidecar, limit: float) -> None:
+    """Raises RejectLimitError when more than the share `limit` of a published shard's images have no regions."""
+    rejects = sidecar.details["rejects"]
+    if rejects:
+        first = rejects[0]
+        message = (
+            f"{path}: {len(rejects)} of {sidecar.rows} images have no regions ({first['name']}: {first['reason']})"
+        )
+        if len(rejects) > limit * sidecar.rows:
+            raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
+        log.warning("%s", message)
+
+
+def read_classifier(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """`weight` and `bias` of the classifier beside an encoder, and its fingerprint. UsageError where there is none."""
+    path = Path(folder) / "classifier.safetensors"
+    if not path.exists():
+        raise UsageError(f"{folder} has no classifier: regions.score classifier is for encoders that finetune made")
+    parameters = read_parameters(path, CLASSIFIER)
+    return dict(parameters.tensors), {"classifier": parameters.fingerprint}
+
+
+def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The manifest's boxes of one shard: which of its images (n,) from 0, corners (n, 4), scores (n,)."""
+    table = manifest.boxes
+    first, last = np.searchsorted(table["image_id"].to_numpy(), [rows.first_image, rows.last_image])
+    part = table.slice(first, last - first)
+    corners = np.stack([part[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
+    return part["image_id"].to_numpy() - rows.first_image, corners, part["score"].to_numpy()
+
+
+class RegionShard(Shard):
+    """A published region shard. IntegrityError where its offsets do not fit its rows."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, REGIONS)
+        self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
+        lengths = np.diff(self.offsets)
+        fits = len(lengths) == len(self.image_id) and (lengths >= 0).all() and self.offsets[0] == 0
+        if not fits or any(len(self[name]) != self.offsets[-1] for name in COLUMNS):
+            raise IntegrityError(f"{path}: its offsets do not fit its rows; run extract-regions again")
+
+    def packed(self, images: np.ndarray) -> Block:
+        """The regions of `images` (n,), rows of `image_id` in any order."""
+        starts, lengths = self.offsets[images], self.offsets[images + 1] - self.offsets[images]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Block(to_float32(self["features"][rows]), self["boxes"][rows], self["scores"][rows], offsets)
+
+    def padded(self, images: np.ndarray) -> PaddedBlock:
+        """The regions of `images` (n,), rows of `image_id` in any order, each filled up to the longest."""
+        return pad(self.packed(images))
+
+
+def pad(block: Block) -> PaddedBlock:
+    lengths = np.diff(block.offsets)
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    if mask.all():
+        return PaddedBlock(*(array.reshape(*mask.shape, *array.shape[1:]) for array in block[:3]), mask)
+    arrays = []
+    for array in block[:3]:
+        arrays.append(np.zeros((*mask.shape, *array.shape[1:]), array.dtype))
+        arrays[-1][mask] = array
+    return PaddedBlock(*arrays, mask)
+
+
+def concatenate(blocks: Sequence[Block]) -> Block:
+    """The images of `blocks`, one block after another."""
+    offsets = [np.zeros(1, np.int64)]
+    for block in blocks:
+        offsets.append(block.offsets[1:] + offsets[-1][-1])
+    return Block(*(np.concatenate([block[i] for block in blocks]) for i in range(3)), np.concatenate(offsets))
+
+
+class Regions:
+    """The region shards `<folder>/shard-00000.h5` of a manifest, checked to be of its images and of one another."""
+
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
+        self.manifest = manifest
+        self.shards = [RegionShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
+        for number, shard in enumerate(self.shards):
+            if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
+                raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
+
+    def packed(self, image_id: np.ndarray) -> tuple[Block, np.ndarray]:
+        """The regions of the images `image_id` (n,), and the order (n,) in which their shards give them."""
+        numbers = image_id // self.manifest.shard_size
+        order = np.argsort(numbers, kind="stable")
+        blocks = []
+        for number in np.unique(numbers):
+            shard = self.shards[number]
+            blocks.append(shard.packed(image_id[order[numbers[order] == number]] - shard.image_id[0]))
+        return concatenate(blocks), order
+
+    def minibatches(self, image_id: np.ndarray, size: int, seed: int) -> Iterator[tuple[np.ndarray, PaddedBlock]]:
+        """The images `image_id`, shuffled by `seed`, `size` at a time: their ids and their regions."""
+        image_id = np.random.default_rng(seed).permutation(image_id)
+        for start in range(0, len(image_id), size):
+            block, order = self.packed(image_id[start : start + size])
+            yield image_id[start : start + size][order], pad(block)

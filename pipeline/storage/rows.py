@@ -1,0 +1,65 @@
+"""Rows of all shards of a manifest by their ids: features through memory maps, sentences in memory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.storage.fingerprint import require_same
+from pipeline.storage.gather import Features, Sentences
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.tokens import TokenShards
+
+
+class FeatureRows:
+    """(n, dim) of one encoder for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
+
+    `fingerprints` are those of the shards. Raises as `Features.open` does.
+    """
+
+    def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
+        shards = [features.open(encoder, number) for number in range(features.manifest.n_shards)]
+        self.fingerprints = {f"features/{encoder}/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
+        self._blocks = [shard["features"] for shard in shards]
+        self._shard_size = features.manifest.shard_size
+        self._image_id = image_id
+        self.shape = (len(image_id), self._blocks[0].shape[1])
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        ids = self._image_id[rows]
+        numbers, within = np.divmod(ids, self._shard_size)
+        gathered = np.empty((len(ids), self.shape[1]), self._blocks[0].dtype)
+        for number in np.unique(numbers):
+            chosen = numbers == number
+            gathered[chosen] = self._blocks[number][within[chosen]]
+        return gathered
+
+
+class TokenRows:
+    """All sentences by sentence_id: `ids` (total,) and `offsets` (m + 1,), and their `vocabulary`'s fingerprint."""
+
+    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
+        opened = TokenShards(manifest, folder)
+        shards = [opened.open(number) for number in range(manifest.n_shards)]
+        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
+        self.fingerprints = {f"tokens/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
+        self.ids = np.concatenate([shard.ids for shard in shards])
+        lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
+        self.offsets = np.concatenate([[0], np.cumsum(lengths)])
+
+
+class TfidfRows:
+    """All sentences by sentence_id: `matrix` (m, d), and their `vocabulary`'s fingerprint."""
+
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
+        opened = Sentences(manifest, folder)
+        shards = [opened.open(number) for number in range(manifest.n_shards)]
+        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
+        self.fingerprints = {f"tfidf/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
+        self.matrix = sparse.vstack([shard.matrix for shard in shards], format="csr")
+
+
+def open_rows(view: str, manifest: Manifest, folders: Mapping[str, Path | None]) -> TokenRows | TfidfRows:
+    """All sentences in the form `view`, from the folder of that name."""
+    return {"tfidf": TfidfRows, "tokens": TokenRows}[view](manifest, folders[view])

@@ -1,0 +1,184 @@
+"""`finetune`: an image encoder of the configuration, trained on the labelled boxes of the run's own images."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stages import options
+
+if TYPE_CHECKING:
+    from pipeline import config
+    from pipeline.images.encoders import Encoder
+    from pipeline.images.finetune import Finetuning
+    from pipeline.images.precision_recall import Precision
+    from pipeline.images.ranking import Classifier
+    from pipeline.images.sampling import LabelledImage, Sampler
+    from pipeline.storage.manifest import Manifest
+
+log = logging.getLogger(__name__)
+RECENT = 50
+"""Iterations over which the loss that is reported is averaged."""
+
+
+@click.command("finetune")
+@click.option("--name", required=True, help="Name of the encoder in the configuration; its `weights` are finetuned.")
+@options.manifest
+@options.config
+@options.output("folder", "Folder of the encoder.")
+def command(name: str, manifest_folder: Path, config_path: Path | None, output: Path) -> None:
+    """Train an encoder's network to tell what labelled boxes show, going on where a killed run has stopped."""
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.errors import UsageError
+    from pipeline.images.extraction import find_device
+    from pipeline.images.finetune import PRECISIONS, Finetuning, Schedule
+    from pipeline.images.sampling import batch_samples, schedule_images
+    from pipeline.storage.checkpoints import Checkpoints
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import digest_tensors
+    from pipeline.workers import isolated_map
+
+    settings, manifest = config.load(config_path), Manifest(manifest_folder)
+    chosen, tuning = settings.encoder(name), settings.finetune
+    if chosen.weights != "finetuned":
+        raise UsageError(f"the weights of encoder {name} are {chosen.weights}: prepare-encoder makes it")
+    labels, training, held_out = _labelled(manifest, tuning)
+    start = _starting_point(settings, chosen)
+    made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
+    told = {"finetune": tuning.model_dump(exclude={"checkpoint_seconds"}), "seed": settings.seed}
+    digest = fingerprint("finetuned", 1, {**told, "encoder": chosen.model_dump()}, made_of)
+
+    schedule = Schedule(tuning.iterations, tuning.learning_rate, tuning.momentum, tuning.weight_decay)
+    device = find_device(settings.extract.device)
+    task = Finetuning(start, len(labels), schedule, device, PRECISIONS[tuning.precision], settings.seed)
+    checkpoints, losses = Checkpoints(output / "checkpoints", digest, tuning.checkpoint_seconds), []
+    if (before := checkpoints.latest()) is not None:
+        losses = list(before.settings["losses"])
+        task.restore(before.tensors, len(losses))
+        log.info("going on after iteration %d", len(losses))
+    sampler = _sampler(settings, manifest, chosen)
+    order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
+    items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
+    batches = batch_samples(isolated_map(sampler, items, settings.extract.decode_workers), tuning.images)
+    for loss in tqdm(task.learn(batches), "finetune", tuning.iterations, initial=len(losses), disable=None):
+        losses.append(loss)
+        checkpoints.offer(lambda: (task.tensors(), {"losses": losses}))
+
+    precision = _judge(settings, sampler, task, held_out)
+    recent = losses[-RECENT:]
+    log.info("loss %.3f, mean average precision %.3f", sum(recent) / len(recent), precision.mean)
+    origin = {"origin": "finetuned", "start": start.weights["origin"], "images": len(training)}
+    details = {"name": name, "dim": task.dim, "labels": labels, "losses": losses, **precision.to_dict(labels)}
+    _publish(output, task.encoder(origin), task.classifier(), {**details, "made_of": made_of})
+    checkpoints.clear()
+
+
+def _labelled(
+    manifest: "Manifest", tuning: "config.Finetune"
+) -> "tuple[list[str], list[LabelledImage], list[LabelledImage]]":
+    """The labels of the training splits' boxes, those splits' images that have any, and the held-out ones."""
+    import numpy as np
+
+    from pipeline.errors import UsageError
+    from pipeline.images.preprocess import Photograph
+    from pipeline.images.sampling import LabelledImage
+
+    table, splits = manifest.boxes, manifest.splits
+    owners = table["image_id"].to_numpy()
+    corners = np.stack([table[side].to_numpy() for side in ("x1", "y1", "x2", "y2")], axis=1)
+    names = np.asarray([label or "" for label in table["label"].to_pylist()], dtype=object)
+    learned = np.isin(splits[owners].astype(str), tuning.splits) & (names != "")
+    labels = sorted(set(names[learned]))
+    if not labels:
+        raise UsageError(f"no image of the splits {', '.join(tuning.splits)} has a labelled box: see finetune.splits")
+    numbers = {label: number for number, label in enumerate(labels, start=1)}
+    classes = np.array([numbers.get(name, 0) for name in names], np.int64)
+
+    def images(wanted: np.ndarray) -> "list[LabelledImage]":
+        rows = np.flatnonzero(wanted)
+        photographs = map(Photograph.from_row, manifest.images.take(np.unique(owners[rows])).to_pylist())
+        parts = np.split(rows, np.flatnonzero(np.diff(owners[rows])) + 1)  # a manifest has its boxes image by image
+        return [LabelledImage(p, corners[part], classes[part]) for p, part in zip(photographs, parts, strict=False)]
+
+    held_out = images((splits[owners] == tuning.held_out) & (classes > 0))
+    return labels, images(learned), held_out[: tuning.held_out_images]
+
+
+def _starting_point(settings: "config.Config", chosen: "config.Encoder") -> "Encoder":
+    """The encoder before training: drawn from the seed, torchvision's, or a file's."""
+    from pipeline.images import weights
+    from pipeline.images.encoders import EncoderSpec, trained, untrained
+    from pipeline.images.preprocess import Preprocessing
+    from pipeline.storage.features import read_weights
+
+    tuning = settings.finetune
+    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
+    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
+    if tuning.start == "scratch":
+        return untrained(spec, settings.seed)
+    if tuning.start == "torchvision":
+        state, origin = weights.download(chosen.architecture)
+        return trained(spec, state, {"origin": origin})
+    data, sha256 = read_weights(Path(settings.weights_root) / tuning.file, tuning.sha256)
+    return trained(spec, weights.parse(data, tuning.file), {"origin": tuning.file, "sha256": sha256})
+
+
+def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "config.Encoder") -> "Sampler":
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.sampling import Proportions, Sampler
+    from pipeline.images.warping import Crops
+    from pipeline.storage.sources import ImageSource
+
+    tuning, collection = settings.finetune, settings.collection
+    return Sampler(
+        ImageSource(manifest.root).read,
+        ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio),
+        Crops(tuning.side, tuning.context, chosen.mean),
+        Proportions(tuning.positives, tuning.background, tuning.positive_iou, tuning.background_iou),
+        settings.seed,
+    )
+
+
+def _judge(
+    settings: "config.Config", sampler: "Sampler", task: "Finetuning", images: "list[LabelledImage]"
+) -> "Precision":
+    """Average precision of what the network finds in held-out images."""
+    from pipeline.images.boxes import NONE
+    from pipeline.images.extraction import Plan
+    from pipeline.images.precision_recall import judge_regions
+    from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
+    from pipeline.images.regions import Preparation, RegionExtractor, Request, describe
+    from pipeline.workers import isolated_map
+
+    tuning = settings.finetune
+    grid, search = Grid(**tuning.grid.model_dump()), Search(**settings.regions.search.model_dump())
+    propose = proposer(ProposalSettings(tuning.proposals, grid, search))
+    selection = Selection(0, settings.regions.min_side, settings.regions.iou, tuning.candidates, False, grid)
+    preparation = Preparation(sampler.read, sampler.limits, propose, selection, sampler.crops)
+    requests = [Request(image.photograph, NONE) for image in images]
+    prepared = isolated_map(preparation, requests, settings.extract.decode_workers)
+    plan = Plan(task.device, task.dtype, settings.extract.batch_size)
+    extractor = RegionExtractor(task.encoder({}), plan, sampler.crops)
+    described = describe(prepared, extractor, None, selection.iou, selection.count)
+    return judge_regions(described, task.classifier(), images, tuning.suppression_iou)
+
+
+def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details: dict) -> None:
+    """The encoder as `prepare-encoder` leaves it, and before it the classifier beside it."""
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
+    from pipeline.storage.regions import CLASSIFIER
+
+    parts, tensors = encoder.settings(), encoder.tensors()
+    digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
+    judge = {"weight": classifier.weight, "bias": classifier.bias}
+    settings = {"labels": details["labels"], "encoder": digest}
+    own = fingerprint(CLASSIFIER, 1, settings, {"tensors": digest_tensors(judge)})
+    write_parameters(output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own)
+    write_parameters(
+        output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
+    )

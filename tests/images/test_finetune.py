@@ -1,0 +1,209 @@
+"""Training on boxes: what is sampled, that it learns, that it goes on exactly, and how it is judged."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from pictures import MEAN, encode_jpeg, make_encoder
+from PIL import Image
+
+from pipeline.errors import InputError, JointspaceError
+from pipeline.images.boxes import Candidates, overlaps
+from pipeline.images.decode import ImageLimits
+from pipeline.images.encoders import Encoder
+from pipeline.images.finetune import Finetuning, Schedule
+from pipeline.images.precision_recall import Judged, interpolated_precision, judge_detections, match
+from pipeline.images.preprocess import Photograph
+from pipeline.images.sampling import (
+    LabelledImage,
+    Proportions,
+    Sample,
+    Sampler,
+    batch_samples,
+    sample_regions,
+    schedule_images,
+)
+from pipeline.images.warping import Crops
+from pipeline.workers import Failure
+
+CPU = torch.device("cpu")
+PROPORTIONS = Proportions(positives=2, background=6, positive_iou=0.5, background_iou=0.5)
+COLOURS = ((220, 40, 40), (40, 60, 220))
+
+
+def make_batch(seed: int, count: int = 24) -> Sample:
+    """Squares of two colours on grey, and grey alone."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(count) % 3
+    pixels = np.full((count, 32, 32, 3), 128, np.uint8)
+    for picture, label in zip(pixels, classes, strict=True):
+        if label:
+            x, y = rng.integers(0, 12, 2)
+            picture[y : y + 20, x : x + 20] = COLOURS[label - 1]
+    noise = rng.integers(-20, 20, pixels.shape)
+    return Sample((pixels + noise).clip(0, 255).astype(np.uint8), classes.astype(np.int64))
+
+
+def start(iterations: int = 40, rate: float = 0.05, encoder: Encoder | None = None) -> Finetuning:
+    encoder = encoder or make_encoder("shufflenet_v2_x0_5", side=32)
+    return Finetuning(encoder, 2, Schedule(iterations, rate, 0.9, 5e-4), CPU, torch.float32, seed=3)
+
+
+@pytest.mark.parametrize("size", [(200, 150), (40, 300), (9, 9)])
+def test_regions_overlap_as_their_classes_say(size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    truth = np.float32([[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.95]]) * np.tile(size, 2)
+    seen = []
+    for _ in range(50):
+        boxes, classes = sample_regions(size, truth, np.array([4, 7]), PROPORTIONS, rng)
+        assert classes[:2].min() > 0 and (classes[2:] == 0).all() and len(boxes) == 8
+        assert (boxes >= 0).all() and (boxes <= np.tile(size, 2)).all() and (boxes[:, 2:] > boxes[:, :2]).all()
+        iou = overlaps(boxes, truth)
+        assert (iou[:2][np.arange(2), (classes[:2] == 7).astype(int)] >= 0.5 - 1e-6).all()
+        assert (iou[2:] < 0.5).all()
+        seen.append(boxes)
+    assert len(np.unique(np.concatenate(seen), axis=0)) == 400
+
+
+def test_an_object_that_fills_the_image_leaves_less_background() -> None:
+    truth = np.float32([[0, 0, 30, 30]])
+    proportions = Proportions(1, 500, 0.5, 1e-6)
+    boxes, classes = sample_regions((30, 30), truth, np.ones(1, np.int64), proportions, np.random.default_rng(0))
+    assert boxes.shape == (1, 4) and classes.tolist() == [1]
+
+
+def test_an_image_gives_the_same_sample_in_any_process() -> None:
+    import hashlib
+
+    image = Image.new("RGB", (80, 60), (128, 128, 128))
+    image.paste(COLOURS[0], (10, 10, 40, 50))
+    data = encode_jpeg(image)
+    photograph = Photograph("a.jpg", hashlib.sha256(data).hexdigest(), ("a.jpg",))
+    sampler = Sampler({"a.jpg": data}.__getitem__, ImageLimits(1 << 20, 1, 100), Crops(32, 4, MEAN), PROPORTIONS, 5)
+    labelled = LabelledImage(photograph, np.float32([[10, 10, 40, 50]]), np.array([1]))
+    first, again, other = sampler((7, labelled)), sampler((7, labelled)), sampler((8, labelled))
+    assert np.array_equal(first.pixels, again.pixels) and first.pixels.shape == (8, 32, 32, 3)
+    assert not np.array_equal(first.pixels, other.pixels)
+    assert (first.pixels[:2, 16, 16, 0] > 180).all()  # red in the middle of both positives
+    with pytest.raises(InputError, match="changed"):
+        sampler((7, labelled._replace(photograph=photograph._replace(sha256="0"))))
+
+
+def test_every_image_comes_once_an_epoch() -> None:
+    order = schedule_images(10, 4, 6, seed=1)
+    assert len(order) == 24 and sorted(order[:10]) == sorted(order[10:20]) == list(range(10))
+    assert np.array_equal(order[:8], schedule_images(10, 4, 2, seed=1))
+
+
+def test_a_batch_does_without_images_that_failed() -> None:
+    good = Sample(np.zeros((3, 4, 4, 3), np.uint8), np.arange(3))
+    batches = list(batch_samples([good, Failure("gone"), good, good, good], 2))
+    assert [len(batch.classes) for batch in batches] == [3, 6, 3]
+    with pytest.raises(InputError, match=r"could be read \(gone\); run ingest again"):
+        list(batch_samples([Failure("gone"), Failure("gone")], 2))
+
+
+def test_a_network_learns_what_boxes_show() -> None:
+    encoder = make_encoder("shufflenet_v2_x0_5", side=32)
+    before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
+    task = start(encoder=encoder)
+    losses = list(task.learn(make_batch(seed) for seed in range(40)))
+    assert losses[0] == pytest.approx(np.log(3), abs=0.05) and np.mean(losses[-5:]) < 0.3
+    unseen, learned = make_batch(99), task.encoder({"origin": "finetuned"})
+    with torch.inference_mode():
+        features = learned(torch.from_numpy(unseen.pixels)).numpy()
+    assert (task.classifier().probabilities(features).argmax(1) == unseen.classes).mean() > 0.9
+    # The artefact is one like any other: it comes back from its parts, and what it came from is as it was.
+    back = Encoder.from_parts(learned.settings(), learned.tensors())
+    with torch.inference_mode():
+        np.testing.assert_allclose(back(torch.from_numpy(unseen.pixels)).numpy(), features, rtol=1e-4, atol=1e-5)
+    assert all(np.array_equal(tensor, before[name]) for name, tensor in encoder.tensors().items())
+
+
+def test_training_goes_on_exactly() -> None:
+    whole = start(8)
+    losses = list(whole.learn(make_batch(seed) for seed in range(8)))
+    first = start(8)
+    assert list(first.learn(make_batch(seed) for seed in range(3))) == losses[:3]
+    second = start(8)
+    second.restore(first.tensors(), 3)
+    np.testing.assert_allclose(list(second.learn(make_batch(seed) for seed in range(3, 8))), losses[3:], rtol=1e-4)
+    for name, tensor in whole.tensors().items():
+        np.testing.assert_allclose(second.tensors()[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_the_rate_rises_and_falls_to_nothing() -> None:
+    rates = [Schedule(100, 0.5, 0.9, 0).rate(i) for i in range(100)]
+    assert max(rates) == rates[9] == rates[10] == 0.5 and rates[0] == 0.05 and rates[-1] < 1e-3
+    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_training_that_comes_apart_says_so() -> None:
+    task = start(4, rate=1e30)
+    with pytest.raises(JointspaceError, match="came apart at iteration .* lower finetune.learning_rate"):
+        list(task.learn(make_batch(seed) for seed in range(4)))
+
+
+def naive_average_precision(images: list[Judged], label: int) -> float:
+    """The area by its definition: the best precision at each recall or beyond it."""
+    rows = []
+    for number, image in enumerate(images):
+        rows += [(p, number, box) for p, box in zip(image.probabilities[:, label], image.boxes, strict=True)]
+    rows.sort(key=lambda row: -row[0])
+    objects = sum((image.classes == label).sum() for image in images)
+    taken, points, hits = set(), [], 0
+    for rank, (_, number, box) in enumerate(rows, start=1):
+        truth = images[number].truth[images[number].classes == label]
+        iou = overlaps(box[None], truth)[0]
+        if len(iou) and iou.max() >= 0.5 and (number, iou.argmax()) not in taken:
+            taken.add((number, iou.argmax()))
+            hits += 1
+        points.append((hits / objects, hits / rank))
+    steps = sorted({recall for recall, _ in points if recall})
+    return sum(max(p for r, p in points if r >= recall) for recall in steps) / objects
+
+
+def make_judged(seed: int) -> Judged:
+    rng = np.random.default_rng(seed)
+    corners = rng.random((6, 2, 2)) * 100
+    truth = np.hstack([corners.min(1), corners.max(1) + 5]).astype(np.float32)
+    boxes = (truth[rng.integers(6, size=20)] + rng.normal(0, 4, (20, 4))).astype(np.float32)
+    probabilities = rng.dirichlet(np.ones(3), 20)
+    return Judged(boxes, probabilities, truth, rng.integers(1, 3, 6))
+
+
+def test_average_precision_is_the_definitions() -> None:
+    images = [make_judged(seed) for seed in range(5)]
+    # Nothing overlaps by more than 1: no suppression. All probabilities that are looked at are above the threshold.
+    images = [image._replace(probabilities=np.maximum(image.probabilities, 0.02)) for image in images]
+    found = judge_detections(images, iou=1.0)
+    expected = [naive_average_precision(images, label) for label in (1, 2)]
+    np.testing.assert_allclose(found.average, expected)
+    assert found.mean == pytest.approx(np.mean(expected)) and 0 < found.mean < 1
+    assert 0 < found.reachable <= 1
+
+
+def test_perfect_detections_are_perfect_and_none_are_worthless() -> None:
+    image = make_judged(0)
+    perfect = Judged(image.truth, np.eye(3)[image.classes], image.truth, image.classes)
+    assert judge_detections([perfect], 0.99).mean == 1
+    assert judge_detections([perfect._replace(probabilities=np.eye(3)[np.zeros(6, int)])], 0.5).mean == 0
+    only_first = perfect._replace(classes=np.ones(6, int), probabilities=np.eye(3)[np.ones(6, int)])
+    result = judge_detections([only_first], 0.99)
+    assert result.mean == 1 and np.isnan(result.average[1]) and result.to_dict("ab")["average_precision"]["b"] is None
+
+
+def test_a_second_detection_of_an_object_is_a_mistake() -> None:
+    truth = np.float32([[0, 0, 10, 10]])
+    assert match(np.float32([[0, 0, 10, 9], [0, 0, 10, 10], [50, 50, 60, 60]]), truth).tolist() == [True, False, False]
+    assert match(np.empty((0, 4), np.float32), truth).tolist() == []
+    assert match(truth, np.empty((0, 4), np.float32)).tolist() == [False]
+    assert interpolated_precision(np.array([False, True, False, True]), 2) == pytest.approx(0.5)
+
+
+def test_suppression_is_by_class() -> None:
+    boxes = np.float32([[0, 0, 10, 10], [0, 0, 10, 9]])
+    image = Judged(boxes, np.array([[0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]), boxes[:1], np.array([1]))
+    assert judge_detections([image], 0.3).average[0] == 1
+    assert partial(judge_detections, [image])(1.0).average[0] == 1 and Candidates(boxes, boxes[:, 0]).boxes is boxes

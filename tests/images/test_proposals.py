@@ -1,0 +1,221 @@
+"""Proposals: what each method finds, what becomes a region, what is refused and counted."""
+
+import numpy as np
+import pytest
+import torch
+from pictures import make_image
+from torchvision.models import get_model
+from torchvision.ops import box_iou, nms
+
+from pipeline.errors import InputError, UsageError
+from pipeline.images.box_formats import parse_all, parse_boxes
+from pipeline.images.boxes import NONE, Candidates, digest_boxes, group, overlaps, suppress, tidy
+from pipeline.images.detectors import build_detector, detect
+from pipeline.images.proposals import (
+    METHODS,
+    Grid,
+    ProposalSettings,
+    Search,
+    Selection,
+    grid_windows,
+    proposer,
+    select,
+)
+from pipeline.workers import Failure
+
+GRID = Grid((0.67, 0.5, 0.33), (1.0, 2.0, 0.5), 0.5)
+SELECTION = Selection(min_score=0.1, min_side=4, iou=0.5, count=19, fill=True, grid=GRID)
+DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
+
+
+def settings(method: str) -> ProposalSettings:
+    return ProposalSettings(method, GRID, Search("fast", 500))
+
+
+def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) -> Candidates:
+    rng = np.random.default_rng(seed)
+    corners = rng.random((count, 2, 2)) * size
+    return Candidates(np.hstack([corners.min(1), corners.max(1)]).astype(np.float32), rng.random(count, np.float32))
+
+
+def test_overlaps_and_suppression_are_torchvisions() -> None:
+    a, b = random_candidates(0, 60), random_candidates(1, 200)
+    expected = box_iou(torch.from_numpy(a.boxes), torch.from_numpy(b.boxes)).numpy()
+    np.testing.assert_allclose(overlaps(a.boxes, b.boxes), expected, atol=1e-5)
+    for iou in (0.0, 0.3, 0.7, 1.0):
+        kept = nms(torch.from_numpy(b.boxes), torch.from_numpy(b.scores), iou).numpy()
+        assert suppress(b, iou, 1000).tolist() == kept.tolist()
+        assert suppress(b, iou, 5).tolist() == kept[:5].tolist()
+
+
+def test_equal_scores_keep_their_order() -> None:
+    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 8], [40, 0, 49, 9]], np.float32)
+    assert suppress(Candidates(boxes, np.zeros(4, np.float32)), 0.5, 9).tolist() == [0, 1, 3]
+
+
+def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
+    boxes = [
+        [10, 10, 30, 30],
+        [-5, 10, 30, 90],  # beyond three sides
+        [30, 10, 10, 30],  # wrong order
+        [200, 10, 230, 30],  # outside
+        [10, 10, 10, 30],  # empty
+        [10, 10, 12, 30],  # too thin
+        [np.nan, 10, 12, 30],
+        [10, 10, 30, np.inf],
+    ]
+    kept, counts = tidy(Candidates(np.array(boxes), np.ones(len(boxes))), (100, 80), 4)
+    assert kept.boxes.tolist() == [[10, 10, 30, 30], [0, 10, 30, 80]]
+    assert counts == {"clipped": 1, "wrong-order": 1, "outside": 1, "too-small": 2, "not-finite": 2}
+    assert tidy(NONE, (1, 1), 1)[0].boxes.shape == (0, 4)
+
+
+@pytest.mark.parametrize("size", [(100, 80), (1, 1), (1, 20000), (20000, 1), (7, 3)])
+def test_windows_lie_inside_and_cover_the_image(size: tuple[int, int]) -> None:
+    windows = grid_windows(size, GRID)
+    assert len(windows) < 2000
+    assert (windows >= 0).all() and (windows <= np.float32([*size, *size])).all()
+    assert (windows[:, 2:] > windows[:, :2]).all()
+    square = grid_windows(size, Grid((0.5,), (1.0,), 0.5))
+    assert len(square) == 9  # 3 x 3 positions that share halves of their sides
+    np.testing.assert_allclose([square[:, :2].min(0), square[:, 2:].max(0)], [(0, 0), size], rtol=1e-5)
+    np.testing.assert_allclose((square[0, :2] + square[0, 2:]) / 2, np.array(size) / 2, rtol=1e-5)
+
+
+def test_regions_are_the_whole_image_then_the_best_then_windows() -> None:
+    given = random_candidates(3, 12)
+    regions, counts = select(given, (100, 80), SELECTION)
+    assert regions.boxes[0].tolist() == [0, 0, 100, 80] and regions.scores[0] == 1
+    assert len(regions.boxes) == 20 and regions.boxes.dtype == np.float32
+    chosen, _ = tidy(given, (100, 80), 4)
+    chosen = chosen.take(chosen.scores >= 0.1)
+    kept = nms(torch.from_numpy(chosen.boxes), torch.from_numpy(chosen.scores), 0.5).numpy()
+    assert np.array_equal(regions.boxes[1 : 1 + len(kept)], chosen.boxes[kept])
+    assert (np.diff(regions.scores[1:]) <= 0).all() and counts["filled"] == 19 - len(kept)
+    among = overlaps(regions.boxes[1:], regions.boxes[1:])
+    assert among[~np.eye(19, dtype=bool)].max() <= 0.5
+
+
+def test_no_proposal_leaves_the_whole_image_or_windows() -> None:
+    from dataclasses import replace
+
+    assert len(select(NONE, (100, 80), replace(SELECTION, fill=False))[0].boxes) == 1
+    assert len(select(NONE, (100, 80), SELECTION)[0].boxes) == 20
+    assert select(NONE, (1, 1), SELECTION)[0].boxes.tolist() == [[0, 0, 1, 1]]  # no window of 4 pixels fits
+    assert len(select(NONE, (1, 20000), SELECTION)[0].boxes) == 1
+
+
+@pytest.mark.parametrize("method", ["grid", "boxes", "faster-rcnn", "selective-search"])
+@pytest.mark.parametrize("size", [(90, 70), (1, 1), (3, 200)])
+def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, int]) -> None:
+    if method == "selective-search":
+        pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
+    known = random_candidates(5, 3, size)
+    found = proposer(settings(method))(np.asarray(make_image(1, size)), known)
+    assert found.boxes.shape == (len(found.scores), 4) and found.boxes.dtype == found.scores.dtype == np.float32
+    kept, counts = tidy(found, size, 0)
+    assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)
+    regions, _ = select(found, size, SELECTION)
+    assert (regions.boxes[:, 2:] > regions.boxes[:, :2]).all()
+
+
+def test_all_methods_are_tested_and_unknown_ones_refused() -> None:
+    assert set(METHODS) == {"grid", "boxes", "faster-rcnn", "selective-search"}
+    with pytest.raises(UsageError, match="unknown proposals magic; there are selective-search, faster-rcnn, grid"):
+        proposer(settings("magic"))
+
+
+def test_selective_search_finds_a_thing_and_repeats_itself() -> None:
+    pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
+    pixels = np.full((120, 700, 3), 40, np.uint8)
+    pixels[30:90, 200:300] = (220, 60, 30)
+    propose = proposer(settings("selective-search"))
+    first, second = propose(pixels, NONE), propose(pixels, NONE)
+    assert np.array_equal(first.boxes, second.boxes) and np.array_equal(first.scores, second.scores)
+    assert overlaps(np.float32([[200, 30, 300, 90]]), first.boxes).max() > 0.9
+    assert first.scores[0] == 1 and first.scores.min() > 0 and (np.diff(first.scores) < 0).all()
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return get_model(DETECTOR, weights=None, weights_backbone=None, num_classes=5).state_dict()
+
+
+def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
+    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
+    pixels = np.array(make_image(2, (90, 70)))
+    images = [pixels, Failure("truncated"), pixels[:1, :1], pixels]
+    for stage in ("detections", "rpn"):
+        found = list(detect(network, images, torch.device("cpu"), stage))
+        assert len(found) == 4 and len(found[1].boxes) == 0
+        assert np.array_equal(found[0].boxes, found[3].boxes)
+        assert (np.diff(found[0].scores) <= 0).all()
+        assert not set(tidy(found[0], (90, 70), 0)[1]) - {"too-small", "clipped"}
+    proposals = list(detect(network, [pixels], torch.device("cpu"), "rpn"))[0]
+    images, _ = network.transform([torch.from_numpy(pixels).permute(2, 0, 1) / 255])
+    with torch.inference_mode():
+        plain = network.rpn(images, network.backbone(images.tensors))[0][0].numpy()
+    height, width = images.image_sizes[0]
+    plain = plain * np.float32([90 / width, 70 / height] * 2)
+    np.testing.assert_allclose(np.sort(proposals.boxes, 0), np.sort(plain, 0), atol=1e-3)
+
+
+def test_a_detector_that_does_not_match_is_refused(weights: dict) -> None:
+    short = {**weights, "roi_heads.box_predictor.bbox_pred.weight": torch.zeros(16, 1024)}
+    with pytest.raises(InputError, match=r"w\.pt: its head scores 5 classes but places boxes for 4"):
+        build_detector(DETECTOR, short, "w.pt", 0.0)
+    with pytest.raises(InputError, match=r"w\.pt lacks roi_heads.box_predictor.cls_score.weight"):
+        build_detector(DETECTOR, {"features": torch.zeros(1)}, "w.pt", 0.0)
+    with pytest.raises(InputError, match=r"w\.pt holds backbone.body.0.0.weight, which the architecture does not"):
+        build_detector("fasterrcnn_resnet50_fpn", weights, "w.pt", 0.0)
+    with pytest.raises(UsageError, match="unknown detector resnet50; torchvision has fasterrcnn_mobilenet"):
+        build_detector("resnet50", weights, "w.pt", 0.0)
+
+
+XML = b"""<annotation><filename>7.jpg</filename>
+<object><name>12</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox></object>
+<object><name>13</name><scene>1</scene><nobndbox>1</nobndbox></object></annotation>"""
+COCO = b"""{"images": [{"id": 5, "file_name": "7.jpg"}], "categories": [{"id": 3, "name": "dog"}],
+"annotations": [{"image_id": 5, "category_id": 3, "bbox": [1, 2, 29, 38]}]}"""
+RESULTS = b'[{"image_id": "7.jpg", "category_id": 3, "bbox": [1, 2, 29, 38], "score": 0.5}]'
+TABLE = b"file\tx1\ty1\tx2\ty2\tscore\tlabel\n7.jpg\t1\t2\t30\t40\t0.5\tdog\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "data", "score", "label"),
+    [("a.xml", XML, 1, "12"), ("a.json", COCO, 1, "dog"), ("b.json", RESULTS, 0.5, "3"), ("a.tsv", TABLE, 0.5, "dog")],
+)
+def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) -> None:
+    assert list(parse_boxes(data, source)) == [("7.jpg", (1, 2, 30, 40), score, label)]
+
+
+@pytest.mark.parametrize(
+    ("source", "data", "said"),
+    [
+        ("a.csv", TABLE, r"a\.csv: boxes come as \.xml"),
+        ("a.xml", XML[:-20], r"a\.xml is not valid XML"),
+        ("a.xml", b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", r"a\.xml declares XML entities"),
+        ("a.xml", XML.replace(b"<xmax>30</xmax>", b""), r"a\.xml: object 0 has not only numbers"),
+        ("a.xml", b"<annotation/>", "has no <filename>"),
+        ("a.json", b"{}", r"a\.json is not COCO's JSON \(KeyError"),
+        ("a.json", b'[{"bbox": [1, 2]}]', "annotation 0 has no bbox of four numbers"),
+        ("a.tsv", TABLE.replace(b"30", b"x"), "row 2 has not only numbers"),
+        ("a.tsv", TABLE[10:], "does not name the column file"),
+        ("a.tsv", b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_unreadable_boxes_name_the_file_and_the_row(source: str, data: bytes, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        list(parse_boxes(data, source))
+
+
+def test_boxes_find_their_images() -> None:
+    table = TABLE + b"9.jpg\t0\t0\t1\t1\t0.1\tcat\nimages/8.jpg\t0\t0\t5\t5\t0.2\tcat\n7.jpg\t0\t0\t6\t6\t0.9\tcat\n"
+    known = parse_all([("a.tsv", table)], ["images/8.jpg", "images/7.jpg"])
+    assert known.unmatched == ["9.jpg"]
+    assert known.candidates[0].boxes.tolist() == [[0, 0, 5, 5]]
+    assert known.candidates[1].scores.tolist() == [0.5, np.float32(0.9)]
+    assert digest_boxes(known.candidates) != digest_boxes(known.candidates[::-1])
+    assert [len(part.scores) for part in group(np.array([2, 0, 2]), random_candidates(0, 3), 4)] == [1, 0, 2, 0]

@@ -1,0 +1,244 @@
+"""Regions to features: warping, maps, batches, and images that cannot be used."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from pictures import MEAN, encode_jpeg, make_encoder, make_image, normalise
+from PIL import Image
+from torchvision.ops import roi_align
+
+from pipeline.errors import InputError, UsageError
+from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.components import fit_projection
+from pipeline.images.decode import ImageLimits
+from pipeline.images.encoders import Encoder
+from pipeline.images.extraction import Plan
+from pipeline.images.maps import cell_weights, pool_regions, region_encoder
+from pipeline.images.preprocess import Photograph
+from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
+from pipeline.images.ranking import Classifier, rescore
+from pipeline.images.regions import Described, Preparation, RegionExtractor, Request, describe
+from pipeline.images.warping import Crops, WholeImages
+from pipeline.workers import isolated_map
+
+GRID = Grid((0.67, 0.5), (1.0, 2.0), 0.5)
+SELECTION = Selection(min_score=0.0, min_side=1, iou=0.7, count=4, fill=True, grid=GRID)
+SIZES = [(90, 70), (70, 90), (64, 64), (90, 70), (200, 30), (1, 1), (90, 70), (3, 300)]
+VIEWS = {"crops": Crops(64, 8, MEAN), "roi-align": WholeImages(96, 32, 2.5)}
+
+
+def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
+    """Encoded images by name, and requests with as many known boxes as the image's number, up to 3."""
+    import hashlib
+
+    files, requests = {}, []
+    for number, size in enumerate(sizes):
+        data = encode_jpeg(make_image(number, size))
+        files[f"{number}.jpg"] = data
+        corners = np.random.default_rng(number).random((min(number, 3), 2, 2)) * size
+        boxes = np.hstack([corners.min(1), corners.max(1)]).astype(np.float32)
+        known = Candidates(boxes, np.linspace(1, 0.5, len(boxes), dtype=np.float32))
+        photograph = Photograph(f"{number}.jpg", hashlib.sha256(data).hexdigest(), (f"{number}.jpg",))
+        requests.append(Request(photograph, known))
+    return files, requests
+
+
+def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
+    from dataclasses import replace
+
+    propose = proposer(ProposalSettings("boxes", GRID, Search("fast", 500)))
+    limits = ImageLimits(1 << 20, 1, 1 << 20)
+    return Preparation(partial(_read, files), limits, propose, replace(SELECTION, **changes), view)
+
+
+def _read(files: dict, name: str) -> bytes:
+    return files[name]
+
+
+def run(
+    encoder: Encoder, view: Crops | WholeImages, requests: list[Request], files: dict, batch: int = 5, **changes: object
+) -> Described:
+    plan = Plan(torch.device("cpu"), torch.float32, batch)
+    images = isolated_map(make_preparation(files, view, **changes), requests, 0)
+    return describe(images, RegionExtractor(encoder, plan, view), None, 0.7, 4)
+
+
+def test_a_crop_is_the_box_with_its_context() -> None:
+    image = make_image(3, (200, 160))
+    crop = Crops(64, 8, MEAN).warp(image, np.array([50, 40, 98, 88.0]))
+    # The box is 48 pixels wide and becomes 48 of 64: one to one, with 8 around.
+    assert np.array_equal(crop, np.asarray(image.crop((42, 32, 106, 96))))
+    corner = Crops(64, 8, MEAN).warp(image, np.array([0, 0, 48, 48.0]))
+    assert np.array_equal(corner[8:, 8:], np.asarray(image.crop((0, 0, 56, 56))))
+    assert (corner[:8] == np.rint(np.multiply(MEAN, 255))).all() and (corner[:, :8] == corner[0, 0]).all()
+    tight = Crops(32, 0, MEAN).warp(image, np.array([10, 20, 90, 120.0]))
+    plain = image.resize((32, 32), Image.Resampling.BILINEAR, (10, 20, 90, 120))
+    assert np.array_equal(tight, np.asarray(plain))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 20000), (20000, 1), (5, 3)])
+def test_any_box_of_any_image_can_be_warped(size: tuple[int, int]) -> None:
+    image = Image.new("RGB", size, (9, 99, 199))
+    boxes = np.float32([[0, 0, *size], [0, 0, 0.5, 0.01], [size[0] - 1e-3, size[1] - 1e-3, *size]])
+    crops = Crops(32, 4, MEAN).render(image, boxes)
+    assert crops.shape == (3, 32, 32, 3) and (crops[0] == (9, 99, 199)).all()
+    assert (crops[:, 16, 16] == (9, 99, 199)).all()
+    width, height = WholeImages(96, 32, 2.5).size(size)
+    assert min(width, height) == 96 and max(width, height) <= 96 * 2.5 + 16 and max(width, height) % 32 == 0
+
+
+@pytest.mark.parametrize("bins", [1, 2, 7])
+def test_pooling_is_the_limit_of_roi_align(bins: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.rand(2, 5, 9, 13, generator=generator)
+    corners = torch.rand(2, 6, 2, 2, generator=generator).sort(dim=2).values
+    boxes = corners.flatten(2)
+    boxes[0, 0] = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    scale = torch.tensor([13.0, 9.0, 13.0, 9.0])
+    expected = roi_align(maps, list(boxes * scale), bins, 1.0, sampling_ratio=200, aligned=True)
+    found = pool_regions(maps, boxes, bins).flatten(0, 1)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+
+
+def test_cell_weights_add_up_to_one_even_where_there_is_next_to_nothing() -> None:
+    start, stop = torch.tensor([0.0, 3.2, 5.999, 0.0]), torch.tensor([6.0, 3.3, 6.0, 1e-3])
+    weights = cell_weights(start, stop, 3, 6)
+    assert weights.shape == (4, 3, 6) and (weights >= -1e-6).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(4, 3), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(weights[0].mean(0), torch.full((6,), 1 / 6))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layer", "side"),
+    [
+        ("squeezenet1_1", "average", 64),
+        ("mobilenet_v2", "average", 64),
+        ("mobilenet_v3_small", "average", 64),
+        ("resnet18", "average", 64),
+        ("shufflenet_v2_x0_5", "average", 64),
+        ("densenet121", "average", 64),
+        ("alexnet", "fc7", 96),
+        ("vgg11_bn", "fc6", 64),
+    ],
+)
+def test_the_whole_image_as_a_region_is_the_whole_image(architecture: str, layer: str, side: int) -> None:
+    encoder = make_encoder(architecture, layer=layer, side=side)
+    pixels = torch.from_numpy(np.stack([np.asarray(make_image(s, (side, side))) for s in range(2)]))
+    boxes = torch.tensor([[[0.0, 0, 1, 1], [0.2, 0.1, 0.7, 0.9]]]).expand(2, -1, -1)
+    with torch.inference_mode():
+        whole, regions = encoder(pixels), region_encoder(encoder)(pixels, boxes)
+        fast = region_encoder(encoder).optimised(torch.device("cpu"), torch.float32)(pixels, boxes)
+    assert regions.shape == (2, 2, whole.shape[1])
+    # The mean over one bin is that over all cells; the finer bins of fc layers are sampled between the cells.
+    assert relative(regions[:, 0], whole).max() < (1e-3 if layer == "average" else 0.2)
+    assert relative(regions[:, 1], whole).min() > 0.02
+    assert relative(fast, regions).max() < 1e-3
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+
+
+def test_a_network_without_a_map_is_refused() -> None:
+    from pipeline.images.encoders import EncoderSpec
+    from pipeline.images.maps import split
+    from pipeline.images.preprocess import Preprocessing
+
+    body = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4)))
+    encoder = Encoder(EncoderSpec("flat", "average", Preprocessing(4, None, MEAN, MEAN), False), body, "1", {})
+    with pytest.raises(UsageError, match="needs a network with a map .* set regions.features to crops"):
+        split(body, 4)
+    with pytest.raises(UsageError, match="crops"):
+        region_encoder(encoder)
+
+
+@pytest.mark.parametrize("features", ["crops", "roi-align"])
+@pytest.mark.parametrize("flip", [False, True])
+def test_batches_change_nothing(features: str, flip: bool) -> None:
+    files, requests = make_requests()
+    encoder, view = make_encoder(flip=flip), VIEWS[features]
+    together = run(encoder, view, requests, files)
+    alone = [run(encoder, view, [request], files, batch=1) for request in requests]
+    assert together.lengths.tolist() == [len(part.scores) for part in alone]
+    for name in ("boxes", "scores"):
+        assert np.array_equal(getattr(together, name), np.concatenate([getattr(part, name) for part in alone]))
+    expected = np.concatenate([part.features for part in alone])
+    error = np.linalg.norm(together.features - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert error.max() < 1e-3
+    assert len(np.unique(together.features.round(6), axis=0)) > 0.7 * len(expected)
+
+
+def test_crops_are_those_of_the_plain_loop() -> None:
+    files, requests = make_requests()
+    encoder = make_encoder()
+    described = run(encoder, VIEWS["crops"], requests, files)
+    features = []
+    for place, request in enumerate(requests):
+        image = Image.open(__import__("io").BytesIO(files[request.photograph.name])).convert("RGB")
+        rows = slice(described.lengths[:place].sum(), described.lengths[: place + 1].sum())
+        assert described.boxes[rows][0].tolist() == [0, 0, *image.size]
+        for box in described.boxes[rows]:
+            whole = (box == (0, 0, *image.size)).all()
+            crop = image.resize((64, 64), Image.Resampling.BILINEAR) if whole else VIEWS["crops"].warp(image, box)
+            with torch.inference_mode():
+                features.append(encoder.body(normalise(np.asarray(crop)[None])).mean((2, 3)).numpy())
+    np.testing.assert_allclose(described.features, np.concatenate(features), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("features", ["crops", "roi-align"])
+def test_one_bad_image_hinders_no_other(features: str) -> None:
+    files, requests = make_requests()
+    whole = run(make_encoder(), VIEWS[features], requests, files)
+    files["3.jpg"], files["0.jpg"] = files["3.jpg"][:40], b""
+    rest = run(make_encoder(), VIEWS[features], requests, files)
+    assert sorted(rest.faults) == [0, 3] and "changed" in rest.faults[3]
+    assert rest.lengths[[0, 3]].tolist() == [0, 0]
+    kept = np.repeat(~np.isin(np.arange(len(SIZES)), [0, 3]), whole.lengths)
+    np.testing.assert_allclose(rest.features, whole.features[kept], rtol=1e-3, atol=1e-5)
+    assert len(rest.names([f"{i}.jpg" for i in range(len(SIZES))])) == len(rest.features)
+
+
+@pytest.mark.parametrize("features", ["crops", "roi-align"])
+def test_no_image_at_all_is_no_fault(features: str) -> None:
+    files, requests = make_requests()
+    nothing = run(make_encoder(), VIEWS[features], requests[:2], {name: b"" for name in files})
+    assert nothing.lengths.tolist() == [0, 0] and nothing.boxes.shape == (0, 4) and len(nothing.faults) == 2
+
+
+def test_images_without_proposals_are_whole() -> None:
+    files, requests = make_requests([(90, 70), (20, 80)])
+    requests = [Request(request.photograph, NONE) for request in requests]
+    described = run(make_encoder(), VIEWS["crops"], requests, files, fill=False)
+    assert described.boxes.tolist() == [[0, 0, 90, 70], [0, 0, 20, 80]] and described.scores.tolist() == [1, 1]
+
+
+def test_limits_still_hold() -> None:
+    files, requests = make_requests([(1, 300)])
+    preparation = Preparation(
+        partial(_read, files), ImageLimits(1 << 20, 8, 20), lambda *_: NONE, SELECTION, VIEWS["crops"]
+    )
+    with pytest.raises(InputError, match="too-small: 1 x 300 pixels"):
+        preparation(requests[0])
+
+
+def test_a_classifier_chooses_as_its_probabilities_say() -> None:
+    boxes = np.float32([[0, 0, 90, 70], [0, 0, 20, 20], [0, 0, 20, 19], [40, 40, 60, 60], [60, 0, 80, 20]])
+    regions = Candidates(boxes, np.float32([1, 0.9, 0.8, 0.7, 0.6]))
+    features = np.float32([[0, 0], [1, 0], [3, 0], [0, 4], [0, 0.1]])
+    classifier = Classifier(np.float32([[0, 0], [1, 0], [0, 1]]), np.float32([0.5, 0, 0]))
+    chosen, rows = rescore(regions, features, classifier, 0.5, 3)
+    assert np.array_equal(rows, features[[0, 3, 2, 4]]) and np.array_equal(chosen.boxes, boxes[[0, 3, 2, 4]])
+    logits = torch.from_numpy(features @ classifier.weight.T + classifier.bias)
+    expected = logits.softmax(1)[:, 1:].max(1).values.numpy()
+    np.testing.assert_allclose(chosen.scores, [1, *expected[[3, 2, 4]]], rtol=1e-5)
+
+
+def test_principal_components_are_scikit_learns() -> None:
+    from sklearn.decomposition import PCA
+
+    rng = np.random.default_rng(0)
+    features = (rng.standard_normal((300, 12)) * np.linspace(1, 6, 12) + 5).astype(np.float32)
+    projected, expected = fit_projection(features, 4)(features), PCA(4).fit_transform(features)
+    np.testing.assert_allclose(np.abs(projected), np.abs(expected), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,305 @@
+"""extract-regions, finetune and show-regions by hand: what they leave, take up again and refuse."""
+
+import colorsys
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import run_command
+from PIL import Image, ImageDraw
+
+from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import ENCODER, read_parameters
+from pipeline.storage.regions import CLASSIFIER, Regions, RegionShard
+from pipeline.storage.shards import FEATURES, Shard
+
+COUNT, SIDE = 20, 32
+COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
+SETTINGS = {
+    "collection": {"format": "folder", "reject_limit": 0.2},
+    "shard_size": 12,
+    "encoders": [
+        {"name": "plain", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": None},
+        {"name": "tuned", "architecture": "shufflenet_v2_x0_5", "weights": "finetuned", "resize": SIDE, "crop": None},
+    ],
+    "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
+    "regions": {"count": 5, "context": 4, "map_side": 64, "checkpoint_images": 4},
+    "finetune": {"side": SIDE, "context": 4, "iterations": 25, "images": 6, "held_out_images": 4, "candidates": 60},
+}
+
+
+def configure(folder: Path, section: str = "regions", **changes: object) -> Path:
+    settings = json.loads(json.dumps(SETTINGS))
+    settings.setdefault(section, {}).update(changes)
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(settings))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of one red or blue block each, with its box; the last of them have none."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "data/images").mkdir(parents=True)
+    rng, boxes, captions, splits = np.random.default_rng(0), ["file\tx1\ty1\tx2\ty2\tscore\tlabel"], [], []
+    for i in range(COUNT):
+        name, colour = f"{i:02d}.png", list(COLOURS)[i % 2]
+        image = Image.new("RGB", (80 + i, 60), (128, 128, 128))
+        x, y = rng.integers(0, 30, 2).tolist()
+        ImageDraw.Draw(image).rectangle((x, y, x + 35, y + 25), COLOURS[colour])
+        image.save(folder / "data/images" / name)
+        captions.append(f"{name}\t0\tA {colour} block .")
+        splits.append(f"{name}\t{'dev' if i % 4 == 3 else 'train'}")
+        if i < COUNT - 2:
+            boxes += [f"{name}\t{x}\t{y}\t{x + 36}\t{y + 26}\t0.9\t{colour}", f"{name}\t-9\t0\t300\t50\t0.3\t{colour}"]
+    for name, lines in (("boxes", boxes), ("captions", captions), ("splits", splits)):
+        (folder / f"data/{name}.tsv").write_text("\n".join(lines) + "\n")
+    config = configure(folder)
+    parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
+    run_command("ingest", *parts)
+    run_command("prepare_encoder", "--name", "plain", "--config", config, "--output", folder / "encoders/plain")
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil; the manifest's root is the copy's."""
+    shutil.copytree(made, tmp_path / "run")
+    summary = tmp_path / "run/manifest/manifest.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "root": str(tmp_path / "run/data")}))
+    return tmp_path / "run"
+
+
+def arguments(run: Path, shard: int, output: str, encoder: str, more: tuple, config: Path) -> list[str]:
+    parts = {"manifest": run / "manifest", "encoder": run / "encoders" / encoder, "shard": shard, "config": config}
+    parts |= {"output": run / output}
+    return [*(str(part) for option, value in parts.items() for part in (f"--{option}", value)), *map(str, more)]
+
+
+def extract(
+    run: Path,
+    shard: int = 0,
+    output: str = "regions/shard-00000.h5",
+    encoder: str = "plain",
+    more: tuple = (),
+    section: str = "regions",
+    **changes: object,
+) -> RegionShard:
+    config = configure(run, section, **changes)
+    run_command("extract_regions", *arguments(run, shard, output, encoder, more, config))
+    return RegionShard(run / output)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+
+
+@pytest.mark.parametrize("features", ["crops", "roi-align"])
+def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
+    for shard in range(2):
+        extract(run, shard, f"regions/shard-{shard:05d}.h5", features=features)
+    regions = Regions(Manifest(run / "manifest"), run / "regions")
+    first = regions.shards[0]
+    assert first.image_id.tolist() == list(range(12)) and np.diff(first.offsets).tolist() == [6] * 12
+    boxes = first["boxes"][first.offsets[:-1]]
+    assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # region 0 is the whole image
+    assert first["scores"][:3].tolist() == [1, np.float32(0.9), np.float32(0.3)]
+    assert first["boxes"][2].tolist() == [0, 0, 80, 50]  # clipped
+    assert first.details["counts"]["filled"] == 36 and first["features"].shape == (72, 512)
+    assert first.details["encoder"]["name"] == "plain" and not first.details["rejects"]
+    last = regions.shards[1]
+    assert (last["scores"][last.offsets[6] + 1 : last.offsets[7]] == 0).all()  # no box: windows alone
+    # Crops of the whole image are what `extract` makes of it.
+    if features == "crops":
+        config = configure(run)
+        parts = ["--manifest", run / "manifest", "--encoder", run / "encoders/plain", "--shard", 0]
+        run_command("extract", *parts, "--config", config, "--output", run / "features.h5")
+        whole = first["features"][first.offsets[:-1]]
+        assert relative(whole, Shard(run / "features.h5", FEATURES)["features"]).max() < 1e-4
+
+
+@pytest.mark.parametrize("features", ["crops", "roi-align"])
+def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
+    plain = extract(run, features=features)
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["extract"] |= {"batch_size": 1, "decode_workers": 2}
+    settings["regions"] |= {"checkpoint_images": 100}
+    (run / "other.yaml").write_text(json.dumps(settings))
+    run_command("extract_regions", *arguments(run, 0, "alone.h5", "plain", (), run / "other.yaml"))
+    alone = RegionShard(run / "alone.h5")
+    assert alone.fingerprint == plain.fingerprint and np.array_equal(alone["boxes"], plain["boxes"])
+    assert relative(plain["features"], alone["features"]).max() < 1e-3
+
+
+def test_a_killed_run_is_taken_up(run: Path) -> None:
+    whole = extract(run, output="whole.h5")
+    code = (
+        "import sys, time, pipeline.images.regions as r; opened = r.open_photograph\n"
+        "def slowly(read, limits, photograph):\n"
+        "    time.sleep(60 if photograph.name.endswith('06.png') else 0)\n"
+        "    return opened(read, limits, photograph)\n"
+        "r.open_photograph = slowly\n"
+        "from stages.extract_regions import command; command(sys.argv[1:])"
+    )
+    parts = arguments(run, 0, "shard.h5", "plain", (), configure(run))
+    process = subprocess.Popen([sys.executable, "-c", code, *parts])
+    part = run / "shard.h5.parts/0000000.h5"
+    for _ in range(600):
+        time.sleep(0.1)
+        if part.with_name(part.name + ".json").exists():
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (run / "shard.h5").exists()
+    written = part.stat().st_mtime_ns
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.storage.regions.shutil.rmtree", lambda folder: seen.append(folder))
+        assert extract(run, output="shard.h5").fingerprint == whole.fingerprint
+    assert seen == [part.parent] and part.stat().st_mtime_ns == written
+    assert (run / "shard.h5").read_bytes() == (run / "whole.h5").read_bytes()
+
+
+def test_a_bad_image_has_no_regions_and_a_reason(run: Path) -> None:
+    whole = extract(run, output="whole.h5")
+    (run / "data/images/02.png").write_bytes(b"nothing")
+    shard = extract(run)
+    assert np.diff(shard.offsets).tolist() == [6, 6, 0] + [6] * 9
+    (reject,) = shard.details["rejects"]
+    assert (reject["image_id"], reject["name"]) == (2, "images/02.png") and reject["reason"].startswith("changed")
+    assert relative(shard["features"], np.delete(whole["features"], np.s_[12:18], 0)).max() < 1e-3
+    with pytest.raises(RejectLimitError, match="1 of 12 images have no regions"):
+        extract(run, output="strict.h5", section="collection", reject_limit=0.01)
+    assert RegionShard(run / "strict.h5").rows == 12
+
+
+def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
+    own = extract(run, output="own.h5")
+    (run / "boxes.json").write_text(json.dumps([{"image_id": "images/01.png", "bbox": [5, 6, 20, 10], "score": 0.7}]))
+    shard = extract(run, more=("--boxes", run / "boxes.json"), fill=False)
+    assert np.diff(shard.offsets).tolist() == [1, 2] + [1] * 10
+    assert shard["boxes"][2].tolist() == [5, 6, 25, 16] and shard.fingerprint != own.fingerprint
+
+
+@pytest.mark.parametrize("proposals", ["grid", "selective-search"])
+def test_proposals_without_boxes(run: Path, proposals: str) -> None:
+    if proposals == "selective-search":
+        pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
+    shard = extract(run, proposals=proposals, min_side=10)
+    assert np.diff(shard.offsets).tolist() == [6] * 12
+    if proposals == "selective-search":
+        block = np.array([int(v) for v in (run / "data/boxes.tsv").read_text().split("\n")[1].split("\t")[1:5]])
+        near = np.abs(shard["boxes"][1:6] - block).max(axis=1)
+        assert near.min() <= 3  # the block itself is among the proposals
+
+
+def test_a_detector_from_a_file(run: Path) -> None:
+    import torch
+    from torchvision.models import get_model
+
+    name = "fasterrcnn_mobilenet_v3_large_320_fpn"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = get_model(name, weights=None, weights_backbone=None, num_classes=4).state_dict()
+    torch.save(state, run / "detector.pt")
+    detector = {"architecture": name, "weights": "file", "file": str(run / "detector.pt"), "stage": "rpn"}
+    shard = extract(run, proposals="faster-rcnn", detector=detector)
+    assert np.diff(shard.offsets).tolist() == [6] * 12 and len(shard.details["inputs"]["detector"]) == 64
+    state["roi_heads.box_predictor.bbox_pred.weight"] = torch.zeros(12, 1024)
+    torch.save(state, run / "detector.pt")
+    with pytest.raises(InputError, match=r"detector\.pt: its head scores 4 classes but places boxes for 3"):
+        extract(run, output="other.h5", proposals="faster-rcnn", detector=detector)
+
+
+def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
+    parts = ["--name", "tuned", "--manifest", run / "manifest", "--config", configure(run)]
+    run_command("finetune", *parts, "--output", run / "encoders/tuned")
+    made = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
+    losses = made.details["losses"]
+    assert len(losses) == 25 and np.mean(losses[-5:]) < 0.9 * np.log(3)
+    assert made.details["labels"] == ["blue", "red"] and 0 <= made.details["mean_average_precision"] <= 1
+    assert made.settings["weights"]["origin"] == "finetuned" and made.details["dim"] == 1024
+    assert not (run / "encoders/tuned/checkpoints").exists()
+    classifier = read_parameters(run / "encoders/tuned/classifier.safetensors", CLASSIFIER)
+    assert classifier.tensors["weight"].shape == (3, 1024) and classifier.settings["labels"] == ["blue", "red"]
+    # `extract` takes it unchanged, and so do regions, which its classifier may then choose.
+    config = configure(run)
+    extracted = ["--manifest", run / "manifest", "--encoder", run / "encoders/tuned", "--shard", 0, "--config", config]
+    run_command("extract", *extracted, "--output", run / "features.h5")
+    shard = extract(run, encoder="tuned", score="classifier", proposals="grid", candidates=12)
+    assert np.diff(shard.offsets).max() == 6
+    scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
+    assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1
+    again = run_command("finetune", *parts, "--output", run / "again")
+    assert (run / "again/model.safetensors").read_bytes() == (run / "encoders/tuned/model.safetensors").read_bytes()
+    assert again == ""
+
+
+def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pipeline.images.finetune as module
+
+    parts = ["--name", "tuned", "--manifest", run / "manifest"]
+    parts += ["--config", configure(run, "finetune", checkpoint_seconds=0, iterations=8)]
+    run_command("finetune", *parts, "--output", run / "whole")
+    step = module.Finetuning._step
+
+    def interrupted(self, batch):
+        if self.iteration == 5:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(module.Finetuning, "_step", interrupted)
+    from click.testing import CliRunner
+
+    from stages.finetune import command
+
+    CliRunner().invoke(command, [str(part) for part in [*parts, "--output", run / "taken-up"]])
+    assert list((run / "taken-up/checkpoints").glob("step-*.safetensors"))
+    assert not (run / "taken-up/model.json").exists()
+    calls = []
+    monkeypatch.setattr(module.Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
+    run_command("finetune", *parts, "--output", run / "taken-up")
+    assert len(calls) == 3
+    whole, taken_up = (read_parameters(run / name / "model.safetensors", ENCODER) for name in ("whole", "taken-up"))
+    np.testing.assert_allclose(taken_up.details["losses"], whole.details["losses"], rtol=1e-4)
+    for name, tensor in whole.tensors.items():
+        np.testing.assert_allclose(taken_up.tensors[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_what_cannot_be_done_is_said(run: Path) -> None:
+    parts = ["--manifest", run / "manifest", "--output", run / "refused"]
+    with pytest.raises(UsageError, match="the weights of encoder plain are untrained: prepare-encoder makes it"):
+        run_command("finetune", "--name", "plain", *parts, "--config", configure(run))
+    with pytest.raises(UsageError, match="no image of the splits weak has a labelled box"):
+        run_command("finetune", "--name", "tuned", *parts, "--config", configure(run, "finetune", splits=["weak"]))
+    with pytest.raises(UsageError, match="has no classifier: regions.score classifier is for encoders that finetune"):
+        extract(run, score="classifier")
+    with pytest.raises(UsageError, match="regions.detector: give `file` exactly when"):
+        extract(run, detector={"weights": "file"})
+    with pytest.raises(UsageError, match="unknown encoder nobody; there are plain, tuned"):
+        extract(run, encoders=["nobody"])
+
+
+def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
+    extract(run)
+    (run / "data/images/11.png").unlink()
+    shard = run / "regions/shard-00000.h5"
+    parts = ["--manifest", run / "manifest", "--config", configure(run), "--output", run / "sheet.png"]
+    run_command("show_regions", shard, *parts, "--images", 12, "--columns", 4, "--top", 2)
+    sheet = Image.open(run / "sheet.png")
+    assert sheet.size == (4 * 256, 3 * 270)
+    pixels = np.asarray(sheet)
+    assert (pixels[540:796, 768:] == (24, 24, 28)).all()  # the twelfth image is gone
+    first = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(0, 0.7, 1))  # of the best region
+    assert all((pixels[r : r + 256, c : c + 256] == first).all(2).any() for r in (0, 270) for c in (0, 256, 512, 768))
+    manifest = run / "manifest/images.parquet.json"
+    manifest.write_text(manifest.read_text().replace('"rows": 20', '"rows": 21'))
+    with pytest.raises(IntegrityError, match="images.parquet has 20 rows"):
+        run_command("show_regions", shard, *parts)

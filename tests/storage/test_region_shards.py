@@ -1,0 +1,148 @@
+"""Region shards: written part by part, read as packed or padded blocks, refused where they do not fit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import make_run
+
+from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.regions import (
+    REGIONS,
+    Regions,
+    RegionShard,
+    UnfinishedRegions,
+    manifest_boxes,
+    read_box_files,
+    read_classifier,
+    require_few_rejects,
+)
+from pipeline.storage.shards import write_shard
+
+DIM = 6
+
+
+def make_arrays(ids: np.ndarray, bad: tuple[int, ...] = ()) -> tuple[dict[str, np.ndarray], list[dict]]:
+    """Image i has 1 + i mod 4 regions, an image in `bad` none; row j of image i says so in its features."""
+    lengths = np.array([0 if i in bad else 1 + i % 4 for i in ids])
+    owners = np.repeat(ids, lengths)
+    places = np.concatenate([np.arange(length) for length in lengths])
+    features = np.zeros((len(owners), DIM), np.float16)
+    features[:, 0], features[:, 1] = owners, places
+    boxes = np.stack([owners, places, owners + 1, places + 1], axis=1).astype(np.float32)
+    return {"features": features, "boxes": boxes, "scores": places.astype(np.float32), "lengths": lengths}
+
+
+def publish(folder: Path, manifest: Manifest, number: int, bad: tuple[int, ...] = ()) -> Path:
+    rows = manifest.shard(number)
+    ids = np.arange(rows.first_image, rows.last_image)
+    unfinished = UnfinishedRegions(folder / f"shard-{number:05d}.h5", f"shard {number}", ids, 4)
+    for part in unfinished.missing():
+        chosen = ids[part.start : part.stop]
+        faults = {place: "truncated" for place, i in enumerate(chosen) if i in bad}
+        names = [f"{i}.png" for i in chosen]
+        unfinished.write_part(part, make_arrays(chosen, bad), faults, names, {"filled": len(chosen)})
+    unfinished.publish({"inputs": {"images": rows.fingerprints["images"]}})
+    return unfinished.path
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    make_run(tmp_path)
+    return Manifest(tmp_path / "manifest")
+
+
+def test_parts_become_one_shard(tmp_path: Path, manifest: Manifest) -> None:
+    shard = RegionShard(publish(tmp_path / "regions", manifest, 0, bad=(5,)))
+    expected = make_arrays(np.arange(10), bad=(5,))
+    for name in ("features", "boxes", "scores"):
+        assert np.array_equal(shard[name], expected[name])
+    assert shard["features"].dtype == np.float16 and shard.offsets.tolist() == [
+        0,
+        *np.cumsum(expected["lengths"]).tolist(),
+    ]
+    assert shard.image_id.tolist() == list(range(10)) and shard.rows == 10
+    assert shard.details["rejects"] == [{"image_id": 5, "name": "5.png", "reason": "truncated"}]
+    assert shard.details["counts"] == {"filled": 10} and shard.details["dim"] == DIM
+    assert not (tmp_path / "regions/shard-00000.h5.parts").exists()
+
+
+def test_a_part_of_unreadable_images_has_no_dimension_to_say(tmp_path: Path, manifest: Manifest) -> None:
+    ids = np.arange(4)
+    unfinished = UnfinishedRegions(tmp_path / "shard-00000.h5", "digest", ids, 2)
+    empty = {**make_arrays(ids[:2], bad=(0, 1)), "features": np.empty((0, 0), np.float16)}
+    unfinished.write_part(range(0, 2), empty, {0: "bad", 1: "bad"}, ["a", "b"], {})
+    assert unfinished.missing() == [range(2, 4)]
+    unfinished.write_part(range(2, 4), make_arrays(ids[2:]), {}, ["c", "d"], {"clipped": 1})
+    sidecar = unfinished.publish({"inputs": {}})
+    assert RegionShard(unfinished.path)["features"].shape == (7, DIM)
+    with pytest.raises(RejectLimitError, match=r"2 of 4 images have no regions \(a: bad\); run ingest again"):
+        require_few_rejects(unfinished.path, sidecar, 0.4)
+    require_few_rejects(unfinished.path, sidecar, 0.5)
+
+
+def test_blocks_are_those_of_a_loop(tmp_path: Path, manifest: Manifest) -> None:
+    shard = RegionShard(publish(tmp_path / "regions", manifest, 0, bad=(5,)))
+    images = np.array([7, 5, 0, 7, 2])
+    block, padded = shard.packed(images), shard.padded(images)
+    assert block.features.dtype == np.float32
+    for row, image in enumerate(images):
+        rows = slice(shard.offsets[image], shard.offsets[image + 1])
+        mine = slice(block.offsets[row], block.offsets[row + 1])
+        count = rows.stop - rows.start
+        assert padded.mask[row].tolist() == [True] * count + [False] * (padded.mask.shape[1] - count)
+        for name in ("features", "boxes", "scores"):
+            assert np.array_equal(getattr(block, name)[mine], shard[name][rows])
+            assert np.array_equal(getattr(padded, name)[row, :count], shard[name][rows])
+            assert not getattr(padded, name)[row, count:].any()
+    assert shard.padded(np.array([3, 7])).mask.all()
+    assert shard.packed(np.array([], np.int64)).features.shape == (0, DIM)
+
+
+def test_minibatches_shuffle_over_shards(tmp_path: Path, manifest: Manifest) -> None:
+    for number in range(manifest.n_shards):
+        publish(tmp_path / "regions", manifest, number)
+    regions = Regions(manifest, tmp_path / "regions")
+    wanted = np.array([0, 3, 9, 10, 11, 17, 20, 23])
+    batches = list(regions.minibatches(wanted, 3, seed=1))
+    assert [len(ids) for ids, _ in batches] == [3, 3, 2]
+    assert sorted(np.concatenate([ids for ids, _ in batches])) == wanted.tolist()
+    for ids, block in batches:
+        assert block.mask.sum(1).tolist() == (1 + ids % 4).tolist()
+        assert (block.features[:, :, 0] == np.where(block.mask, ids[:, None], 0)).all()
+    again = [ids.tolist() for ids, _ in regions.minibatches(wanted, 3, seed=1)]
+    assert again == [ids.tolist() for ids, _ in batches]
+    assert again != [ids.tolist() for ids, _ in regions.minibatches(wanted, 3, seed=2)]
+
+
+def test_regions_of_other_images_are_refused(tmp_path: Path, manifest: Manifest) -> None:
+    make_run(tmp_path / "other", images=23)
+    for number in range(3):
+        publish(tmp_path / "regions", manifest, number)
+    with pytest.raises(IntegrityError, match=r"shard-00002\.h5 was made from other images"):
+        Regions(Manifest(tmp_path / "other/manifest"), tmp_path / "regions")
+
+
+@pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 4]])
+def test_offsets_that_do_not_fit_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    arrays = make_arrays(np.array([0, 4, 8]))
+    del arrays["lengths"]
+    arrays |= {"offsets": np.array(offsets), "image_id": np.arange(3)}
+    write_shard(tmp_path / "shard.h5", REGIONS, arrays, rows=3, fingerprint="none")
+    with pytest.raises(IntegrityError, match="its offsets do not fit its rows"):
+        RegionShard(tmp_path / "shard.h5")
+
+
+def test_boxes_come_from_the_manifest_or_from_files(tmp_path: Path, manifest: Manifest) -> None:
+    owners, corners, scores = manifest_boxes(manifest, manifest.shard(1))
+    assert len(owners) == 0 and corners.shape == (0, 4) and len(scores) == 0
+    (tmp_path / "boxes").mkdir()
+    for name in ("b.xml", "a.xml", ".hidden"):
+        (tmp_path / "boxes" / name).write_text(name)
+    assert [data for _, data in read_box_files(tmp_path / "boxes")] == [b"a.xml", b"b.xml"]
+    assert list(read_box_files(tmp_path / "boxes/b.xml")) == [(str(tmp_path / "boxes/b.xml"), b"b.xml")]
+    with pytest.raises(InputError, match="cannot read the boxes .*nowhere"):
+        list(read_box_files(tmp_path / "nowhere"))
+    with pytest.raises(UsageError, match="has no classifier"):
+        read_classifier(tmp_path)
