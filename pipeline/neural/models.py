@@ -1,0 +1,173 @@
+"""The registered global models on word sequences: bow, devise, rnn, gru, lstm (seed 001, section 2.2)."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.evaluate.retrieval import recall_sum
+from pipeline.linear.views import ImageView
+from pipeline.neural.networks import JointNetwork
+from pipeline.neural.packing import Packed, pack
+from pipeline.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
+from pipeline.neural.task import Task
+from pipeline.neural.training import Training, seeded
+from pipeline.text.sequences import Tokens
+
+BLOCK = 512
+"""Sentences, or images, that are embedded at once."""
+
+
+class GlobalModel:
+    """An image and a sentence each become one unit vector; their inner product is the score.
+
+    A registered model names its `sentence_encoder`, made of word vectors, the dimension of the space, and dropout.
+    """
+
+    sentence_encoder: ClassVar[Any]
+    sentence_view: ClassVar[str] = "tokens"
+    metric: ClassVar[str] = "inner_product"
+
+    def __init__(self, view: ImageView, network: JointNetwork) -> None:
+        self.view = view
+        self.network = network.eval()
+
+    @classmethod
+    def build(
+        cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int
+    ) -> "GlobalModel":
+        """Untrained, on the training images' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
+        with seeded(seed):
+            sentences = cls.sentence_encoder(torch.tensor(words), dimensions, dropout)
+            dimensions = cls.dimensions(dimensions, words.shape[1])
+            return cls(view, JointNetwork(torch.tensor(mean), sentences, dimensions, dropout))
+
+    @classmethod
+    def begin(cls, task: Task) -> "Begun":
+        """The model at the beginning of its training."""
+        settings = task.settings
+        model = cls.build(task.view, task.mean_image(), task.words, settings.dimensions, settings.dropout, task.seed)
+        model.network.sentences.words.requires_grad_(task.train_words)
+        model.network.sentences.precision = task.precision
+        return Begun(model, task)
+
+    @classmethod
+    def dimensions(cls, wanted: int, word_dim: int) -> int:
+        """The dimension of the joint space."""
+        return wanted
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        return self.view.encoders
+
+    @property
+    def dim(self) -> int:
+        """c, the dimension of the joint space."""
+        return len(self.network.image_map)
+
+    @property
+    def unknown(self) -> int:
+        """The id of every word outside the vocabulary."""
+        return len(self.network.sentences.words) - 1
+
+    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(n, c) float32 from `features`, encoder -> (n, its dim)."""
+        x = torch.from_numpy(self.view.stack(features))
+        return _in_blocks(lambda rows: self.network.embed_images(x[rows]), len(x), self.dim)
+
+    def embed_sentences(self, sentences: Tokens) -> np.ndarray:
+        """(n, c) float32 from word sequences over the vocabulary that the model was trained with."""
+
+        def embed(rows: np.ndarray) -> Tensor:
+            return self.network.embed_sentences(pack(sentences.take(rows), self.unknown))
+
+        return _in_blocks(embed, len(sentences), self.dim)
+
+    def settings(self) -> dict[str, Any]:
+        return {**vars(self.view), "dimensions": self.dim}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {name: tensor.detach().numpy() for name, tensor in self.network.state_dict().items()}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
+        """The model that `settings` and `tensors` came from."""
+        words, mean = tensors["sentences.words"], tensors["mean"]
+        model = cls.build(ImageView.from_dict(settings), mean, words, settings["dimensions"], dropout=0, seed=0)
+        model.network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
+        return model
+
+
+class Begun:
+    """A global model in training."""
+
+    def __init__(self, model: GlobalModel, task: Task) -> None:
+        train, dev = task.train, task.dev
+        dev_features = dev.images(np.arange(dev.n_images))
+
+        def draw(rows: np.ndarray) -> tuple[Tensor, Packed]:
+            return task.draw_images(rows), pack(train.sentences.take(rows), model.unknown)
+
+        def judge() -> float:
+            images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
+            return recall_sum(images, sentences, dev.owners, model.metric)
+
+        self.model = model
+        self.training = Training(
+            model.network, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
+            judge,
+        )  # fmt: skip
+
+    def finish(self) -> GlobalModel:
+        """The model as it is read again: in float32, without dropout."""
+        return type(self.model).from_parts(self.model.settings(), self.model.tensors())
+
+
+def _in_blocks(embed: Callable[[np.ndarray], Tensor], count: int, dimensions: int) -> np.ndarray:
+    """(count, dimensions) from `embed(rows)`, BLOCK rows at a time."""
+    embedded = np.empty((count, dimensions), np.float32)
+    with torch.inference_mode():
+        for start in range(0, count, BLOCK):
+            rows = np.arange(start, min(start + BLOCK, count))
+            embedded[rows] = embed(rows).numpy()
+    return embedded
+
+
+class BagOfWords(GlobalModel):
+    """The mean of word vectors that are vectors of the joint space: the linear encoder of seed 001, section 3.3.
+
+    Its space has the dimension of the word vectors.
+    """
+
+    sentence_encoder = MeanOfWords
+
+    @classmethod
+    def dimensions(cls, wanted: int, word_dim: int) -> int:
+        return word_dim
+
+
+class DeViSE(GlobalModel):
+    """A linear map of the mean word vector (the baseline of seed 001, section 3.1)."""
+
+    sentence_encoder = LinearOfWords
+
+
+class RNN(GlobalModel):
+    """The last hidden state of a plain recurrent network."""
+
+    sentence_encoder = partial(Recurrent, "rnn")
+
+
+class GRU(GlobalModel):
+    """The last hidden state of gated recurrent units."""
+
+    sentence_encoder = partial(Recurrent, "gru")
+
+
+class LSTM(GlobalModel):
+    """The last hidden state of long short-term memory: the model of seed 001."""
+
+    sentence_encoder = partial(Recurrent, "lstm")

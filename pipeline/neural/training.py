@@ -1,0 +1,220 @@
+"""The training loop: minibatches of pairs, early stopping on dev, and checkpoints from which it goes on exactly."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline import runtime
+from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.neural.losses import Objective
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast. The learning rate falls by the factor `decay` every epoch, step by step.
+
+    `weight_decay` pulls every parameter towards `Training`'s anchor for it, decoupled from the gradient. `clip` is the
+    largest norm of the whole gradient. What is judged and kept are running averages of the parameters, of which every
+    step replaces the share 1 - `averaging`. Training ends after `epochs`, or after `patience` epochs without a better
+    dev score.
+    """
+
+    optimiser: str
+    learning_rate: float
+    decay: float
+    weight_decay: float
+    averaging: float
+    clip: float
+    batch_size: int
+    epochs: int
+    patience: int
+    seed: int
+
+
+@dataclass
+class Progress:
+    """How far training is: `step` batches of `epoch` done with their `losses`; what every finished epoch came to."""
+
+    epoch: int = 0
+    step: int = 0
+    losses: float = 0.0
+    best_epoch: int = -1
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that training goes on from: `tensors` by name, and `progress` in JSON's types."""
+
+    tensors: Mapping[str, np.ndarray]
+    progress: Mapping[str, Any]
+
+
+def choose_precision(name: str) -> torch.dtype:
+    """The dtype of `float32`, `bfloat16`, or `auto`: bfloat16 where the processor multiplies it."""
+    fast = not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
+    return torch.bfloat16 if name == "bfloat16" or (name == "auto" and fast) else torch.float32
+
+
+@contextmanager
+def seeded(*parts: int) -> Iterator[None]:
+    """Within, torch's random numbers follow from `parts` alone; outside, nothing has changed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]))
+        yield
+
+
+class Training:
+    """Minimises `objective` on a module whose forward makes (n, n) scores of a batch, its pairs on the diagonal.
+
+    `draw(rows)` makes the module's arguments of the pairs `rows` (n,); `owners` (m,) tells every pair's image, `names`
+    (m,) what errors call the pair; `judge()` is the score on dev, the greater the better. `anchors` are what weight
+    decay pulls parameters towards, by name; zero where there is none.
+    Random numbers follow from the seed and the number of the batch, so that a checkpoint holds none.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        draw: Callable[[np.ndarray], Sequence[Any]],
+        owners: np.ndarray,
+        names: np.ndarray,
+        objective: Objective,
+        schedule: Schedule,
+        judge: Callable[[], float],
+        anchors: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.module, self.draw, self.judge = module, draw, judge
+        self.owners, self.names = owners, names
+        self.objective, self.schedule = objective, schedule
+        self.progress = Progress()
+        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.anchors = {name: (anchors or {}).get(name) for name in self.trained}
+        self.average = {name: p.detach().clone() for name, p in self.trained.items()}
+        self.best = {name: p.detach().clone() for name, p in self.trained.items()}
+        make = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[schedule.optimiser]
+        self.optimiser = make(self.trained.values(), lr=schedule.learning_rate)
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch."""
+        return math.ceil(len(self.owners) / self.schedule.batch_size)
+
+    @property
+    def steps_done(self) -> int:
+        return self.progress.epoch * self.steps + self.progress.step
+
+    @property
+    def finished(self) -> bool:
+        state, schedule = self.progress, self.schedule
+        return state.epoch >= schedule.epochs or state.epoch >= state.best_epoch + 1 + schedule.patience
+
+    def run(self, after_step: Callable[["Training"], None]) -> list[dict[str, float]]:
+        """Train to the end, calling `after_step` after every batch; leaves the best epoch's parameters in the module.
+
+        Returns the history: epoch, loss, dev score, learning rate. Raises JointspaceError naming a batch whose loss or
+        gradient is no finite number, before it changes a parameter.
+        """
+        while not self.finished:
+            batches = self._batches()
+            self.module.train()
+            while self.progress.step < len(batches):
+                self._step(batches[self.progress.step])
+                after_step(self)
+            self._finish_epoch()
+        self._put(self.best)
+        self.module.eval()
+        return self.progress.history
+
+    def _batches(self) -> list[np.ndarray]:
+        """The batches of the epoch; at the end of each, the contrastive pairs where the objective draws some."""
+        rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
+        m, drawn = len(self.owners), self.objective.drawn
+        batches = np.array_split(rng.permutation(m), self.steps)
+        return [np.concatenate([rows, rng.choice(m, drawn)]) for rows in batches] if drawn else batches
+
+    def _step(self, rows: np.ndarray) -> None:
+        state, schedule = self.progress, self.schedule
+        rate = schedule.learning_rate * schedule.decay ** (state.epoch + state.step / self.steps)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.zero_grad(set_to_none=True)
+        with seeded(schedule.seed, state.epoch, state.step):
+            loss = self.objective(self.module(*self.draw(rows)), torch.from_numpy(self.owners[rows]))
+        self._require_finite("loss", loss, rows)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
+        self._require_finite("gradient", norm, rows)
+        self.optimiser.step()
+        self._pull(rate * schedule.weight_decay)
+        with torch.no_grad():
+            for name, parameter in self.trained.items():
+                self.average[name].lerp_(parameter, 1 - schedule.averaging)
+        state.step += 1
+        state.losses += loss.item()
+
+    def _require_finite(self, what: str, value: Tensor, rows: np.ndarray) -> None:
+        if not torch.isfinite(value):
+            state, names = self.progress, ", ".join(map(str, self.names[rows][:5]))
+            raise JointspaceError(
+                f"the {what} is {value.item()} in epoch {state.epoch}, batch {state.step} (sentences {names}, ...);"
+                " lower the learning rate or check these sentences' features; the last checkpoint is kept"
+            )
+
+    @torch.no_grad()
+    def _pull(self, share: float) -> None:
+        for name, parameter in self.trained.items() if share else ():
+            anchor = self.anchors[name]
+            parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
+
+    def _finish_epoch(self) -> None:
+        state = self.progress
+        self.module.eval()
+        now = {name: p.detach().clone() for name, p in self.trained.items()}
+        self._put(self.average)
+        with torch.inference_mode():
+            score = self.judge()
+        self._put(now)
+        rate = self.schedule.learning_rate * self.schedule.decay**state.epoch
+        entry = {"epoch": state.epoch, "loss": state.losses / self.steps, "dev": score, "learning_rate": rate}
+        if state.best_epoch < 0 or score > state.history[state.best_epoch]["dev"]:
+            state.best_epoch = state.epoch
+            self.best = {name: tensor.clone() for name, tensor in self.average.items()}
+        state.history.append(entry)
+        state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
+
+    @torch.no_grad()
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.trained.items():
+            parameter.copy_(values[name])
+
+    def checkpoint(self) -> Checkpoint:
+        """Where training stands now."""
+        groups = {"now": self.trained, "average": self.average, "best": self.best}
+        tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}
+        moments = self.optimiser.state_dict()["state"]
+        tensors |= {f"moment/{i}/{key}": value for i, state in moments.items() for key, value in state.items()}
+        return Checkpoint({name: t.numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from `checkpoint`. Raises IntegrityError where it is of another module."""
+        groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
+        for path, array in checkpoint.tensors.items():
+            group, _, name = path.partition("/")
+            groups[group][name] = torch.from_numpy(array.copy())
+        if {n: t.shape for n, t in groups["now"].items()} != {n: p.shape for n, p in self.trained.items()}:
+            raise IntegrityError("the checkpoint is of another model; remove it and train from the beginning")
+        self._put(groups["now"])
+        self.average, self.best = groups["average"], groups["best"]
+        moments: dict[int, dict[str, Tensor]] = {}
+        for path, tensor in groups["moment"].items():
+            index, _, key = path.partition("/")
+            moments.setdefault(int(index), {})[key] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        self.progress = Progress(**checkpoint.progress)

@@ -1,0 +1,57 @@
+"""Token shards `text/tokens/shard-00000.h5`: the words of every sentence as numbers over `text/tokens.json`."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.gather import shard_path
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.shards import Shard, write_shard
+
+TOKENS = "tokens"
+
+
+def write_tokens(
+    path: Path,
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    sentence_id: np.ndarray,
+    image_id: np.ndarray,
+    *,
+    fingerprint: str,
+    inputs: dict[str, str],
+) -> None:
+    """Publish m sentences: the words of sentence i are ids[offsets[i] : offsets[i + 1]]; ids of it and its image."""
+    arrays = {"ids": ids, "offsets": offsets, "sentence_id": sentence_id, "image_id": image_id}
+    write_shard(path, TOKENS, arrays, rows=len(sentence_id), fingerprint=fingerprint, details={"inputs": inputs})
+
+
+class TokenShard(Shard):
+    """`ids` (total,), `offsets` (m + 1,), `sentence_id` (m,), `image_id` (m,), and the `vocabulary`'s fingerprint."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, TOKENS)
+        self.ids = self["ids"]
+        self.offsets = self["offsets"]
+        self.sentence_id = self["sentence_id"]
+        self.image_id = self["image_id"]
+        self.vocabulary: str = self.details["inputs"]["vocabulary"]
+
+
+class TokenShards:
+    """The token shards of a manifest in one folder."""
+
+    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
+        """Raises UsageError where no folder is given."""
+        if folder is None:
+            raise UsageError("this model takes sentences word by word; give what encode-tokens wrote as --tokens")
+        self.manifest = manifest
+        self.folder = Path(folder)
+
+    def open(self, number: int) -> TokenShard:
+        """Shard `number`; IntegrityError unless it was made from exactly the sentences of the manifest."""
+        shard = TokenShard(shard_path(self.folder, number))
+        if shard.details["inputs"]["sentences"] != self.manifest.shard(number).fingerprints["sentences"]:
+            raise IntegrityError(f"{shard.path} was made from other sentences; run encode-tokens again")
+        return shard

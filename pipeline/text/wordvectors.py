@@ -1,0 +1,140 @@
+"""Word vectors made elsewhere: GloVe's and word2vec's text form, and word2vec's binary form."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from pipeline.errors import InputError
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """`matrix` (n, dim) float32, row i the vector of words[i]."""
+
+    words: tuple[str, ...]
+    matrix: np.ndarray
+
+    def table(self, terms: Sequence[str], seed: int) -> np.ndarray:
+        """(len(terms) + 1, dim) float32: the vectors of `terms`, and last the one of every unknown word.
+
+        A term without a vector gets one drawn with the mean and deviation that the found ones have in each dimension;
+        the unknown word gets their mean.
+        """
+        rows = {word: row for row, word in enumerate(self.words)}
+        known = [term for term in terms if term in rows]
+        found = self.matrix[[rows[term] for term in known]] if known else self.matrix
+        drawn = np.random.default_rng(seed).standard_normal((len(terms) + 1, found.shape[1]), dtype=np.float32)
+        table = found.mean(axis=0) + drawn * found.std(axis=0)
+        table[-1] = found.mean(axis=0)
+        for row, term in enumerate(terms):
+            if term in rows:
+                table[row] = self.matrix[rows[term]]
+        return table
+
+
+def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
+    """(count + 1, dim) float32, uniform in [-scale, scale]: a table for words without vectors made elsewhere."""
+    return np.random.default_rng(seed).uniform(-scale, scale, (count + 1, dim)).astype(np.float32)
+
+
+def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str]) -> WordVectors:
+    """The vectors of the words `wanted` in lines `word v1 ... vd`, after word2vec's line `count dim` if there is one.
+
+    Every line is checked. Raises InputError naming `source` and the line of a vector of another dimension, of what is
+    no finite number, of a word's second vector, or of the end where lines are missing; and when no word is wanted.
+    """
+    reader, count, dim = _Reader(source, "line", wanted), None, None
+    for number, line in enumerate(lines, 1):
+        parts = line.rstrip().split(b" ") if dim is None else line.rstrip().rsplit(b" ", dim)
+        if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+            count, dim = map(int, parts)
+            continue
+        dim = dim or len(parts) - 1
+        found = len(parts) - 1 + _trailing_numbers(parts[0])
+        if dim < 1 or found != dim:
+            raise reader.error(number, f"holds a vector of {found} numbers, not {max(dim, 1)}")
+        try:
+            vector = np.array(parts[1:], dtype=bytes).astype(np.float32)
+        except ValueError:
+            raise reader.error(number, "holds something that is not a number") from None
+        reader.add(number, parts[0], vector)
+    return reader.finish(count)
+
+
+def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str]) -> WordVectors:
+    """The same of word2vec's binary form: a line `count dim`, then each word, a space, and dim float32.
+
+    Raises InputError as `read_text_vectors` does, naming the entry in place of the line.
+    """
+    reader = _Reader(source, "entry", wanted)
+    header = stream.readline(100).split()
+    if len(header) != 2 or not all(part.isdigit() for part in header) or int(header[1]) < 1:
+        raise InputError(f"{source} does not begin with word2vec's count and dimension; is it in the text format?")
+    count, dim = map(int, header)
+    for number in range(1, count + 1):
+        word, data = _read_word(stream), stream.read(4 * dim)
+        if word is None or len(data) < 4 * dim:
+            raise reader.error(number, f"is cut off, of {count} that the first line promises")
+        reader.add(number, word, np.frombuffer(data, "<f4").astype(np.float32))
+    return reader.finish(count)
+
+
+def _trailing_numbers(word: bytes) -> int:
+    """How many numbers stand at the end of what should be a word, which itself may hold spaces."""
+    count = 0
+    for part in reversed(word.split(b" ")[1:]):
+        try:
+            float(part)
+        except ValueError:
+            break
+        count += 1
+    return count
+
+
+def _read_word(stream: BinaryIO) -> bytes | None:
+    """What stands before the next space, without the line end of the entry before; None at the end of the stream."""
+    word = bytearray()
+    while (byte := stream.read(1)) not in (b" ", b""):
+        word += byte
+    return bytes(word.lstrip(b"\n")) if byte else None
+
+
+class _Reader:
+    """Collects vectors, and refuses what cannot be right by the name of the source and the place in it."""
+
+    def __init__(self, source: str, place: str, wanted: Collection[str]) -> None:
+        self.source, self.place = source, place
+        self.wanted = frozenset(wanted)
+        self.seen: dict[bytes, int] = {}
+        self.words: list[str] = []
+        self.vectors: list[np.ndarray] = []
+
+    def error(self, number: int, what: str) -> InputError:
+        return InputError(f"{self.source}, {self.place} {number} {what}; get the file again or repair it")
+
+    def add(self, number: int, word: bytes, vector: np.ndarray) -> None:
+        first = self.seen.setdefault(word, number)
+        if first != number:
+            shown = word.decode(errors="replace")
+            raise self.error(number, f"repeats the word {shown!r} of {self.place} {first}")
+        if not np.isfinite(vector).all():
+            raise self.error(number, "holds a number that is not finite")
+        try:
+            text = word.decode()
+        except UnicodeDecodeError:
+            raise self.error(number, "holds a word that is not UTF-8") from None
+        if text in self.wanted:
+            self.words.append(text)
+            self.vectors.append(vector)
+
+    def finish(self, count: int | None) -> WordVectors:
+        if count is not None and len(self.seen) != count:
+            raise InputError(
+                f"{self.source} ends after {len(self.seen)} of the {count} vectors that its first line promises;"
+                " get the file again"
+            )
+        if not self.words:
+            raise InputError(f"{self.source} has no vector for any word of the vocabulary; give another file")
+        return WordVectors(tuple(self.words), np.stack(self.vectors))

@@ -1,0 +1,60 @@
+"""A small collection whose sentences say what their image shows, for every kind of neural model."""
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from pipeline.linear.projection import Directions
+from pipeline.linear.views import ImageView
+from pipeline.neural.task import Pairs, Settings, Task
+from pipeline.text.sequences import Tokens
+from pipeline.text.wordvectors import random_vectors
+
+VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
+WORDS = 20
+SETTINGS = {
+    "dimensions": 16, "loss": "info-nce", "negatives": "all", "contrastive": 8, "margin": 0.2, "temperature": 0.1,
+    "optimiser": "adam", "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "averaging": 0.0,
+    "dropout": 0.1, "clip": 2.0,
+    "batch_size": 32, "epochs": 4, "patience": 4,
+}  # fmt: skip
+
+
+class Start:
+    """A stand-in for a fitted ncca: directions that carry the signal, badly scaled."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(5)
+        w, u = rng.standard_normal((16, 16)), 7 * rng.standard_normal((WORDS, 16))
+        self.view, self.eigenvalue_power = VIEW, 1
+        self.directions = Directions(
+            w.astype(np.float32), u.astype(np.float32), np.linspace(1, 0.1, 16, dtype=np.float32)
+        )
+        self.mean_x, self.mean_y = np.full(16, 0.2, np.float32), np.full(WORDS, 0.1, np.float32)
+
+
+def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> Task:
+    """A task on images of four kinds of thing each, named in their two sentences in any order, in the form `view`."""
+    rng = np.random.default_rng(0)
+    n = train + dev
+    things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(n)])
+    shown = np.zeros((n, WORDS - 1))
+    shown[np.arange(n)[:, None], things] = 1
+    features = {
+        name: (shown @ rng.random((WORDS - 1, dim)) ** 3).astype(np.float16) for name, dim in (("one", 10), ("two", 6))
+    }
+    ids = np.concatenate([rng.permutation(row) for row in np.repeat(things, 2, axis=0)]).astype(np.int32)
+    tokens = Tokens(ids, np.arange(0, len(ids) + 1, 4))
+    matrix = sparse.csr_array((np.full(len(ids), 0.5, np.float32), ids, tokens.offsets), shape=(2 * n, WORDS))
+    owners = np.repeat(np.arange(n), 2)
+    pairs = {}
+    for name, first, last in (("train", 0, train), ("dev", train, n)):
+        rows = np.flatnonzero((owners >= first) & (owners < last))
+        sentences = tokens.take(rows) if view == "tokens" else matrix[rows]
+        block = {encoder: values[first:last] for encoder, values in features.items()}
+        pairs[name] = Pairs(block, sentences, owners[rows] - first, rows)
+    chosen = Settings(**{**SETTINGS, **settings})
+    return Task(
+        VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
+        words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "tfidf" else None,
+    )  # fmt: skip

@@ -1,0 +1,147 @@
+"""The contract of every registered model, for those that `train` makes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_up_pairs import VIEW, WORDS, make_task
+from scipy import sparse
+
+from pipeline.errors import UsageError
+from pipeline.evaluate.ranks import count_ranks
+from pipeline.models import TRAINED, model_class, trained_class
+from pipeline.neural.task import train
+from pipeline.text.sequences import Tokens
+
+
+@pytest.fixture(scope="module", params=TRAINED)
+def trained(request: pytest.FixtureRequest):
+    """A registered model, and the dev pairs it was judged on."""
+    model = trained_class(request.param)
+    task = make_task(model.sentence_view, epochs=8)
+    return train(model, task, None, lambda training: None).model, task.dev
+
+
+def take(pairs, row: int):
+    sentences = pairs.sentences
+    return sentences.take(np.array([row])) if isinstance(sentences, Tokens) else sentences[[row]]
+
+
+def test_embeddings_are_unit_vectors_of_one_space(trained) -> None:
+    model, dev = trained
+    images, sentences = model.embed_images(dev.features), model.embed_sentences(dev.sentences)
+    assert images.dtype == sentences.dtype == np.float32 and images.shape == (60, 16) and sentences.shape == (120, 16)
+    np.testing.assert_allclose(np.linalg.norm(np.vstack([images, sentences]), axis=1), 1, atol=1e-5)
+    assert model.metric == "inner_product"
+
+
+def test_it_beats_chance_by_far_on_unseen_pairs(trained) -> None:
+    model, dev = trained
+    ranks = count_ranks(
+        model.embed_images(dev.features), model.embed_sentences(dev.sentences), dev.owners, model.metric
+    )
+    assert np.median(ranks.sentence_to_image) < 8  # chance: 30
+
+
+def test_one_at_a_time_is_the_same(trained) -> None:
+    model, dev = trained
+    images, sentences = model.embed_images(dev.features), model.embed_sentences(dev.sentences)
+    for row in (0, 17, 59):
+        alone = model.embed_images({name: block[[row]] for name, block in dev.features.items()})
+        np.testing.assert_allclose(alone, images[[row]], atol=1e-5)
+        np.testing.assert_allclose(model.embed_sentences(take(dev, row)), sentences[[row]], atol=1e-5)
+
+
+def test_inputs_are_left_as_they_were(trained) -> None:
+    model, dev = trained
+    form = dev.sentences.ids if isinstance(dev.sentences, Tokens) else dev.sentences.data
+    before, words = {name: block.copy() for name, block in dev.features.items()}, form.copy()
+    model.embed_images(dev.features)
+    model.embed_sentences(dev.sentences)
+    for name, block in dev.features.items():
+        np.testing.assert_array_equal(block, before[name])
+    np.testing.assert_array_equal(form, words)
+
+
+def test_parts_bring_it_back(trained) -> None:
+    model, dev = trained
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    np.testing.assert_array_equal(twin.embed_images(dev.features), model.embed_images(dev.features))
+    np.testing.assert_array_equal(twin.embed_sentences(dev.sentences), model.embed_sentences(dev.sentences))
+    assert twin.encoders == model.encoders == VIEW.encoders
+
+
+def test_nothing_to_go_by_is_still_a_finite_vector(trained) -> None:
+    model, _ = trained
+    blank = {"one": np.zeros((1, 10), np.float16), "two": np.zeros((1, 6), np.float16)}
+    assert np.isfinite(model.embed_images(blank)).all()
+    nothing = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
+    if model.sentence_view == "tfidf":
+        nothing = sparse.csr_array((1, WORDS), dtype=np.float32)
+    assert np.isfinite(model.embed_sentences(nothing)).all()
+
+
+def test_very_long_and_unknown_sentences_embed(trained) -> None:
+    model, _ = trained
+    if model.sentence_view == "tfidf":
+        pytest.skip("tf-idf has no length")
+    rng = np.random.default_rng(0)
+    tokens = Tokens(
+        np.concatenate([rng.integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32), np.array([0, 500, 503])
+    )
+    assert np.isfinite(model.embed_sentences(tokens)).all()
+
+
+def test_no_sentence_at_all_is_an_empty_block(trained) -> None:
+    model, dev = trained
+    none = np.zeros(0, np.int64)
+    sentences = dev.sentences.take(none) if isinstance(dev.sentences, Tokens) else dev.sentences[none]
+    assert model.embed_sentences(sentences).shape == (0, 16)
+    assert model.embed_images({name: block[:0] for name, block in dev.features.items()}).shape == (0, 16)
+
+
+def test_fixed_word_vectors_stay() -> None:
+    task = replace(make_task("tokens", epochs=1), train_words=False)
+    model = train(model_class("lstm"), task, None, lambda training: None).model
+    np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
+
+
+def test_bfloat16_comes_to_an_equal_loss() -> None:
+    logs = []
+    for precision in (torch.float32, torch.bfloat16):
+        task = replace(make_task("tokens", epochs=6), precision=precision)
+        logs.append(train(model_class("lstm"), task, None, lambda training: None).log["history"])
+    exact, fast = (history[-1]["loss"] for history in logs)
+    assert exact < logs[0][0]["loss"] / 2
+    assert fast == pytest.approx(exact, rel=0.05)
+
+
+def test_a_refinement_starts_where_ncca_ends() -> None:
+    task = make_task("tfidf")
+    begun, start = model_class("ncca-refined").begin(task), task.start
+    images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
+    expected = images / np.linalg.norm(images, axis=1, keepdims=True)
+    np.testing.assert_allclose(begun.finish().embed_images(task.dev.features), expected, atol=1e-5)
+
+
+def test_weight_decay_pulls_towards_the_start() -> None:
+    free, held = (make_task("tfidf", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
+    start = model_class("ncca-refined").begin(free).finish().w
+    moved = [
+        np.abs(train(model_class("ncca-refined"), t, None, lambda _: None).model.w - start).mean() for t in (free, held)
+    ]
+    assert moved[1] < moved[0] / 2
+
+
+def test_a_refinement_needs_a_start_of_its_own_view() -> None:
+    task = make_task("tfidf")
+    with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
+        model_class("ncca-refined").begin(replace(task, start=None))
+    with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
+        model_class("ncca-refined").begin(replace(task, view=VIEW.select(["one"])))
+
+
+def test_train_refuses_what_fit_makes() -> None:
+    with pytest.raises(UsageError, match="ncca is made by fit; train makes bow, devise"):
+        trained_class("ncca")

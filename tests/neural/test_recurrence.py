@@ -1,0 +1,73 @@
+"""Recurrence and packing against torch's own modules and against naive loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.neural.packing import pack
+from pipeline.neural.recurrence import CELLS, Recurrence
+from pipeline.text.sequences import Tokens
+
+LENGTHS = [3, 0, 7, 1, 7, 2]
+
+
+def make_tokens(lengths: list[int], vocabulary: int = 20) -> Tokens:
+    rng = np.random.default_rng(0)
+    offsets = np.cumsum([0, *lengths])
+    return Tokens(rng.integers(vocabulary, size=offsets[-1]).astype(np.int32), offsets)
+
+
+def test_every_word_is_packed_once_by_position() -> None:
+    tokens = make_tokens(LENGTHS)
+    packed = pack(tokens, unknown=20)
+    sentences = [list(ids) or [20] for ids in tokens]
+    longest_first = [sentences[i] for i in packed.order.tolist()]
+    expected = [ids[t] for t in range(7) for ids in longest_first if len(ids) > t]
+    assert packed.ids.tolist() == expected and sum(packed.sizes) == sum(map(len, sentences))
+    assert packed.ids[packed.last_words()].tolist() == [ids[-1] for ids in sentences]
+    owners = packed.sentences().tolist()
+    for i, ids in enumerate(sentences):
+        assert [w for w, owner in zip(packed.ids.tolist(), owners, strict=True) if owner == i] == ids
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_states_and_gradients_are_those_of_torch(name: str) -> None:
+    torch.manual_seed(0)
+    reference = getattr(torch.nn, name.upper())(5, 4)
+    packed = pack(make_tokens(LENGTHS), unknown=20)
+    words = torch.randn(21, 5)
+    theirs, ours = words.clone().requires_grad_(), words.clone().requires_grad_()
+    sequence = torch.nn.utils.rnn.PackedSequence(theirs[packed.ids], torch.tensor(packed.sizes))
+    expected = reference(sequence)[0].data
+    weights = [p.detach().clone().requires_grad_() for p in reference.parameters()]
+    states = Recurrence.apply(CELLS[name], packed.sizes, ours[packed.ids], *weights)
+    torch.testing.assert_close(states, expected)
+    direction = torch.randn_like(expected)
+    (expected * direction).sum().backward()
+    (states * direction).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    for weight, parameter in zip(weights, reference.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad, parameter.grad)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_bfloat16_keeps_close_to_float32(name: str) -> None:
+    torch.manual_seed(0)
+    packed, gates = pack(make_tokens([12] * 16), unknown=20), CELLS[name].gates
+    parts = [torch.randn(21, 32), torch.randn(gates * 32, 32) / 6, torch.randn(gates * 32, 32) / 6]
+    parts += [torch.zeros(gates * 32), torch.zeros(gates * 32)]
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        leaves = [part.detach().clone().to(dtype).requires_grad_() for part in parts]
+        states = Recurrence.apply(CELLS[name], packed.sizes, leaves[0][packed.ids], *leaves[1:])
+        assert states.dtype == torch.float32
+        states[packed.last_words()].sum().backward()
+        results.append([states.detach(), *(leaf.grad.float() for leaf in leaves)])
+    for exact, fast in zip(*results, strict=True):
+        assert torch.nn.functional.cosine_similarity(exact.flatten(), fast.flatten(), dim=0) > 0.999
+
+
+def test_a_sentence_of_five_hundred_words_and_an_empty_one() -> None:
+    packed = pack(make_tokens([500, 0, 3]), unknown=20)
+    assert packed.sizes[:4] == [3, 2, 2, 1] and len(packed.sizes) == 500
+    assert packed.ids[packed.last_words()[1]] == 20

@@ -1,0 +1,140 @@
+"""The training loop: the same result after a kill, early stopping, and losses that are no numbers."""
+
+import numpy as np
+import pytest
+import torch
+from made_up_pairs import make_task
+
+from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.models import model_class
+from pipeline.neural.task import train
+from pipeline.neural.training import Checkpoint, Training, choose_precision, seeded
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def killed_at(step: int):
+    """An `after_step` that ends the run after `step` batches, and what it had in the checkpoint before."""
+    kept: list[Checkpoint] = []
+
+    def after_step(training: Training) -> None:
+        if training.steps_done == step:
+            raise Killed
+        kept.append(training.checkpoint())
+
+    return after_step, kept
+
+
+def tensors_of(model: str, task, checkpoint: Checkpoint | None = None) -> dict[str, np.ndarray]:
+    return train(model_class(model), task, checkpoint, lambda training: None).model.tensors()
+
+
+@pytest.mark.parametrize("model", ["lstm", "bow", "ncca-refined"])
+@pytest.mark.parametrize("step", [3, 20, 39])
+def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int) -> None:
+    view = model_class(model).sentence_view
+    task = make_task(view, epochs=3, averaging=0.9, weight_decay=0.1, negatives="sampled")
+    after_step, kept = killed_at(step)
+    with pytest.raises(Killed):
+        train(model_class(model), task, None, after_step)
+    whole, resumed = tensors_of(model, task), tensors_of(model, task, kept[-1])
+    for name, tensor in whole.items():
+        np.testing.assert_array_equal(resumed[name], tensor)
+
+
+def test_the_seed_decides() -> None:
+    first, again, other = (tensors_of("gru", make_task("tokens", epochs=1, seed=seed)) for seed in (1, 1, 2))
+    for name, tensor in first.items():
+        np.testing.assert_array_equal(again[name], tensor)
+    assert (first["image_map"] != other["image_map"]).any()
+
+
+def test_training_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    tensors_of("rnn", make_task("tokens", epochs=1))
+    assert torch.equal(torch.rand(3), expected)
+    with seeded(1, 2):
+        first = torch.rand(3)
+    with seeded(1, 2):
+        assert torch.equal(torch.rand(3), first)
+
+
+def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
+    task = make_task("tokens", epochs=50, patience=2)
+    begun = model_class("bow").begin(task)
+    scores = iter([1.0, 5.0, 4.0, 5.0, 9.0])
+    begun.training.judge = lambda: next(scores)
+    seen: list[np.ndarray] = []
+
+    def after_step(training: Training) -> None:
+        if training.progress.step == training.steps:
+            seen.append(training.trained["image_map"].detach().numpy().copy())
+
+    history = begun.training.run(after_step)
+    assert [entry["dev"] for entry in history] == [1.0, 5.0, 4.0, 5.0]
+    np.testing.assert_array_equal(begun.finish().tensors()["image_map"], seen[1])
+
+
+def test_the_learning_rate_decays_and_the_log_says_so() -> None:
+    log = train(model_class("bow"), make_task("tokens", epochs=3), None, lambda training: None).log
+    assert [entry["learning_rate"] for entry in log["history"]] == pytest.approx([0.01, 0.009, 0.0081])
+    assert log["chosen"]["recall_sum"] == max(entry["dev"] for entry in log["history"])
+    assert log["history"][-1]["loss"] < log["history"][0]["loss"]
+
+
+@pytest.mark.parametrize(("optimiser", "rate"), [("adam", 0.01), ("sgd", 1.0)])
+@pytest.mark.parametrize("negatives", ["all", "hardest", "sampled"])
+def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) -> None:
+    task = make_task("tokens", loss="ranking", negatives=negatives, optimiser=optimiser, learning_rate=rate, epochs=6)
+    history = train(model_class("lstm"), task, None, lambda training: None).log["history"]
+    assert max(entry["dev"] for entry in history) > 150  # chance: 53
+
+
+def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
+    task = make_task("tokens", epochs=1)
+    begun = model_class("lstm").begin(task)
+    begun.training.draw = poison_from(4, begun.training.draw)
+    kept: list[Checkpoint] = []
+    with pytest.raises(
+        JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*the last checkpoint"
+    ):
+        begun.training.run(lambda training: kept.append(training.checkpoint()))
+    for name, tensor in begun.training.checkpoint().tensors.items():
+        np.testing.assert_array_equal(tensor, kept[-1].tensors[name])
+        assert np.isfinite(tensor).all()
+
+
+def poison_from(batch: int, draw):
+    """`draw`, but features that are no numbers from its call number `batch` on."""
+    calls = iter(range(10**6))
+
+    def drawn(rows: np.ndarray):
+        x, packed = draw(rows)
+        return (x * float("nan") if next(calls) >= batch else x), packed
+
+    return drawn
+
+
+def test_a_checkpoint_of_another_model_is_refused() -> None:
+    after_step, kept = killed_at(2)
+    with pytest.raises(Killed):
+        train(model_class("bow"), make_task("tokens"), None, after_step)
+    with pytest.raises(IntegrityError, match="checkpoint is of another model"):
+        tensors_of("lstm", make_task("tokens"), kept[0])
+
+
+def test_sampled_contrastive_pairs_are_drawn_anew_every_epoch() -> None:
+    training = model_class("bow").begin(make_task("tokens", negatives="sampled", contrastive=8)).training
+    first = training._batches()
+    assert sorted(np.concatenate([rows[:-8] for rows in first]).tolist()) == list(range(600))
+    training.progress.epoch = 1
+    assert any((a[-8:] != b[-8:]).any() for a, b in zip(first, training._batches(), strict=True))
+
+
+def test_precision_follows_the_processor() -> None:
+    assert choose_precision("float32") == torch.float32 and choose_precision("bfloat16") == torch.bfloat16
+    assert choose_precision("auto") in (torch.float32, torch.bfloat16)

@@ -1,0 +1,204 @@
+"""`train` and the commands around it, from sentences to a search, on a small collection."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from made_up import THINGS, features_of, make_run, run_command
+
+from pipeline.config import merge
+from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
+from pipeline.index.search import Searcher
+from pipeline.models import model_class
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.features import write_features
+from pipeline.storage.manifest import Manifest, write_manifest
+from pipeline.storage.parameters import MODEL, read_parameters
+from pipeline.storage.sentences import write_tfidf
+from pipeline.storage.tokens import TokenShards
+from pipeline.text.tfidf import encode
+from pipeline.text.vocabulary import Vocabulary
+
+CONFIG = {
+    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
+    "image_view": {"normalise": []},
+    "tokens": {"min_count": 1},
+    "word_vectors": {"dim": 16},
+    "train_defaults": {
+        "dimensions": 16, "batch_size": 16, "epochs": 20, "patience": 20, "learning_rate": 0.02, "dropout": 0.0,
+        "precision": "float32", "checkpoint_seconds": 0,
+    },
+}  # fmt: skip
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 48 images in five shards, with features, tf-idf and tokens; every third image is of the dev split."""
+    folder = make_run(tmp_path_factory.mktemp("run"), images=48)
+    manifest, vocabulary = with_dev(folder), json.loads((folder / "vocabulary.json").read_text())
+    (folder / "c.yaml").write_text(yaml.safe_dump(CONFIG))
+    about = ("--manifest", folder / "manifest")
+    run_command("build_token_vocabulary", *about, "--config", folder / "c.yaml", "--output", folder / "tokens.json")
+    for number in range(manifest.n_shards):
+        name, rows = f"shard-{number:05d}.h5", manifest.shard(number)
+        ids, texts = np.arange(rows.first_image, rows.last_image), slice(rows.first_sentence, rows.last_sentence)
+        features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
+        made_from = {"inputs": {"images": rows.fingerprints["images"]}}
+        write_features(folder / "features/colour" / name, features, ids, f"features {number}", made_from)
+        matrix = encode(manifest.sentences["text"][texts].to_pylist(), Vocabulary.from_dict(vocabulary))
+        inputs = {"vocabulary": vocabulary["fingerprint"], "sentences": rows.fingerprints["sentences"]}
+        write_tfidf(
+            folder / "tfidf" / name, matrix, np.arange(rows.first_sentence, rows.last_sentence),
+            manifest.sentence_images[texts], fingerprint=f"tfidf {number}", inputs=inputs,
+        )  # fmt: skip
+        tokens = ("--vocabulary", folder / "tokens.json", "--output", folder / "tokens" / name)
+        run_command("encode_tokens", *about, "--shard", number, *tokens)
+    return folder
+
+
+def with_dev(folder: Path) -> Manifest:
+    """The manifest in `folder`, its test split become dev."""
+    old = Manifest(folder / "manifest")
+    splits = pa.array(["dev" if split == "test" else split for split in old.splits])
+    images = old.images.set_column(old.images.schema.get_field_index("split"), "split", splits)
+    tables = {"images": images, "sentences": old.sentences, "documents": old.documents, "boxes": old.boxes}
+    write_manifest(folder / "manifest", old.root, tables, old.rejects, old.summary["counts"], old.shard_size)
+    return Manifest(folder / "manifest")
+
+
+def train(run: Path, row: str, output: str, *more: object, config: dict | None = None) -> Path:
+    """The model that the command `train` makes of `row`, in `run / output`."""
+    path = run / f"{output}.yaml"
+    path.write_text(yaml.safe_dump(merge(CONFIG, config or {})))
+    parts = ("manifest", "features", "tfidf", "tokens")
+    options = [argument for name in parts for argument in (f"--{name}", run / name)]
+    run_command("train", row, *options, "--config", path, "--output", run / output, *more)
+    return run / output
+
+
+def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
+    folder = train(run, "lstm", "lstm", "--vocabulary", run / "tokens.json")
+    model = read_parameters(folder / "model.safetensors", MODEL)
+    vocabulary = json.loads((run / "tokens.json").read_text())
+    assert model.details["registered"] == model.details["row"] == "lstm"
+    assert model.details["vocabulary"] == vocabulary["fingerprint"] and vocabulary["min_count"] == 1
+    history = model.details["training_log"]["history"]
+    assert max(entry["dev"] for entry in history) == model.details["training_log"]["chosen"]["recall_sum"]
+    assert not (folder / "checkpoints").exists()
+
+    inputs = [
+        argument for name in ("manifest", "features", "tfidf", "tokens") for argument in (f"--{name}", run / name)
+    ]
+    for number in range(Manifest(run / "manifest").n_shards):
+        output = run / f"embedded/shard-{number:05d}.h5"
+        run_command("embed", *inputs, "--shard", number, "--model", folder, "--output", output)
+    run_command(
+        "build_index", "--manifest", run / "manifest", "--embeddings", run / "embedded", "--model", folder,
+        "--vocabulary", run / "tokens.json", "--encoders", run / "encoders", "--output", run / "bundle",
+    )  # fmt: skip
+    searcher = Searcher(Bundle(run / "bundle"))
+    for thing in THINGS:
+        assert thing in searcher.images(f"the big {thing}", 1)[0].row["path"]
+        assert thing in searcher.sentences(features_of(thing), 1)[0].row["text"]
+    with pytest.raises(InputError, match="no word of 'zebra' is in the vocabulary"):
+        searcher.images("zebra", 1)
+
+
+def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
+    parameters = read_parameters(run / "model/model.safetensors", MODEL)
+    start = model_class("ncca").from_parts(parameters.settings, parameters.tensors)
+    folder = train(run, "ncca-refined", "refined", "--start", run / "model")
+    model = read_parameters(folder / "model.safetensors", MODEL)
+    assert model.tensors["w"].shape == start.directions.w.shape
+    assert model.details["inputs"]["start"] == parameters.fingerprint
+    with pytest.raises(UsageError, match="give its folder as --start"):
+        train(run, "ncca-refined", "no-start")
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--vocabulary", run / "tokens.json")
+    whole = (train(run, "gru", "whole", *words) / "model.safetensors").read_bytes()
+    offer, count = Checkpoints.offer, iter(range(1000))
+
+    def killed(self: Checkpoints, make: object) -> None:
+        offer(self, make)
+        if next(count) == 7:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "offer", killed)
+        with pytest.raises(Killed):
+            train(run, "gru", "killed", *words)
+    assert len(list((run / "killed/checkpoints").glob("*.safetensors"))) == 1
+    assert not (run / "killed/model.json").exists()
+    steps = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
+        assert (train(run, "gru", "killed", *words) / "model.safetensors").read_bytes() == whole
+    assert len(steps) == 20 * 4 - 8
+
+
+def test_a_checkpoint_of_other_settings_or_damaged_is_left_alone(tmp_path: Path) -> None:
+    ours, other = Checkpoints(tmp_path, "ours", 0), Checkpoints(tmp_path, "other", 0)
+    tensors = {"a": np.arange(3.0)}
+    assert ours.latest() is None
+    ours.offer(lambda: (tensors, {"step": 1}))
+    assert other.latest() is None and ours.latest().settings == {"step": 1}
+    path = next(tmp_path.glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert ours.latest() is None
+    Checkpoints(tmp_path, "ours", 1000).offer(lambda: pytest.fail("too soon"))
+
+
+def test_a_diverging_training_keeps_its_checkpoint(run: Path) -> None:
+    config = {"lstm": {"optimiser": "sgd", "learning_rate": 1e38, "clip": 1e30}}
+    with pytest.raises(JointspaceError, match=r"in epoch 0, batch \d+ \(sentences .* lower the learning rate"):
+        train(run, "lstm", "diverged", "--vocabulary", run / "tokens.json", config=config)
+    assert not (run / "diverged/model.json").exists()
+    path = next((run / "diverged/checkpoints").glob("*.safetensors"))
+    assert read_parameters(path, "checkpoint").settings["step"] > 0
+
+
+def test_word_vectors_come_from_a_file(run: Path) -> None:
+    words = json.loads((run / "tokens.json").read_text())["terms"]
+    (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
+    config = {"weights_root": str(run), "word_vectors": {"file": "v.txt", "train": False}}
+    folder = train(run, "devise", "devise", "--vocabulary", run / "tokens.json", config=config)
+    table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
+    np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))
+    (run / "v.txt").write_text("dog 1 2\ncat 1 2 3\n")
+    with pytest.raises(InputError, match=r"v.txt, line 2 holds a vector of 3 numbers, not 2"):
+        train(run, "devise", "broken", "--vocabulary", run / "tokens.json", config=config)
+    config["word_vectors"]["file"] = "nowhere.txt"
+    with pytest.raises(InputError, match="cannot read .*nowhere.txt"):
+        train(run, "devise", "broken", "--vocabulary", run / "tokens.json", config=config)
+
+
+def test_what_is_missing_or_of_another_run_is_named(run: Path) -> None:
+    with pytest.raises(UsageError, match="ncca is made by fit"):
+        train(run, "ncca", "wrong")
+    with pytest.raises(UsageError, match="give text/tokens.json as --vocabulary"):
+        train(run, "rnn", "wrong")
+    with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
+        train(run, "rnn", "wrong", "--vocabulary", run / "vocabulary.json")
+    with pytest.raises(UsageError, match="give what encode-tokens wrote as --tokens"):
+        TokenShards(Manifest(run / "manifest"), None)
+
+
+def test_tokens_of_other_sentences_are_refused(run: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path, images=25)
+    with pytest.raises(IntegrityError, match="was made from other sentences; run encode-tokens again"):
+        TokenShards(Manifest(other / "manifest"), run / "tokens").open(2)
+
+
+def test_info_nce_has_no_hardest_negatives(run: Path) -> None:
+    with pytest.raises(UsageError, match="negatives: hardest goes with loss: ranking"):
+        train(run, "lstm", "wrong", config={"lstm": {"negatives": "hardest"}})
