@@ -16,6 +16,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
+from pipeline.models import TRAININGS
 
 
 configfile: str(default_path())
@@ -36,10 +37,11 @@ DEMO = f"{CONFIG.data_root}/demo.json"
 
 wildcard_constraints:
     shard=r"\d{5}",
-    encoder="|".join(ENCODERS),
+    encoder="|".join([*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]),
     row="|".join(ROWS),
     split="train|dev|test",
     protocol="all-sentences|first-sentence",
+    documents="|".join(CONFIG.documents),
 
 
 def slice_of(*sections, **values):
@@ -47,6 +49,24 @@ def slice_of(*sections, **values):
     parts = {name: getattr(CONFIG, name) for name in sections}
     parts = {name: part.model_dump() if hasattr(part, "model_dump") else part for name, part in parts.items()}
     return json.dumps({**parts, **values}, sort_keys=True, default=str)
+
+
+def learned_from(wildcards):
+    """What `prepare-encoder` learns from: the train split for standard features, nothing for a network."""
+    standard = CONFIG.encoder(wildcards.encoder).architecture == "standard"
+    return [f"{RUN}/manifest/manifest.json"] if standard else []
+
+
+def encoder_slice(encoder):
+    """What `prepare-encoder` depends on; how standard features are made is nothing to a network."""
+    unused = {"standard"} if encoder.architecture != "standard" else set()
+    return slice_of("weights_root", "seed", encoder=encoder.model_dump(exclude=unused))
+
+
+def fit_slice(row):
+    """What `fit` of a row depends on: the grids that its model and its training use."""
+    transfer = {name: getattr(CONFIG.transfer, name) for name in TRAININGS[row.training]}
+    return slice_of("fit", "seed", row=row.model_dump(), transfer=transfer, own=CONFIG.own_section(row.model))
 
 
 def collection_files(wildcards):
@@ -83,6 +103,28 @@ def encoders_of(wildcards):
     return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=CONFIG.row(wildcards.row).encoders)
 
 
+def documents_of(wildcards):
+    """The simulated documents that `wildcards.documents` are encoded from; none where they are the collection's own."""
+    simulated = CONFIG.documents_named(wildcards.documents).simulate is not None
+    return [f"{RUN}/text/simulated/{wildcards.documents}.parquet"] if simulated else []
+
+
+def auxiliary_of(wildcards):
+    """What the row `wildcards.row` needs of the auxiliary set, all shards; nothing where it learns from targets alone."""
+    row = CONFIG.row(wildcards.row)
+    if row.training == "target":
+        return []
+    folders = (f"{RUN}/moments/auxiliary/{row.documents}", f"{RUN}/text/documents/{row.documents}")
+    return expand("{folder}/shard-{shard}.h5", folder=folders, shard=shards())
+
+
+def auxiliary_options(wildcards):
+    row = CONFIG.row(wildcards.row)
+    if row.training == "target":
+        return ""
+    return f"--auxiliary {RUN}/moments/auxiliary/{row.documents} --documents {RUN}/text/documents/{row.documents}"
+
+
 onstart:
     os.makedirs(RUN, exist_ok=True)
     Path(RESOLVED).write_text(yaml.safe_dump(dict(config), sort_keys=False))
@@ -90,6 +132,7 @@ onstart:
 
 localrules:
     all,
+    gong,
 
 
 rule all:
@@ -124,13 +167,17 @@ checkpoint ingest:
 
 
 rule prepare_encoder:
+    input:
+        learned_from,
     output:
         f"{RUN}/encoders/{{encoder}}/model.json",
         f"{RUN}/encoders/{{encoder}}/model.safetensors",
     params:
-        slice=lambda wildcards: slice_of("weights_root", "seed", encoder=CONFIG.encoder(wildcards.encoder).model_dump()),
+        slice=lambda wildcards: encoder_slice(CONFIG.encoder(wildcards.encoder)),
+        manifest=lambda wildcards, input: f"--manifest {RUN}/manifest" if input else "",
+    threads: 8
     shell:
-        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} --config {RESOLVED}"
+        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} {{params.manifest}} --config {RESOLVED}"
         f" --output {RUN}/encoders/{{wildcards.encoder}}"
 
 
@@ -172,6 +219,34 @@ rule encode_sentences:
         f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
 
 
+rule simulate_documents:
+    input:
+        f"{RUN}/manifest/manifest.json",
+    output:
+        f"{RUN}/text/simulated/{{documents}}.parquet",
+    params:
+        slice=lambda wildcards: slice_of("seed", "auxiliary", documents=CONFIG.documents[wildcards.documents].model_dump()),
+    shell:
+        f"{JOINTSPACE} simulate-documents {{wildcards.documents}} --manifest {RUN}/manifest --config {RESOLVED}"
+        f" --output {{output[0]}}"
+
+
+rule encode_documents:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        vocabulary=f"{RUN}/text/vocabulary.json",
+        documents=documents_of,
+    output:
+        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
+        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5.json",
+    params:
+        slice=lambda wildcards: slice_of(documents=CONFIG.documents[wildcards.documents].model_dump()),
+        documents=lambda wildcards, input: f"--documents {input.documents}" if input.documents else "",
+    shell:
+        f"{JOINTSPACE} encode-documents {{wildcards.documents}} --manifest {RUN}/manifest --shard {{wildcards.shard}}"
+        f" --vocabulary {{input.vocabulary}} {{params.documents}} --config {RESOLVED} --output {{output[0]}}"
+
+
 rule accumulate:
     input:
         f"{RUN}/manifest/shards/{{shard}}.json",
@@ -185,7 +260,24 @@ rule accumulate:
     threads: 8
     shell:
         f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --config {RESOLVED} --output {{output[0]}}"
+        f" --tfidf {RUN}/text/tfidf --pairs target --folds 1 --config {RESOLVED} --output {{output[0]}}"
+
+
+rule accumulate_auxiliary:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
+        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=ENCODERS),
+    output:
+        f"{RUN}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5",
+        f"{RUN}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5.json",
+    params:
+        slice=slice_of("image_view", "auxiliary"),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
+        f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary --folds 1 --config {RESOLVED}"
+        f" --output {{output[0]}}"
 
 
 rule fit:
@@ -193,15 +285,17 @@ rule fit:
         every_shard(f"{RUN}/moments/target/shard-{{shard}}.h5"),
         every_shard(f"{RUN}/text/tfidf/shard-{{shard}}.h5"),
         features_of,
+        auxiliary_of,
     output:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
     params:
-        slice=lambda wildcards: slice_of("fit", row=CONFIG.row(wildcards.row).model_dump()),
+        slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
+        auxiliary=auxiliary_options,
     threads: 8
     shell:
         f"{JOINTSPACE} fit {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target --config {RESOLVED}"
+        f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target {{params.auxiliary}} --config {RESOLVED}"
         f" --output {RUN}/models/{{wildcards.row}}"
 
 
@@ -262,6 +356,80 @@ rule build_index:
         f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
         f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
         f" --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
+
+
+STUDY = f"{RUN}/study"
+STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
+STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
+
+
+rule accumulate_folds:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
+        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=STUDY_ENCODERS),
+    output:
+        f"{STUDY}/moments/target/shard-{{shard}}.h5",
+        f"{STUDY}/moments/target/shard-{{shard}}.h5.json",
+    params:
+        slice=slice_of("image_view", "seed", folds=CONFIG.study.folds, order=CONFIG.study.order),
+        encoders=" ".join(f"--encoder {name}" for name in STUDY_ENCODERS),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
+        f" --tfidf {RUN}/text/tfidf --pairs target --folds {CONFIG.study.folds} {{params.encoders}} --config {RESOLVED}"
+        f" --output {{output[0]}}"
+
+
+rule accumulate_auxiliary_folds:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
+        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=ENCODERS),
+    output:
+        f"{STUDY}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5",
+        f"{STUDY}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5.json",
+    params:
+        slice=slice_of("image_view", "auxiliary", "seed", folds=CONFIG.study.folds, order=CONFIG.study.order),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
+        f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary --folds {CONFIG.study.folds}"
+        f" --config {RESOLVED} --output {{output[0]}}"
+
+
+rule study:
+    input:
+        every_shard(f"{RUN}/text/tfidf/shard-{{shard}}.h5"),
+        every_shard(f"{STUDY}/moments/target/shard-{{shard}}.h5"),
+        lambda wildcards: expand(
+            f"{STUDY}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5", documents=STUDY_DOCUMENTS, shard=shards()
+        ),
+    output:
+        f"{STUDY}/study.json",
+    params:
+        slice=slice_of("study", "transfer", "auxiliary", "kcca", "wsabie_sgd", "wsabie_adagrad", "seed"),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} study --manifest {RUN}/manifest --features {RUN}/features --tfidf {RUN}/text/tfidf"
+        f" --moments {STUDY}/moments/target --auxiliary {STUDY}/moments/auxiliary --documents {RUN}/text/documents"
+        f" --config {RESOLVED} --output {STUDY}"
+
+
+rule tabulate:
+    input:
+        f"{STUDY}/study.json",
+    output:
+        f"{STUDY}/tables.md",
+    params:
+        slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
+    shell:
+        f"{JOINTSPACE} tabulate --study {STUDY} --config {RESOLVED} --output {{output}}"
+
+
+rule gong:
+    input:
+        f"{STUDY}/tables.md",
 
 
 rule report:

@@ -1,4 +1,4 @@
-"""`accumulate`: the moments of one shard's training pairs."""
+"""`accumulate`: the moments of one shard's pairs, target or auxiliary."""
 
 from pathlib import Path
 
@@ -12,49 +12,72 @@ from stages import options
 @options.shard
 @options.features
 @options.tfidf
+@click.option(
+    "--pairs",
+    type=click.Choice(["target", "auxiliary"]),
+    required=True,
+    help="Images of the train split with sentences, or those of auxiliary.splits with documents; --tfidf has these.",
+)
+@click.option("--folds", type=click.IntRange(min=1), required=True, help="Parts whose moments are kept apart.")
+@click.option("--encoder", "encoders", multiple=True, help="Encoder of the image view. [default: the configuration's]")
 @options.config
 @options.output("file", "The moments, an HDF5 file.")
 def command(
-    manifest_folder: Path, shard: int, features_root: Path, tfidf_folder: Path, config_path: Path | None, output: Path
+    manifest_folder: Path,
+    shard: int,
+    features_root: Path,
+    tfidf_folder: Path,
+    pairs: str,
+    folds: int,
+    encoders: tuple[str, ...],
+    config_path: Path | None,
+    output: Path,
 ) -> None:
-    """Sum the moments of the training pairs of one shard, over the features of all encoders."""
+    """Sum the moments of the pairs of one shard, over the features of all encoders."""
     import numpy as np
 
     from pipeline import config, runtime
     from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
+    from pipeline.linear.folds import assign_folds
     from pipeline.linear.views import ImageView
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.gather import Features, Sentences
+    from pipeline.storage.gather import Features, Sentences, read_pairs
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.shards import MOMENTS, write_shard
+    from pipeline.storage.moments import write_moments
 
     settings = config.load(config_path)
     manifest = Manifest(manifest_folder)
-    rows = manifest.shard(shard)
-    shards = {e.name: Features(manifest, features_root).open(e.name, shard) for e in settings.encoders}
-    tfidf = Sentences(manifest, tfidf_folder).open(shard)
+    rows, texts, features = manifest.shard(shard), Sentences(manifest, tfidf_folder), Features(manifest, features_root)
+    shards = {name: features.open(name, shard) for name in encoders or [e.name for e in settings.encoders]}
+    tfidf = texts.open(shard)
     dims = tuple(opened["features"].shape[1] for opened in shards.values())
     view = ImageView(tuple(shards), dims, settings.image_view.normalise)
 
-    training = np.flatnonzero(manifest.splits[tfidf.image_id] == "train")
-    owners = tfidf.image_id[training] - rows.first_image
-    accumulator = MomentsAccumulator(view.dim, tfidf.matrix.shape[1], runtime.threads())
-    for start in range(0, rows.last_image - rows.first_image, BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        first, last = np.searchsorted(owners, [block.start, block.stop])
-        x = view.stack({name: opened["features"][block] for name, opened in shards.items()})
-        accumulator.add(x, tfidf.matrix[training[first:last]], owners[first:last] - start)
+    splits = ("train",) if pairs == "target" else settings.auxiliary.splits
+    wanted = np.isin(manifest.splits.astype(str), splits)
+    wanted[: rows.first_image] = wanted[rows.last_image :] = False
+    division = {"count": folds, "order": settings.study.order, "seed": settings.seed} if folds > 1 else {"count": 1}
+    assigned = assign_folds(manifest.splits, folds, settings.study.order, settings.seed)
+    ids = np.unique(tfidf.image_id[wanted[tfidf.image_id]])
+    parts = {}
+    for fold in np.unique(assigned[ids]).tolist():
+        accumulator = MomentsAccumulator(view.dim, tfidf.matrix.shape[1], runtime.threads())
+        for block in read_pairs(features, texts, view.encoders, wanted & (assigned == fold), BLOCK_ROWS):
+            accumulator.add(view.stack(block.features), block.sentences, block.owners)
+        parts[fold] = accumulator.result().to_arrays()
 
     inputs = {
         "splits": rows.fingerprints["splits"],
         "tfidf": tfidf.fingerprint,
         **{f"features/{name}": opened.fingerprint for name, opened in shards.items()},
     }
-    write_shard(
+    about = {"view": vars(view), "pairs": pairs, "splits": list(splits), "folds": division}
+    terms = tfidf.matrix.shape[1]
+    write_moments(
         output,
-        MOMENTS,
-        accumulator.result().to_arrays(),
-        rows=len(np.unique(owners)),
-        fingerprint=fingerprint("moments", 1, vars(view), inputs),
-        details={"view": vars(view), "inputs": inputs, "vocabulary": tfidf.vocabulary},
+        parts,
+        ids,
+        assigned[ids],
+        fingerprint=fingerprint("moments", 2, about, inputs),
+        details={**about, "inputs": inputs, "vocabulary": tfidf.vocabulary, "terms": terms},
     )

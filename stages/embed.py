@@ -12,10 +12,17 @@ from stages import options
 @options.shard
 @options.features
 @options.tfidf
+@options.tokens
 @click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of a fitted model.")
 @options.output("file", "The shard, an HDF5 file.")
 def command(
-    manifest_folder: Path, shard: int, features_root: Path, tfidf_folder: Path, model_folder: Path, output: Path
+    manifest_folder: Path,
+    shard: int,
+    features_root: Path,
+    tfidf_folder: Path,
+    tokens_folder: Path | None,
+    model_folder: Path,
+    output: Path,
 ) -> None:
     """Embed all images and sentences of one shard."""
     import numpy as np
@@ -26,23 +33,30 @@ def command(
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.shards import EMBEDDINGS, write_shard
+    from pipeline.storage.tokens import TokenShards
+    from pipeline.text.sequences import Tokens
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     model = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
     features = {name: Features(manifest, features_root).open(name, shard) for name in model.encoders}
-    tfidf = Sentences(manifest, tfidf_folder).open(shard)
-    vocabularies = {str(model_folder): parameters.details["vocabulary"], str(tfidf.path): tfidf.vocabulary}
+    if model.sentence_view == "tokens":
+        opened = TokenShards(manifest, tokens_folder).open(shard)
+        form = Tokens(opened.ids, opened.offsets)
+    else:
+        opened = Sentences(manifest, tfidf_folder).open(shard)
+        form = opened.matrix
+    vocabularies = {str(model_folder): parameters.details["vocabulary"], str(opened.path): opened.vocabulary}
     require_same("vocabulary", vocabularies)
 
-    images = model.embed_images({name: opened["features"] for name, opened in features.items()})
-    sentences = model.embed_sentences(tfidf.matrix)
+    images = model.embed_images({name: stored["features"] for name, stored in features.items()})
+    sentences = model.embed_sentences(form)
 
     inputs = {
         "model": parameters.fingerprint,
-        "tfidf": tfidf.fingerprint,
-        **{f"features/{name}": opened.fingerprint for name, opened in features.items()},
+        model.sentence_view: opened.fingerprint,
+        **{f"features/{name}": stored.fingerprint for name, stored in features.items()},
         "images": rows.fingerprints["images"],
         "sentences": rows.fingerprints["sentences"],
     }

@@ -1,4 +1,4 @@
-"""`fit`: a linear model from the sum of all shards' moments, its parameters chosen on the dev split."""
+"""`fit`: a linear model, its parameters chosen on the dev split."""
 
 from pathlib import Path
 
@@ -12,7 +12,13 @@ from stages import options
 @options.manifest
 @options.features
 @options.tfidf
-@click.option("--moments", "moments_folder", type=options.FOLDER, required=True, help="Folder of moments shards.")
+@click.option("--moments", "moments_folder", type=options.FOLDER, required=True, help="Moments of the target pairs.")
+@click.option(
+    "--auxiliary", "auxiliary_folder", type=options.FOLDER, help="Moments of the auxiliary pairs. [default: none]"
+)
+@click.option(
+    "--documents", "documents_folder", type=options.FOLDER, help="Folder of `encode-documents` shards. [default: none]"
+)
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
@@ -21,6 +27,8 @@ def command(
     features_root: Path,
     tfidf_folder: Path,
     moments_folder: Path,
+    auxiliary_folder: Path | None,
+    documents_folder: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -30,52 +38,66 @@ def command(
     from tqdm import tqdm
 
     from pipeline import config
-    from pipeline.linear.moments import Moments, sum_moments
-    from pipeline.linear.tuning import Grid, Pairs, tune
-    from pipeline.linear.views import ImageView
+    from pipeline.linear.sets import FoldedMoments, Restriction, make_sets
+    from pipeline.linear.training import Task, Transfer
+    from pipeline.linear.tuning import Grid
     from pipeline.models import model_class
     from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.gather import Features, Sentences, open_shards, read_split
+    from pipeline.storage.gather import Features, Sentences, read_split
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.moments import PairSet
     from pipeline.storage.parameters import MODEL, write_parameters
-    from pipeline.storage.shards import MOMENTS
 
     settings = config.load(config_path)
     variant = settings.row(row)
-    manifest = Manifest(manifest_folder)
-    shards = open_shards(moments_folder, MOMENTS, manifest.n_shards)
-    vocabulary = require_same("vocabulary", {str(shard.path): shard.details["vocabulary"] for shard in shards})
-    whole = ImageView.from_dict(shards[0].details["view"])
-    moments = sum_moments(Moments.from_arrays(shard) for shard in shards).select_x(whole.columns(variant.encoders))
-    view = whole.select(variant.encoders)
-    sentences = Sentences(manifest, tfidf_folder)
-    dev = read_split(Features(manifest, features_root), sentences, view.encoders, "dev", settings.fit.dev_images)
+    model, own = model_class(variant.model), settings.own_section(variant.model)
+    features = Features(Manifest(manifest_folder), features_root)
+    sentences = Sentences(features.manifest, tfidf_folder)
+    target, weak = PairSet(features, sentences, moments_folder), None
+    vocabularies = {str(moments_folder): target.vocabulary}
+    if auxiliary_folder and documents_folder:
+        weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder)
+        vocabularies[str(auxiliary_folder)] = weak.vocabulary
+    vocabulary = require_same("vocabulary", vocabularies)
+    restriction = Restriction(variant.encoders)
+    sets = make_sets(
+        FoldedMoments(target), range(target.n_folds),
+        FoldedMoments(weak) if weak else None, range(weak.n_folds if weak else 0), restriction,
+    )  # fmt: skip
+    dev = read_split(features, sentences, variant.encoders, "dev", settings.fit.dev_images)
 
-    tuned = tune(
-        model_class(variant.model),
-        view,
-        moments,
-        Pairs(dev.features, dev.sentences, dev.owners),
+    task = Task(
+        variant.training,
+        FoldedMoments(target).view.select(variant.encoders),
+        sets,
+        restriction.pairs(dev),
         Grid(**settings.fit.model_dump(exclude={"dev_images"})),
-        progress=lambda ridges: tqdm(ridges, desc=f"fit {row}", unit="ridge pair", disable=None),
+        Transfer(**settings.transfer.model_dump()),
+        model.settings_type(**own) if own else None,
+        settings.seed,
+        progress=lambda trials: tqdm(trials, desc=f"fit {row}", unit="trial", disable=None),
     )
+    tuned = model.fit(task)
 
-    inputs = {str(number): shard.fingerprint for number, shard in enumerate(shards)}
+    inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
+    inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
+    about = [variant.model_dump(), settings.fit.model_dump(), settings.transfer.model_dump(), own]
     write_parameters(
         output / "model.safetensors",
         MODEL,
         tuned.model.tensors(),
         settings=tuned.model.settings(),
-        fingerprint=fingerprint("model", 1, [variant.model_dump(), settings.fit.model_dump()], inputs),
+        fingerprint=fingerprint("model", 2, about, inputs),
         details={
             "row": row,
             "registered": variant.model,
+            "training": variant.training,
             "vocabulary": vocabulary,
             "inputs": inputs,
             "training_log": tuned.log(),
         },
     )
-    chosen, log = tuned.chosen, logging.getLogger(__name__)
-    log.info("%s on %d pairs, chosen on %d dev images: %s", row, moments.n, len(dev.image_id), chosen)
+    log = logging.getLogger(__name__)
+    log.info("%s on %d pairs, chosen on %d dev images: %s", row, sets.target.n, len(dev.image_id), tuned.chosen)
     mean_train, mean_dev = tuned.train_correlations.mean(), tuned.dev_correlations.mean()
     log.info("mean correlation %.3f in training, %.3f held out", mean_train, mean_dev)

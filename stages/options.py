@@ -18,10 +18,23 @@ features = click.option(
     "--features", "features_root", type=FOLDER, required=True, help="Folder with one folder of shards for each encoder."
 )
 tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
+tokens = click.option("--tokens", "tokens_folder", type=FOLDER, help="Folder of `encode-tokens` shards.")
 
 embeddings = click.option(
     "--embeddings", "embeddings_folder", type=FOLDER, required=True, help="Folder of one row's `embed` shards."
 )
+
+
+def study_inputs(function):
+    """The folders that `study` and `sweep` measure with, as keyword arguments of their names."""
+    folders = {
+        "--documents": ("documents_root", "Folder with `encode-documents` shards for each documents."),
+        "--auxiliary": ("auxiliary_root", "Folder with auxiliary moments, in folds, for each documents."),
+        "--moments": ("moments_folder", "Target moments, in folds."),
+    }
+    for name, (argument, what) in folders.items():
+        function = click.option(name, argument, type=FOLDER, required=True, help=what)(function)
+    return manifest(features(tfidf(function)))
 
 
 def output(kind: str, what: str):

@@ -12,9 +12,13 @@ import pyarrow as pa
 from pipeline.errors import InputError
 from pipeline.index.format import from_bytes
 from pipeline.models import model_class
+from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
+
+FORMS = {"tfidf": encode, "tokens": encode_tokens}
+"""How a sentence becomes what a model of that `sentence_view` takes."""
 
 
 class Parts(Protocol):
@@ -53,13 +57,13 @@ class Searcher:
     def images(self, sentence: str, top: int) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
         self.require_known(sentence)
-        query = self._model.embed_sentences(encode([sentence], self._vocabulary))
-        return self._nearest("images", query, top)
+        form = FORMS[self._model.sentence_view]([sentence], self._vocabulary)
+        return self._nearest("images", self._model.embed_sentences(form), top)
 
     def sentences(self, features: Mapping[str, np.ndarray], top: int) -> list[Hit]:
         """The `top` sentences nearest to an image, given as encoder name -> (1, dim) float32.
 
-        pipeline.index.query.image_features makes these of a photograph; it alone needs torch.
+        pipeline.index.query.image_features makes these of a photograph, and needs torch for it.
         """
         return self._nearest("sentences", self._model.embed_images(features), top)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
 
 from pipeline import runtime
 from pipeline.linear.lifts import Rows
@@ -96,6 +95,8 @@ class FourierLift:
 
 def bandwidth(z: np.ndarray, rng: np.random.Generator, sample: int) -> float:
     """sigma: the mean distance to the 50th nearest neighbour among at most `sample` rows of z (n, c1)."""
+    from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
+
     if len(z) > sample:
         z = z[rng.choice(len(z), sample, replace=False)]
     neighbour = min(NEIGHBOUR, len(z) - 1)

@@ -21,6 +21,7 @@ class PairSource(Protocol):
 
     view: Mapping[str, Any]
     n_folds: int
+    terms: int
 
     def moments(self, folds: Sequence[int]) -> list[dict[str, np.ndarray]]: ...
 
@@ -59,7 +60,8 @@ class FoldedMoments:
 
     def _fold(self, fold: int) -> Moments:
         if fold not in self._folds:
-            self._folds[fold] = sum_moments(Moments.from_arrays(part) for part in self.source.moments([fold]))
+            parts = [Moments.from_arrays(part) for part in self.source.moments([fold])]
+            self._folds[fold] = sum_moments([Moments.zero(self.view.dim, self.source.terms), *parts])
         return self._folds[fold]
 
 

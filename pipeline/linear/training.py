@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Task:
-    """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has."""
+    """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
+
+    `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
+    """
 
     training: str
     view: ImageView
@@ -70,6 +72,7 @@ class Task:
     settings: Any
     seed: int
     progress: Callable[[Sequence], Iterable] = iter
+    memory: dict[tuple[type, int], Tuned] = field(default_factory=dict)
 
 
 def fit_on_moments(model: type, task: Task) -> Tuned:
@@ -90,7 +93,6 @@ class _Trainer:
 
     def __init__(self, model: type, task: Task) -> None:
         self.model, self.task, self.sets = model, task, task.sets
-        self._lifted: dict[tuple, tuple[Lifts, Moments]] = {}
 
     def tune(self, chosen: Mapping[str, Any]) -> Tuned:
         """The best over ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
@@ -123,11 +125,13 @@ class _Trainer:
         self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float
     ) -> Prepared:
         """CCA on [X, XA], [Y, YB] (equation 5 without phi)."""
+        target, weak = self.sets.target, self.sets.auxiliary
+        moments = target + weak.scaled(second_beta**2) if second_beta else target
+        if not weight:
+            return Prepared(moments)
         a, b = self._projections(auxiliary_dimensions, auxiliary_power)
-        target = self.sets.target
         a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
         b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
-        moments = target + self.sets.auxiliary.scaled(second_beta**2) if second_beta else target
         return Prepared(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
     def _sae(
@@ -140,23 +144,26 @@ class _Trainer:
         bandwidth: float,
     ) -> Prepared:
         """CCA on [X, phi(XA)], [Y, phi(YB)] (equation 5)."""
-        key = (auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
-        if key not in self._lifted:
-            lifts = self._fourier_lifts(*key)
-            self._lifted = {key: (lifts, lifted_moments(self.sets.target, self.sets.target_blocks(), lifts))}
-        lifts, moments = self._lifted[key]
+        if not weight:
+            return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
+        lifts = self._fourier_lifts(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
+        moments = lifted_moments(self.sets.target, self.sets.target_blocks(), lifts)
         if second_beta:
             weak = lifted_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), lifts)
             moments = moments + weak.scaled(second_beta**2)
         return Prepared(moments, lifts)
 
-    @cached_property
+    @property
     def _embedding(self) -> Tuned:
         """The CCA of the auxiliary pairs, its ridges chosen on dev like those of every other model."""
         if self.model.metric == "euclidean":
             raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
-        grid = replace(self.task.grid, dimensions=(max(self.task.transfer.auxiliary_dimensions),))
-        return tune(self.model, self.task.view, self._auxiliary(), self.task.dev, grid, self.task.progress)
+        task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
+        if (self.model, most) not in task.memory:
+            grid = replace(task.grid, dimensions=(most,))
+            found = tune(self.model, task.view, self._auxiliary(), task.dev, grid, task.progress)
+            task.memory[self.model, most] = found
+        return task.memory[self.model, most]
 
     def _projections(self, dimensions: int, power: float) -> tuple[np.ndarray, np.ndarray]:
         """A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the `power`."""

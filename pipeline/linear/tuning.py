@@ -17,12 +17,17 @@ from pipeline.linear.views import ImageView
 
 @dataclass(frozen=True)
 class Grid:
-    """The values to try; every combination is tried."""
+    """The values to try.
+
+    By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
+    at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
+    """
 
     dimensions: Sequence[int]
     image_ridge: Sequence[float]
     text_ridge: Sequence[float]
     eigenvalue_power: Sequence[float]
+    search: str
 
 
 @dataclass(frozen=True)
@@ -102,32 +107,56 @@ def tune(
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Mapping[str, Any] | None = None,
 ) -> Tuned:
-    """Fit `model` on `prepared` with every combination of `grid` and keep the best on `dev`.
+    """Fit `model` on `prepared` with the combinations of `grid` and keep the best on `dev`.
 
-    `progress` may wrap the sequence of ridge pairs to show how far it has come; `transfer` is noted in the trials.
+    `progress` may wrap each sequence of ridge pairs to show how far it has come; `transfer` is noted in the trials.
     """
     solver, moments, lifts = prepared.solver(model.solver), prepared.moments, prepared.lifts
     mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
     x, y = lifted_columns(view.stack(dev.features), lifts.image), lifted_columns(dev.sentences, lifts.text)
     trials: list[Trial] = []
     best: tuple[Trial, Directions] | None = None
-    text_ridges = grid.text_ridge if model.uses_text_ridge else [0.0]
-    for text_ridge, image_ridge in progress(list(itertools.product(text_ridges, grid.image_ridge))):
-        directions = solver.solve(image_ridge, text_ridge, max(grid.dimensions))
-        images, sentences = project(x, mean_x, directions.w), project(y, mean_y, directions.u)
-        for dimensions, power in _shapes(model, grid, len(directions.values)):
-            values = directions.values[:dimensions]
-            a = model.finish(images[:, :dimensions], values, power)
-            b = model.finish(sentences[:, :dimensions], values, power)
-            score = recall_sum(a, b, dev.owners, model.metric)
-            trials.append(Trial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
-            if best is None or trials[-1].recall_sum > best[0].recall_sum:
-                best = (trials[-1], directions)
+    lines = _Lines(grid.image_ridge, grid.text_ridge if model.uses_text_ridge else [0.0], grid.search)
+    while pairs := lines.next(best and best[0]):
+        for text_ridge, image_ridge in progress(pairs):
+            directions = solver.solve(image_ridge, text_ridge, max(grid.dimensions))
+            images, sentences = project(x, mean_x, directions.w), project(y, mean_y, directions.u)
+            for dimensions, power in _shapes(model, grid, len(directions.values)):
+                values = directions.values[:dimensions]
+                a = model.finish(images[:, :dimensions], values, power)
+                b = model.finish(sentences[:, :dimensions], values, power)
+                score = recall_sum(a, b, dev.owners, model.metric)
+                trials.append(Trial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
+                if best is None or trials[-1].recall_sum > best[0].recall_sum:
+                    best = (trials[-1], directions)
     chosen, directions = best
     kept = directions.first(chosen.dimensions)
     fitted = model(view, mean_x, mean_y, kept, chosen.eigenvalue_power, lifts)
     held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
-    return Tuned(fitted, chosen, tuple(trials), _training_correlations(moments, kept.w, kept.u), held_out)
+    trained = _training_correlations(moments, kept.w, kept.u)
+    return Tuned(fitted, chosen, tuple(trials), trained, held_out)
+
+
+class _Lines:
+    """Which pairs (text ridge, image ridge) to try next, none of them twice."""
+
+    def __init__(self, image_ridges: Sequence[float], text_ridges: Sequence[float], search: str) -> None:
+        self._image, self._text, self._search = image_ridges, text_ridges, search
+        self._tried: set[tuple[float, float]] = set()
+
+    def next(self, best: Trial | None) -> list[tuple[float, float]]:
+        """The next sequence of pairs given the best trial so far; empty at the end."""
+        if self._search == "grid":
+            lines = [itertools.product(self._text, self._image)]
+        else:
+            text = best.text_ridge if best else self._text[len(self._text) // 2]
+            lines = [((text, image) for image in self._image)]
+            lines += [((text, best.image_ridge) for text in self._text)] if best else []
+        for line in lines:
+            if new := [pair for pair in line if pair not in self._tried]:
+                self._tried.update(new)
+                return new
+        return []
 
 
 def _shapes(model: type[LinearModel], grid: Grid, rank: int) -> list[tuple[int, float]]:

@@ -36,6 +36,12 @@ class SplitRows:
     sentence_id: np.ndarray
     owners: np.ndarray
 
+    def first(self, count: int) -> "SplitRows":
+        """Only the first `count` images, with their sentences."""
+        m = int(np.searchsorted(self.owners, count))
+        features = {name: block[:count] for name, block in self.features.items()}
+        return SplitRows(self.image_id[:count], features, self.sentences[:m], self.sentence_id[:m], self.owners[:m])
+
 
 class Features:
     """The feature shards `<root>/<encoder>/shard-00000.h5` of a manifest, checked to be of its images."""
@@ -54,18 +60,19 @@ class Features:
 
 
 class Sentences:
-    """The tf-idf shards `<folder>/shard-00000.h5` of a manifest."""
+    """The tf-idf shards `<folder>/shard-00000.h5` of a manifest's sentences, or of its documents."""
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.manifest = manifest
         self.folder = Path(folder)
 
     def open(self, number: int) -> TfidfShard:
-        """Shard `number`; IntegrityError unless it was made from exactly the sentences of the manifest."""
+        """Shard `number`; IntegrityError unless it was made from exactly the texts of the manifest."""
         shard = TfidfShard(shard_path(self.folder, number))
-        rows = self.manifest.shard(number)
-        if shard.details["inputs"]["sentences"] != rows.fingerprints["sentences"]:
-            raise IntegrityError(f"{shard.path} was made from other sentences; run encode-sentences again")
+        made_from, rows = shard.details["inputs"], self.manifest.shard(number)
+        for what in {"sentences", "documents"} & set(made_from):
+            if made_from[what] != rows.fingerprints[what]:
+                raise IntegrityError(f"{shard.path} was made from other {what}; run encode-{what} again")
         return shard
 
 
@@ -73,7 +80,12 @@ def read_split(
     features: Features, sentences: Sentences, encoders: tuple[str, ...], split: str, limit: int
 ) -> SplitRows:
     """At most `limit` images of `split` (the first ones) that have sentences. IntegrityError where there is none."""
-    parts = list(_split_parts(features, sentences, encoders, split, limit))
+    parts: list[SplitRows] = []
+    for part in read_pairs(features, sentences, encoders, features.manifest.splits == split, limit):
+        parts.append(part.first(limit))
+        limit -= len(parts[-1].image_id)
+        if not limit:
+            break
     if not parts:
         raise IntegrityError(f"the {split} split of {features.manifest.folder} has no image with a sentence")
     starts = np.cumsum([0] + [len(part.image_id) for part in parts])
@@ -86,26 +98,27 @@ def read_split(
     )
 
 
-def _split_parts(
-    features: Features, sentences: Sentences, encoders: tuple[str, ...], split: str, limit: int
+def read_pairs(
+    features: Features, sentences: Sentences, encoders: tuple[str, ...], wanted: np.ndarray, rows: int
 ) -> Iterator[SplitRows]:
+    """The images with sentences where `wanted` (n_images,) is true, in blocks of at most `rows` images of one shard."""
     manifest = features.manifest
-    wanted = manifest.splits == split
     for number in range(manifest.n_shards):
-        rows = manifest.shard(number)
-        if limit <= 0 or not wanted[rows.first_image : rows.last_image].any():
+        span = manifest.shard(number)
+        if not wanted[span.first_image : span.last_image].any():
             continue
         shard = sentences.open(number)
         chosen = np.flatnonzero(wanted[shard.image_id])
-        image_id = np.unique(shard.image_id[chosen])[:limit]
-        if not len(image_id):
-            continue
-        limit -= len(image_id)
-        chosen = chosen[shard.image_id[chosen] <= image_id[-1]]
-        yield SplitRows(
-            image_id,
-            {name: features.open(name, number)["features"][image_id - rows.first_image] for name in encoders},
-            shard.matrix[chosen],
-            shard.sentence_id[chosen],
-            np.searchsorted(image_id, shard.image_id[chosen]),
-        )
+        image_id = np.unique(shard.image_id[chosen])
+        opened = {name: features.open(name, number)["features"] for name in encoders}
+        for start in range(0, len(image_id), rows):
+            ids = image_id[start : start + rows]
+            first, last = np.searchsorted(shard.image_id[chosen], [ids[0], ids[-1] + 1])
+            own = chosen[first:last]
+            yield SplitRows(
+                ids,
+                {name: block[ids - span.first_image] for name, block in opened.items()},
+                shard.matrix[own],
+                shard.sentence_id[own],
+                np.searchsorted(ids, shard.image_id[own]),
+            )

@@ -101,18 +101,20 @@ def _table_digest(table: pa.Table) -> str:
 
 
 def _shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
-    images, sentences = tables["images"], tables["sentences"]
-    owners = sentences["image_id"].to_numpy()
+    images, sentences, documents = tables["images"], tables["sentences"], tables["documents"]
+    owners, documented = sentences["image_id"].to_numpy(), documents["image_id"].to_numpy()
     shards = []
     for start in range(0, images.num_rows, shard_size):
         stop = min(start + shard_size, images.num_rows)
         first, last = np.searchsorted(owners, [start, stop])
+        low, high = np.searchsorted(documented, [start, stop])
         rows = images.slice(start, stop - start)
         shards.append(
             {
                 "images": _table_digest(rows.select(["image_id", "sha256"])),
                 "splits": _table_digest(rows.select(["image_id", "split"])),
                 "sentences": _table_digest(sentences.slice(first, last - first)),
+                "documents": _table_digest(documents.slice(low, high - low)),
             }
         )
     return shards

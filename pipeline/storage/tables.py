@@ -1,7 +1,8 @@
 """Parquet tables: names and text, written in memory and published atomically."""
 
+import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ def to_parquet(table: pa.Table) -> memoryview:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getbuffer()
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """`rows` as comma-separated values under a line of all their keys; a key that a row lacks is left empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:

@@ -126,7 +126,7 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
     view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
     pairs = Pairs({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
-    grid = Grid((2, 10), (0.01, 1000.0), (0.01,), (0.0, 1.0))
+    grid = Grid((2, 10), (0.01, 1000.0), (0.01,), (0.0, 1.0), "grid")
     seen = []
     tuned = tune(
         NormalizedCCA, view, Prepared(moments_of(x[train], y[train])), pairs, grid, lambda p: seen.extend(p) or p
@@ -138,11 +138,31 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     assert tuned.train_correlations.mean() > tuned.dev_correlations.mean() > 0.5
 
 
+def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
+    x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
+    view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
+    pairs = Pairs({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
+    ridges, prepared = (0.01, 0.1, 1, 10, 100), Prepared(moments_of(x[train], y[train]))
+    whole, lines = (
+        tune(NormalizedCCA, view, prepared, pairs, Grid((10,), ridges, ridges, (1.0,), search))
+        for search in ("grid", "lines")
+    )
+    assert len(whole.trials) == 25 > len(lines.trials)
+    tried = {(trial.image_ridge, trial.text_ridge) for trial in lines.trials}
+    assert len(tried) == len(lines.trials)
+    # Nothing on either line through what was chosen is better.
+    best = lines.chosen
+    rivals = [t for t in whole.trials if best.image_ridge == t.image_ridge or best.text_ridge == t.text_ridge]
+    assert best.recall_sum == max(trial.recall_sum for trial in rivals)
+
+
 def test_euclidean_cca_tries_no_powers() -> None:
     x, y = make_views(n=400)
     view = ImageView(("net",), (20,), ())
     pairs = Pairs({"net": x[:50]}, sparse.csr_array(y[:50]), np.arange(50))
-    tuned = tune(CCA, view, Prepared(moments_of(x[50:], y[50:])), pairs, Grid((4,), (0.1,), (0.1,), (0.0, 1.0, 4.0)))
+    tuned = tune(
+        CCA, view, Prepared(moments_of(x[50:], y[50:])), pairs, Grid((4,), (0.1,), (0.1,), (0.0, 1.0, 4.0), "grid")
+    )
     assert len(tuned.trials) == 1
 
 

@@ -1,0 +1,123 @@
+"""Normalized CCA of a million pairs, 4,096 dense by 3,000 sparse dimensions, from shards on disk.
+
+    python benchmarks/million_moments.py [--rows 1000000] [--folder million]
+
+Makes seeded shards in the folder (8 GB in float16 for a million rows, kept for the next run), then fits ncca in a
+process of its own: shards are checked, read, converted, accumulated, and the problem is solved once. Prints one JSON
+line: seconds, rows a second, the share of the bare rank-k update measured on the same rows in memory in the same
+process, and the peak memory, which must not depend on the number of rows.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import torch  # noqa: E402, F401  whose conversion from float16 is the fastest
+from scipy import sparse  # noqa: E402
+from scipy.linalg.blas import ssyrk  # noqa: E402
+
+from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.linear.cca import CCASolver  # noqa: E402
+from pipeline.precision import to_float32  # noqa: E402
+from pipeline.storage.atomic import is_published  # noqa: E402
+from pipeline.storage.gather import shard_path  # noqa: E402
+from pipeline.storage.sentences import TfidfShard, write_tfidf  # noqa: E402
+from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402
+
+DIM_X, DIM_Y, WORDS, HIDDEN = 4096, 3000, 12, 64
+SHARD_ROWS = 1 << 15
+DIMENSIONS = 96
+FLOOR_BLOCKS = 8
+
+
+def make_shards(folder: Path, rows: int) -> None:
+    """Images as after a ReLU, about a quarter of them not zero, and sentences of 12 words that share 64 topics."""
+    shared = np.random.default_rng(0)
+    mixing = shared.standard_normal((HIDDEN, DIM_X), np.float32) / 8
+    noise = shared.standard_normal((BLOCK_ROWS, DIM_X), np.float32)
+    topics = shared.permuted(np.tile(1 / np.arange(1, DIM_Y + 1), (HIDDEN, 1)), axis=1).cumsum(axis=1)
+    topics /= topics[:, -1:]
+    for number, start in enumerate(range(0, rows, SHARD_ROWS)):
+        features, tfidf = shard_path(folder / "features", number), shard_path(folder / "tfidf", number)
+        count = min(SHARD_ROWS, rows - start)
+        if is_published(tfidf):
+            continue
+        rng = np.random.default_rng([1, number])
+        topic = rng.integers(HIDDEN, size=count)
+        hidden = rng.standard_normal((count, HIDDEN), np.float32)
+        hidden[np.arange(count), topic] += 6
+        x = np.empty((count, DIM_X), np.float16)
+        for first in range(0, count, BLOCK_ROWS):
+            block = hidden[first : first + BLOCK_ROWS] @ mixing
+            block += np.roll(noise[: len(block)], int(rng.integers(DIM_X)), axis=1)
+            x[first : first + BLOCK_ROWS] = np.maximum(block - 0.9, 0)
+        spots = rng.random((count, WORDS))
+        words = np.concatenate([np.searchsorted(topics[t], spots[i]) for i, t in enumerate(topic)])
+        owners = np.repeat(np.arange(count), WORDS)
+        y = sparse.csr_array((np.full(len(words), WORDS**-0.5, np.float32), (owners, words)), shape=(count, DIM_Y))
+        ids = np.arange(start, start + count)
+        write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count, fingerprint="made")
+        write_tfidf(tfidf, y, ids, ids, fingerprint="made", inputs={"vocabulary": "made"})
+
+
+def fit(folder: Path, rows: int) -> dict[str, float]:
+    """One pass over the shards and one solution, timed, and the bare rank-k update beside it."""
+    start = time.perf_counter()
+    accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
+    block = np.empty((BLOCK_ROWS, DIM_X), np.float32)
+    cpu = time.process_time()
+    for number in range(-(-rows // SHARD_ROWS)):
+        features, texts = Shard(shard_path(folder / "features", number), FEATURES), None
+        texts = TfidfShard(shard_path(folder / "tfidf", number))
+        for first in range(0, features.rows, BLOCK_ROWS):
+            stored = features["features"][first : first + BLOCK_ROWS]
+            x = to_float32(stored, block[: len(stored)])
+            accumulator.add(x, texts.matrix[first : first + len(x)], np.arange(len(x)))
+    accumulated = time.perf_counter() - start
+    directions = CCASolver(accumulator.result()).solve(1e-2, 1e-2, DIMENSIONS)
+    seconds = time.perf_counter() - start
+    cpu_over_wall = (time.process_time() - cpu) / seconds
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    total = np.zeros((DIM_X, DIM_X), np.float32, order="F")
+    start = time.perf_counter()
+    for _ in range(FLOOR_BLOCKS):
+        total = ssyrk(1.0, block.T, beta=1.0, c=total, overwrite_c=1)
+    floor = FLOOR_BLOCKS * BLOCK_ROWS / (time.perf_counter() - start)
+    return {
+        "rows": rows,
+        "seconds": round(seconds, 2),
+        "accumulate_seconds": round(accumulated, 2),
+        "rows_per_second": round(rows / accumulated),
+        "share_of_bare_rank_k": round(rows / accumulated / floor, 3),
+        "peak_gib": round(peak, 2),
+        "cpu_over_wall": round(cpu_over_wall, 2),
+        "first_correlation": round(float(directions.values[0]), 4),
+        "last_correlation": round(float(directions.values[-1]), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=Path("million"))
+    parser.add_argument("--fit-only", action="store_true", help="in this process, on shards that are there")
+    given = parser.parse_args()
+    if given.fit_only:
+        print(json.dumps({"name": "ncca of many pairs", **fit(given.folder, given.rows)}))
+        return
+    make_shards(given.folder, given.rows)
+    command = [sys.executable, __file__, "--fit-only", "--rows", str(given.rows), "--folder", str(given.folder)]
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""One epoch of Wsabie over 30,000 pairs of 1,792 dense and 3,000 sparse dimensions, c = 96: against a loop over pairs.
+
+    python benchmarks/wsabie.py [--batch 64]
+
+The reference is the paper's step as one would write it down: one pair, negatives sampled one after the other, a
+gradient step on all of W and on the rows of U that the two sentences touch, and the constraint. It runs from the first
+weights over a sample of the pairs, where violators are found at once; its seconds are scaled to the whole epoch.
+`pairs_per_second` and `reference_pairs_per_second` say the same. The sentences are planted: each has the words that its
+image calls for, so that the epoch learns and violators become rarer.
+"""
+
+import argparse
+from dataclasses import replace
+from functools import partial
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+from scipy import sparse  # noqa: E402
+
+from pipeline.linear.wsabie import Schedule, rank_weights, train  # noqa: E402
+
+IMAGES, SENTENCES_EACH, DIM_X, DIM_Y, WORDS = 6000, 5, 1792, 3000, 12
+SAMPLE = 300
+"""Pairs that the loop is timed on."""
+
+
+def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
+    """Images of unit length about their mean, and sentences of 12 words, half of them from the image's own 20."""
+    rng = np.random.default_rng(0)
+    frequency = 1 / np.arange(1, DIM_Y + 1)
+    topics = rng.choice(DIM_Y, size=(IMAGES, 20), p=frequency / frequency.sum())
+    x = np.maximum(rng.standard_normal((DIM_Y, DIM_X), dtype=np.float32), 0)[topics].mean(axis=1)
+    x -= x.mean(axis=0)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    owners = np.repeat(np.arange(IMAGES), SENTENCES_EACH)
+    own = topics[owners[:, None], rng.integers(20, size=(len(owners), WORDS // 2))]
+    other = rng.choice(DIM_Y, size=(len(owners), WORDS - WORDS // 2), p=frequency / frequency.sum())
+    words = np.hstack([own, other]).ravel()
+    rows = np.repeat(np.arange(len(owners)), WORDS)
+    values = np.full(len(words), WORDS**-0.5, np.float32)
+    return x, sparse.csr_array((values, (rows, words)), shape=(len(owners), DIM_Y)), owners
+
+
+def loop(
+    x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: Schedule
+) -> None:
+    """The paper's SGD over the first pairs of a random order."""
+    rng = np.random.default_rng(schedule.seed)
+    w, u, weights, n = w.copy(), u.copy(), rank_weights(len(owners)), len(owners)
+    words = [y.indices[y.indptr[i] : y.indptr[i + 1]] for i in range(n)]
+    values = [y.data[y.indptr[i] : y.indptr[i + 1]] for i in range(n)]
+    for i in rng.permutation(n)[:SAMPLE]:
+        image = x[owners[i]]
+        projected, positive = image @ w, values[i] @ u[words[i]]
+        for sampled in range(1, schedule.max_samples + 1):
+            j = rng.integers(n)
+            while owners[j] == owners[i]:
+                j = rng.integers(n)
+            negative = values[j] @ u[words[j]]
+            if projected @ negative > projected @ positive - 1:
+                rate = schedule.learning_rate * weights[(n - 1) // sampled]
+                w -= np.outer(image, rate * (negative - positive))
+                u[words[j]] -= np.outer(values[j], rate * projected)
+                u[words[i]] += np.outer(values[i], rate * projected)
+                for matrix in (w, u):
+                    matrix /= np.maximum(np.linalg.norm(matrix, axis=0) / np.sqrt(schedule.max_norm), 1)
+                break
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=64)
+    schedule = Schedule(
+        epochs=1,
+        batch=parser.parse_args().batch,
+        learning_rate=0.2,
+        max_norm=50,
+        adaptive=False,
+        dimensions=96,
+        seed=0,
+        max_samples=1000,
+    )
+    pairs = make_pairs()
+    first = train(*pairs, replace(schedule, epochs=0))
+    one_by_one = partial(loop, *pairs, first.w, first.u, replace(schedule, learning_rate=0.01))
+    n, scale = len(pairs[2]), len(pairs[2]) / SAMPLE
+    for rule, adaptive in (("SGD", False), ("AdaGrad", True)):
+        epoch = partial(train, *pairs, replace(schedule, adaptive=adaptive))
+        result = compare(f"an epoch of {rule} over a loop of SGD over pairs", epoch, one_by_one, 5, runtime.threads())
+        ours, reference = result["ours"], result["reference"] * scale
+        result |= {"reference": reference, "ratio": result["ratio"] * scale, "batch": schedule.batch}
+        report({**result, "pairs_per_second": n / ours, "reference_pairs_per_second": n / reference})
+
+
+if __name__ == "__main__":
+    main()

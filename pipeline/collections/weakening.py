@@ -1,0 +1,79 @@
+"""Simulated weak text: titles, tags and descriptions made from true sentences, as noisy as one wants them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+from pipeline.errors import InputError
+
+TITLE_WORDS = (2, 6)
+"""Fewest and most words of a title."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How weak the text is.
+
+    Of the `tag_words` words of a tag list `true_words` are from the image's own sentences, the others from sentences of
+    other images; a title (a few words of a sentence) and a description (a whole one) are of another image with
+    probability `wrong`; each of the three fields is missing with probability `missing`.
+    """
+
+    tag_words: int
+    true_words: int
+    wrong: float
+    missing: float
+
+
+def simulate(image_id: np.ndarray, texts: Sequence[str], noise: Noise, seed: int) -> pa.Table:
+    """A document for each image of `image_id` (m,), ascending, the image of each of `texts` (m).
+
+    Columns image_id, title, tags (separated by blanks), description. An image's document depends on `seed` and on its
+    own place only. Raises InputError where fewer than two images have sentences.
+    """
+    images, starts = np.unique(image_id, return_index=True)
+    if len(images) < 2:
+        raise InputError(
+            f"weak text is simulated from sentences of the auxiliary images, and {len(images)} of them have any; put"
+            " train into auxiliary.splits, or leave out documents with `simulate`"
+        )
+    bounds = np.append(starts, len(image_id))
+    own = [texts[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)]
+    rows = [_document(own, row, noise, np.random.default_rng([seed, row])) for row in range(len(images))]
+    return pa.table({"image_id": images, **{name: [row[name] for row in rows] for name in rows[0]}})
+
+
+def _document(own: list[Sequence[str]], row: int, noise: Noise, rng: np.random.Generator) -> dict[str, str]:
+    def sentence(of_another: bool) -> str:
+        choices = own[_another(row, len(own), rng) if of_another else row]
+        return choices[rng.integers(len(choices))]
+
+    words = sentence(rng.random() < noise.wrong).split()
+    count = min(int(rng.integers(TITLE_WORDS[0], TITLE_WORDS[1] + 1)), len(words))
+    start = int(rng.integers(len(words) - count + 1))
+    true = _content_words(own[row])
+    tags = [str(word) for word in rng.permutation(true)[: noise.true_words]]
+    while len(tags) < noise.tag_words:
+        others = _content_words([sentence(of_another=True)])
+        tags.append(str(rng.choice(others)) if others else "untitled")
+    fields = {
+        "title": " ".join(words[start : start + count]),
+        "tags": " ".join(str(tag) for tag in rng.permutation(tags)),
+        "description": sentence(rng.random() < noise.wrong),
+    }
+    return {name: "" if rng.random() < noise.missing else text for name, text in fields.items()}
+
+
+def _another(row: int, count: int, rng: np.random.Generator) -> int:
+    """A row other than `row`."""
+    other = int(rng.integers(count - 1))
+    return other + (other >= row)
+
+
+def _content_words(sentences: Sequence[str]) -> list[str]:
+    words = {word for text in sentences for word in re.findall(r"[a-z]+", text.lower())}
+    return sorted(words - ENGLISH_STOP_WORDS)

@@ -1,0 +1,85 @@
+"""Moments shards: the moments of a manifest shard's pairs in folds, and which images these are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.fingerprint import require_same
+from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.shards import MOMENTS, write_shard
+
+NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
+
+
+def write_moments(
+    path: Path,
+    folds: Mapping[int, Mapping[str, np.ndarray]],
+    image_id: np.ndarray,
+    fold_of: np.ndarray,
+    *,
+    fingerprint: str,
+    details: Mapping[str, Any],
+) -> None:
+    """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
+
+    `folds` has only those in which the shard has a pair: moments are large, and many shards have no target image.
+    """
+    arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
+    for name in NAMES if folds else ():
+        arrays[name] = np.stack([folds[fold][name] for fold in sorted(folds)])
+    write_shard(path, MOMENTS, arrays, rows=len(image_id), fingerprint=fingerprint, details=details)
+
+
+class PairSet:
+    """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
+
+    `n_folds`; the image `view` of the moments; the `vocabulary` of their texts and its number of `terms`. Raises
+    IntegrityError where a shard is missing, damaged, or of another view, vocabulary or number of folds than the others.
+    """
+
+    def __init__(self, features: Features, texts: Sentences, folder: Path) -> None:
+        self._features, self._texts = features, texts
+        self._shards = open_shards(folder, MOMENTS, features.manifest.n_shards)
+        for what in ("view", "folds"):
+            require_same(what, {str(shard.path): str(shard.details[what]) for shard in self._shards})
+        self.vocabulary = require_same("vocabulary", {str(s.path): s.details["vocabulary"] for s in self._shards})
+        self.view: Mapping[str, Any] = self._shards[0].details["view"]
+        self.n_folds: int = self._shards[0].details["folds"]["count"]
+        self.terms: int = self._shards[0].details["terms"]
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._features.manifest
+
+    @property
+    def fold_images(self) -> int:
+        """Images in a fold, on average."""
+        return sum(shard.rows for shard in self._shards) // self.n_folds
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Fingerprints of the shards."""
+        return {str(number): shard.fingerprint for number, shard in enumerate(self._shards)}
+
+    def moments(self, folds: Sequence[int]) -> list[dict[str, np.ndarray]]:
+        """The arrays of the moments of `folds`, of each shard with pairs in them. IntegrityError for no such fold."""
+        for fold in folds:
+            if not 0 <= fold < self.n_folds:
+                raise IntegrityError(f"{self._shards[0].path} has {self.n_folds} folds and no fold {fold}")
+        return [
+            {name: shard[name][place] for name in NAMES}
+            for fold in folds
+            for shard in self._shards
+            for place in np.flatnonzero(shard["stored"] == fold)
+        ]
+
+    def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
+        """The pairs whose moments `folds` hold, in blocks of at most `rows` images."""
+        wanted = np.zeros(self.manifest.images.num_rows, bool)
+        for shard in self._shards:
+            wanted[shard["image_id"][np.isin(shard["fold"], folds)]] = True
+        return read_pairs(self._features, self._texts, encoders, wanted, rows)

@@ -1,0 +1,57 @@
+"""`study`: every number of the tables of seed 004, each measured on test in several draws of the target set."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("study")
+@options.study_inputs
+@options.config
+@options.output("folder", "Folder of one JSON file for each number and draw, and of study.json, which lists them.")
+def command(config_path: Path | None, output: Path, **folders: Path) -> None:
+    """Measure the tables; numbers that are there already are not measured again."""
+    from dataclasses import asdict
+
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.linear import gong
+    from pipeline.linear.study import Cell, count_draws, pinned
+    from pipeline.storage.atomic import publish_json, read_json
+    from pipeline.storage.fingerprint import fingerprint
+    from stages.inputs import read_study
+
+    settings = config.load(config_path)
+    chosen, study = settings.study, read_study(settings, **folders)
+    target, count = study.target.source, study.target.source.n_folds
+
+    def recorded(cell: Cell, draw: int) -> dict:
+        """The measurement in its file, made now unless it is there."""
+        inputs = dict(target.inputs)
+        if cell.training != "target":
+            inputs |= {f"auxiliary/{name}": d for name, d in study.auxiliary(cell.documents).source.inputs.items()}
+        grids = [chosen.fit.model_dump(), settings.transfer.model_dump(), settings.own_section(cell.model)]
+        digest = fingerprint("study", 1, [cell.key, draw, chosen.protocol, settings.seed, *grids], inputs)
+        path = output / "cells" / f"{digest[:20]}.json"
+        if not path.exists():
+            publish_json(path, study.measure(cell, draw))
+        return {"file": path.name, **read_json(path)}
+
+    setting = gong.Setting(
+        encoders=tuple(encoder.name for encoder in settings.encoders),
+        standard=tuple(encoder.name for encoder in chosen.encoders),
+        fold_images=target.fold_images,
+        weak_fold_images=study.auxiliary("all").source.fold_images,
+        **chosen.model_dump(include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise"}),
+    )
+    cells = {cell.key: cell for table in gong.tables(setting) for row in table.rows for cell in row.cells}
+    files = {}
+    for key, cell in tqdm(cells.items(), "study", unit="cell", disable=None):
+        first = recorded(cell, 0)
+        later = pinned(cell, first["chosen"])
+        files[key] = [first["file"]]
+        files[key] += [recorded(later, draw)["file"] for draw in range(1, count_draws(cell, count, chosen.draws))]
+    publish_json(output / "study.json", {"files": files, "setting": asdict(setting), "study": chosen.model_dump()})

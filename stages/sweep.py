@@ -1,0 +1,43 @@
+"""`sweep`: what a row reaches with more target and auxiliary pairs, from moments, with every combination tried."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("sweep")
+@click.argument("row")
+@options.study_inputs
+@options.config
+@options.output("folder", "Folder of sweep.json, sweep.csv (a line for every combination) and sweep.svg.")
+def command(row: str, config_path: Path | None, output: Path, **folders: Path) -> None:
+    """Sweep ROW, a registered model or variant: set sizes, ridges, dimensions, powers and what its training has."""
+    import logging
+    import time
+
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.linear.study import Cell
+    from pipeline.linear.sweep import sweep_cells, sweep_rows
+    from pipeline.report.curves import draw_sweep
+    from pipeline.storage.atomic import publish_bytes, publish_json, publish_text
+    from pipeline.storage.tables import to_csv
+    from stages.inputs import read_study
+
+    settings = config.load(config_path)
+    variant, study = settings.row(row), read_study(settings, **folders)
+    cell = Cell(variant.model, variant.training, variant.encoders, variant.documents, target_folds=1)
+    start = time.perf_counter()
+    measured = [
+        study.measure(one, draw=0)
+        for one in tqdm(sweep_cells(cell, study.target.source.n_folds, study.overlap), f"sweep {row}", disable=None)
+    ]
+    rows, seconds = sweep_rows(measured), time.perf_counter() - start
+
+    publish_json(output / "sweep.json", {"row": row, "seconds": seconds, "combinations": len(rows), "cells": measured})
+    publish_text(output / "sweep.csv", to_csv(rows))
+    publish_bytes(output / "sweep.svg", draw_sweep(rows, row, study.target.source.fold_images))
+    logging.getLogger(__name__).info("%s: %d combinations in %.0f s", row, len(rows), seconds)

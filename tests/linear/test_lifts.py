@@ -1,0 +1,179 @@
+"""Lifted and expanded views against dense matrices; each lift against what it stands for."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.metrics.pairwise import rbf_kernel
+
+from pipeline.linear.accumulation import MomentsAccumulator
+from pipeline.linear.cca import CCASolver
+from pipeline.linear.fourier import FourierLift, FourierMap, bandwidth
+from pipeline.linear.kernels import KernelLift
+from pipeline.linear.lifted import Block, lifted_moments
+from pipeline.linear.lifts import Lifts, lifted_columns, project
+from pipeline.linear.moments import Expansion, Moments
+from pipeline.linear.neighbours import NeighbourLift
+
+
+def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> Block:
+    """Images far from zero, with 0 to 3 sparse sentences each."""
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(n), rng.integers(0, 4, n))
+    x = rng.standard_normal((n, dim_x)).astype(np.float32) + 3
+    y = sparse.random_array((len(owners), dim_y), density=0.5, rng=rng, dtype=np.float32, format="csr")
+    return Block(x, y, owners)
+
+
+def moments_of(*blocks: Block) -> Moments:
+    accumulator = MomentsAccumulator(blocks[0].x.shape[1], blocks[0].y.shape[1], threads=1)
+    for block in blocks:
+        accumulator.add(block.x, block.y, block.owners)
+    return accumulator.result()
+
+
+def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
+    """The oracle: of pairs of dense rows, in float64."""
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    a, b = x - x.mean(axis=0), y - y.mean(axis=0)
+    return Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
+
+
+def assert_same(left: Moments, right: Moments) -> None:
+    for name in ("n", "mean_x", "mean_y", "xx", "xy", "yy"):
+        expected = np.asarray(getattr(right, name))
+        np.testing.assert_allclose(getattr(left, name), expected, atol=2e-5 * np.abs(expected).max(), err_msg=name)
+
+
+def dense_columns(rows, lift) -> np.ndarray:
+    return np.hstack([c.toarray() if sparse.issparse(c) else c for c in lifted_columns(rows, lift)])
+
+
+def make_fourier(dim: int, seed: int, features: int = 20) -> FourierLift:
+    rng = np.random.default_rng(seed)
+    matrix = rng.standard_normal((dim, 4)).astype(np.float32)
+    fourier = FourierMap.draw("rahimi-recht", 4, features, 3.0, rng)
+    return FourierLift(matrix, rng.standard_normal(4).astype(np.float32), fourier, 0.5)
+
+
+def make_kernel(rows) -> KernelLift:
+    return KernelLift.fit(rows, "rbf", 0.5, 25, seed=0)
+
+
+BLOCKS = (make_block(0), make_block(1, n=1), make_block(2, n=140))
+LIFTS = {
+    "both kept": Lifts(make_fourier(12, 3), make_fourier(9, 4)),
+    "images only": Lifts(image=make_fourier(12, 3)),
+    "sentences only": Lifts(text=make_fourier(9, 4)),
+    "both replaced": Lifts(make_kernel(BLOCKS[0].x), make_kernel(BLOCKS[0].y)),
+    "one of each": Lifts(make_fourier(12, 3), make_kernel(BLOCKS[0].y)),
+    "neighbours": Lifts(image=NeighbourLift.build(BLOCKS, 5)),
+}
+
+
+@pytest.mark.parametrize("lifts", LIFTS.values(), ids=LIFTS)
+def test_the_second_pass_equals_dense_lifted_rows(lifts: Lifts) -> None:
+    found = lifted_moments(moments_of(*BLOCKS), BLOCKS, lifts)
+    x = np.vstack([dense_columns(block.x, lifts.image)[block.owners] for block in BLOCKS])
+    y = np.vstack([dense_columns(block.y, lifts.text) for block in BLOCKS])
+    assert_same(found, dense_moments(x, y))
+
+
+def test_the_second_pass_must_meet_the_same_pairs() -> None:
+    with pytest.raises(ValueError, match="second pass"):
+        lifted_moments(moments_of(*BLOCKS), BLOCKS[:1], LIFTS["both kept"])
+
+
+@pytest.mark.parametrize("lifts", LIFTS.values(), ids=LIFTS)
+def test_parts_bring_lifts_back(lifts: Lifts) -> None:
+    twin = Lifts.from_parts(lifts.settings(), lifts.tensors())
+    for side, rows in (("image", BLOCKS[0].x), ("text", BLOCKS[0].y)):
+        expected, found = (dense_columns(rows, getattr(one, side)) for one in (lifts, twin))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_projection_of_lifted_columns_is_centred() -> None:
+    columns = lifted_columns(BLOCKS[0].y, LIFTS["both kept"].text)
+    full = dense_columns(BLOCKS[0].y, LIFTS["both kept"].text)
+    mean, matrix = full.mean(axis=0), np.random.default_rng(5).standard_normal((29, 3)).astype(np.float32)
+    np.testing.assert_allclose(project(columns, mean, matrix), (full - mean) @ matrix, atol=1e-4)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
+    rng = np.random.default_rng(6)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((12, 3), (9, 4)))
+    block = BLOCKS[2]
+    x, y = block.x[block.owners], block.y.toarray()
+    columns = [np.hstack([rows, rows @ matrix]) if keep else rows @ matrix for rows, matrix in ((x, a), (y, b))]
+    expected = dense_moments(*columns)
+    assert_same(moments_of(block).expanded(Expansion(a, keep), Expansion(b, keep)), expected)
+
+
+def test_directions_pulled_back_project_rows_as_on_the_expanded_view() -> None:
+    rng = np.random.default_rng(7)
+    a, x = rng.standard_normal((12, 3)), rng.standard_normal((30, 12))
+    directions = rng.standard_normal((15, 5))
+    np.testing.assert_allclose(
+        x @ Expansion(a, True).pull_back(directions), np.hstack([x, x @ a]) @ directions, atol=1e-10
+    )
+
+
+def test_fourier_products_estimate_the_gaussian_kernel() -> None:
+    z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)
+    features = FourierMap.draw("rahimi-recht", 6, 40_000, 2.0, np.random.default_rng(9))(z)
+    np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)
+
+
+def test_the_papers_rule_is_taken_by_the_word() -> None:
+    """R ~ Normal(0, sigma^2) and b ~ Unif[0, 1]."""
+    drawn = FourierMap.draw("paper", 50, 4000, 0.25, np.random.default_rng(10))
+    assert drawn.frequencies.std() == pytest.approx(0.25, rel=0.01)
+    assert drawn.phases.min() >= 0 and 0.99 < drawn.phases.max() < 1
+    z = np.ones((1, 50), np.float32)
+    np.testing.assert_allclose(drawn(z), np.sqrt(2) * np.cos(z @ drawn.frequencies + drawn.phases), atol=1e-5)
+
+
+def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
+    z = np.random.default_rng(11).standard_normal((120, 3))
+    distances = np.sort(np.linalg.norm(z[:, None] - z, axis=2), axis=1)
+    assert bandwidth(z, np.random.default_rng(0), 500) == pytest.approx(distances[:, 50].mean())
+
+
+def test_bandwidth_of_fewer_rows_takes_the_farthest() -> None:
+    z = np.arange(4.0)[:, None]
+    assert bandwidth(z, np.random.default_rng(0), 500) == pytest.approx((3 + 2 + 2 + 3) / 4)
+
+
+def test_kernel_columns_have_the_kernel_as_their_products() -> None:
+    rows = BLOCKS[0].x[:40]
+    lift = KernelLift.fit(rows, "rbf", 0.5, 100, seed=0)
+    lifted = lift(rows)
+    np.testing.assert_allclose(lifted @ lifted.T, rbf_kernel(rows, gamma=lift.gamma), atol=1e-4)
+
+
+def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
+    """The dual problem in float64: a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1, and likewise for b."""
+    rng = np.random.default_rng(12)
+    hidden = rng.standard_normal((60, 2))
+    x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))
+    block = Block(x.astype(np.float32), sparse.csr_array(y.astype(np.float32)), np.arange(60))
+    lifts = Lifts(KernelLift.fit(block.x, "rbf", 0.5, 60, 0), KernelLift.fit(block.y, "rbf", 0.5, 60, 0))
+    moments = lifted_moments(moments_of(block), [block], lifts)
+    found = CCASolver(moments).solve(0.5, 0.5, 3).values
+
+    centre = np.eye(60) - 1 / 60
+    roots = []
+    for rows, lift, trace in ((x, lifts.image, moments.xx), (y, lifts.text, moments.yy)):
+        kernel = centre @ rbf_kernel(rows, gamma=lift.gamma) @ centre
+        ridge = 0.5 * np.trace(trace) / 60 / len(trace)
+        roots.append(kernel @ np.linalg.inv(kernel / 60 + ridge * np.eye(60)) / 60)
+    expected = np.sqrt(np.sort(np.linalg.eigvals(roots[0] @ roots[1]).real)[::-1][:3])
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_transferred_text_is_the_mean_of_the_nearest() -> None:
+    gallery = np.array([[0, 0], [1, 0], [5, 5]], np.float32)
+    texts = sparse.csr_array(np.array([[2, 0], [0, 4], [9, 9]], np.float32))
+    lift = NeighbourLift(gallery, texts, 2)
+    np.testing.assert_allclose(lift(np.array([[0.2, 0]], np.float32)), [[1, 2]])
+    assert NeighbourLift(gallery, texts, 50).neighbours == 3

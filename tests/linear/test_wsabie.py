@@ -1,0 +1,222 @@
+"""Wsabie: the rank weights, the sampling of violators, the gradient, the constraint, and what it learns."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from pipeline.errors import InputError
+from pipeline.evaluate.ranks import count_ranks
+from pipeline.linear import wsabie
+from pipeline.linear.projection import Directions
+from pipeline.linear.wsabie import EarlyStopping, Schedule, differentiate, find_violators, rank_weights, train
+
+SGD = Schedule(
+    epochs=30, batch=32, learning_rate=0.5, max_norm=50, adaptive=False, dimensions=8, seed=0, max_samples=200
+)
+ADAGRAD = replace(SGD, learning_rate=0.1, adaptive=True)
+
+
+def make_pairs(n: int = 460):
+    """Images with one to three sentences each, both made of the same five hidden causes."""
+    rng = np.random.default_rng(0)
+    hidden = rng.random((n, 5))
+    x = hidden @ rng.standard_normal((5, 16)) + 0.05 * rng.standard_normal((n, 16))
+    owners = np.repeat(np.arange(n), rng.integers(1, 4, n))
+    words = np.maximum(hidden[owners] @ rng.standard_normal((5, 20)) + 0.1 * rng.standard_normal((len(owners), 20)), 0)
+    x = (x - x.mean(axis=0)).astype(np.float32)
+    return x, sparse.csr_array((words / np.linalg.norm(words, axis=1, keepdims=True)).astype(np.float32)), owners
+
+
+def median_rank(directions: Directions, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> float:
+    """Sentence to image, by cosine of the centred views."""
+    images, sentences = x @ directions.w, (y.toarray() - y.toarray().mean(axis=0)) @ directions.u
+    images, sentences = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (images, sentences))
+    return np.median(count_ranks(images, sentences, owners, "inner_product").sentence_to_image)
+
+
+def test_rank_weight_is_the_harmonic_number() -> None:
+    weights = rank_weights(50)
+    for rank in range(50):
+        assert weights[rank] == pytest.approx(sum(1 / place for place in range(1, rank + 1)), rel=1e-6)
+    assert weights.shape == (50,)
+
+
+def test_the_violator_is_the_first_in_the_order_of_sampling() -> None:
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((300, 12))
+    targets = rng.standard_normal(300) + 2
+    own = rng.random((300, 12)) < 0.3
+    starts = rng.integers(12, size=300)
+    columns, samples = find_violators(scores, targets, own, starts)
+    for i in range(300):
+        count = 0
+        for column in (*range(starts[i], 12), *range(starts[i])):
+            if not own[i, column]:
+                count += 1
+                if scores[i, column] > targets[i] - 1:
+                    assert (columns[i], samples[i]) == (column, count)
+                    break
+        else:
+            assert samples[i] == 0
+    assert 0 < (samples == 0).sum() < 150 and samples.max() > 3
+
+
+@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
+def test_every_step_is_of_pairs_that_violate_with_sentences_of_other_images(
+    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, owners = make_pairs(40)
+    y, owners = y[:60], owners[:60]
+    legal = rank_weights(60)[59 // np.arange(1, 31)] / 20
+    rows = {tuple(row): owner for row, owner in zip(y.toarray(), owners, strict=True)}
+    assert len(rows) == len(owners)
+    seen = []
+
+    def checked(projected, images, difference, weight, u):
+        margin = np.einsum("ic,ic->i", projected, difference @ u)
+        assert (margin > -1 - 1e-4).all()
+        assert (np.abs(weight[:, None] - legal).min(axis=1) < 1e-6).all()
+        own = np.array([np.flatnonzero((x == image).all(axis=1))[0] for image in images])
+        for owner, row in zip(own, difference.toarray(), strict=True):
+            positives = y[owners == owner].toarray()
+            negatives = y[owners != owner].toarray()
+            gap = np.abs(negatives[None] - positives[:, None] - row).max(axis=2)
+            assert gap.min() < 1e-6
+        seen.append(len(images))
+        return differentiate(projected, images, difference, weight, u)
+
+    monkeypatch.setattr(wsabie, "differentiate", checked)
+    train(x, y, owners, replace(schedule, epochs=2, batch=20, max_samples=30))
+    assert sum(seen) > len(owners)
+
+
+def test_gradient_equals_finite_differences() -> None:
+    rng = np.random.default_rng(2)
+    x, w, u = rng.standard_normal((6, 5)), rng.standard_normal((5, 3)), rng.standard_normal((9, 3))
+    difference = sparse.random_array((6, 9), density=0.3, rng=rng, format="csr")
+    weight = rng.random(6) + 0.5
+    gradient = differentiate(x @ w, x, difference, weight, u)
+    dense = np.zeros_like(u)
+    dense[gradient.words] = gradient.u
+
+    def objective(w: np.ndarray, u: np.ndarray) -> float:
+        return sum(weight[i] * (1 + x[i] @ w @ u.T @ difference.toarray()[i]) for i in range(6))
+
+    for matrix, analytic in ((w, gradient.w), (u, dense)):
+        for place in np.ndindex(matrix.shape):
+            kept = matrix[place]
+            matrix[place] = kept + 1e-5
+            above = objective(w, u)
+            matrix[place] = kept - 1e-5
+            below = objective(w, u)
+            matrix[place] = kept
+            assert analytic[place] == pytest.approx((above - below) / 2e-5, abs=1e-6)
+
+
+def test_a_batch_of_one_is_the_step_of_the_paper() -> None:
+    """Two pairs, so that the negative of each is the other: one epoch by hand, in float64."""
+    x = np.array([[1, 0.5], [-1, -0.5]], np.float32)
+    words = np.array([[0.6, 0, 0.8], [0, 1, 0]])
+    schedule = replace(SGD, epochs=1, batch=1, learning_rate=0.2, max_norm=2, dimensions=4, max_samples=10)
+    begun = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), replace(schedule, epochs=0))
+    done = train(x, sparse.csr_array(words.astype(np.float32)), np.arange(2), schedule)
+    outcomes = []
+    for order in ((0, 1), (1, 0)):
+        w, u = begun.w.astype(np.float64), begun.u.astype(np.float64)
+        for i in order:
+            difference = words[1 - i] - words[i]
+            if x[i] @ w @ u.T @ difference > -1:  # n - 1 = 1 and s = 1: a rank of 1, weight of 1
+                step_w, step_u = np.outer(x[i], difference @ u), np.outer(difference, x[i] @ w)
+                w, u = w - 0.2 * step_w, u - 0.2 * step_u
+                w, u = (a / np.maximum(np.linalg.norm(a, axis=0) / np.sqrt(2), 1) for a in (w, u))
+        outcomes.append(max(np.abs(done.w - w).max(), np.abs(done.u - u).max()))
+    assert min(outcomes) < 1e-5 and not np.allclose(done.w, begun.w, atol=1e-3)
+
+
+@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
+def test_no_column_is_longer_than_alpha_allows(schedule: Schedule) -> None:
+    x, y, owners = make_pairs(100)
+    directions = train(x, y, owners, replace(schedule, max_norm=3, epochs=5))
+    lengths = np.concatenate([(directions.w**2).sum(axis=0), (directions.u**2).sum(axis=0)])
+    assert (lengths <= 3 * (1 + 1e-5)).all() and lengths.max() > 2.9  # the constraint is felt
+    assert directions.w.shape == (16, 8) and directions.u.shape == (20, 8) and (directions.values == 1).all()
+    assert directions.w.dtype == directions.u.dtype == np.float32
+
+
+@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
+def test_it_beats_chance_by_far_on_unseen_pairs(schedule: Schedule) -> None:
+    x, y, owners = make_pairs()
+    train_rows, dev = owners < 400, owners >= 400
+    unseen = x[400:], y[np.flatnonzero(dev)], owners[dev] - 400
+    untrained = train(x[:400], y[np.flatnonzero(train_rows)], owners[train_rows], replace(schedule, epochs=0))
+    trained = train(x[:400], y[np.flatnonzero(train_rows)], owners[train_rows], schedule)
+    assert median_rank(untrained, *unseen) > 15  # chance: 30
+    assert median_rank(trained, *unseen) < 6
+
+
+@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
+def test_the_seed_decides(schedule: Schedule) -> None:
+    pairs, short = make_pairs(60), replace(schedule, epochs=3)
+    first, second, other = train(*pairs, short), train(*pairs, short), train(*pairs, replace(short, seed=1))
+    np.testing.assert_array_equal(first.w, second.w)
+    np.testing.assert_array_equal(first.u, second.u)
+    assert not np.allclose(first.w, other.w)
+
+
+def test_centring_the_sentences_changes_nothing() -> None:
+    x, y, owners = make_pairs(60)
+    centred = sparse.csr_array((y.toarray() - y.toarray().mean(axis=0)).astype(np.float32))
+    schedule = replace(SGD, epochs=1, learning_rate=0.05)
+    plain, shifted = train(x, y, owners, schedule), train(x, centred, owners, schedule)
+    np.testing.assert_allclose(plain.w, shifted.w, atol=1e-4)
+
+
+def test_sentences_of_one_image_are_refused() -> None:
+    x, y, _ = make_pairs(10)
+    with pytest.raises(InputError, match="fewer than 2 images.*put more images into the train split"):
+        train(x[:1], y[:3], np.zeros(3, np.int64), SGD)
+
+
+def test_a_diverging_learning_rate_is_named() -> None:
+    with np.errstate(all="ignore"), pytest.raises(InputError, match="learning rate 1e\\+30; lower the learning rate"):
+        train(*make_pairs(60), replace(SGD, learning_rate=1e30))
+
+
+@pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
+def test_sentences_that_are_all_alike_or_empty_move_nothing(schedule: Schedule) -> None:
+    x, y, owners = make_pairs(20)
+    for words in (y[np.zeros(len(owners), np.int64)], sparse.csr_array(y.shape, dtype=np.float32)):
+        first, last = (train(x, words, owners, replace(schedule, epochs=epochs)) for epochs in (0, 2))
+        np.testing.assert_array_equal(first.u, last.u)
+        np.testing.assert_array_equal(first.w, last.w)
+
+
+def test_features_that_are_not_finite_are_named() -> None:
+    x, y, owners = make_pairs(60)
+    x[7, 3] = np.nan
+    with pytest.raises(InputError, match="training image 7 "):
+        train(x, y, owners, SGD)
+
+
+def test_watch_is_told_every_epoch_and_can_stop() -> None:
+    told = []
+
+    def watch(epoch: int, directions: Directions) -> bool:
+        told.append((epoch, directions))
+        return epoch == 3
+
+    last = train(*make_pairs(60), SGD, watch=watch)
+    assert [epoch for epoch, _ in told] == [1, 2, 3]
+    np.testing.assert_array_equal(told[-1][1].w, last.w)
+    assert not np.allclose(told[0][1].w, told[1][1].w)  # copies, not one array that goes on changing
+
+
+def test_early_stopping_keeps_the_best() -> None:
+    scores = iter([1.0, 5.0, 3.0, 4.0, 9.0])
+    looks = EarlyStopping(lambda directions: next(scores), interval=2, patience=2)
+    last = train(*make_pairs(60), replace(SGD, epochs=100), watch=looks)
+    assert looks.scores == {2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0}
+    assert looks.best_epoch == 4 and not np.allclose(looks.best.w, last.w)
+    np.testing.assert_array_equal(looks.best.w, train(*make_pairs(60), replace(SGD, epochs=4)).w)
