@@ -16,7 +16,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
-from pipeline.models import TRAININGS
+from pipeline.models import TRAINED, TRAININGS
 
 
 configfile: str(default_path())
@@ -31,14 +31,21 @@ RUN = f"{CONFIG.results_root}/{CONFIG.name}"
 RESOLVED = f"{RUN}/config.yaml"
 JOINTSPACE = f"{Path(sys.executable).with_name('jointspace')} --threads {{threads}}"
 ROWS = list(CONFIG.models)
+STARTS = ["ncca", *(name for name, variant in CONFIG.variants.items() if variant.model == "ncca")]
+MODELS = list(dict.fromkeys([*ROWS, *STARTS]))
+TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
+FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
+STUDY = f"{RUN}/study"
+STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
+STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = f"{CONFIG.data_root}/demo.json"
 
 
 wildcard_constraints:
     shard=r"\d{5}",
-    encoder="|".join([*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]),
-    row="|".join(ROWS),
+    encoder="|".join(STUDY_ENCODERS),
+    row="|".join(MODELS),
     split="train|dev|test",
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
@@ -69,6 +76,11 @@ def fit_slice(row):
     return slice_of("fit", "seed", row=row.model_dump(), transfer=transfer, own=CONFIG.own_section(row.model))
 
 
+def train_slice(row):
+    """What `train` of a row depends on."""
+    return slice_of("seed", "image_view", "word_vectors", row=row.model_dump(), own=CONFIG.own_section(row.model))
+
+
 def collection_files(wildcards):
     """What `ingest` reads: the demo's commit, or the lists that lie in the data root (its images are checked by hash)."""
     if CONFIG.demo.generate:
@@ -92,11 +104,44 @@ def every_shard(pattern):
     return lambda wildcards: expand(pattern, shard=shards(), **dict(wildcards.items()))
 
 
+def every_region_shard(wildcards):
+    names = CONFIG.regions.encoders
+    return expand(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5", encoder=names, shard=shards()) if names else []
+
+
 def features_of(wildcards):
     """The feature shards of the encoders that the row `wildcards.row` uses; all shards, or one."""
     numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
     names = CONFIG.row(wildcards.row).encoders
     return expand(f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5", encoder=names, shard=numbers)
+
+
+def takes_tokens(row):
+    """Whether a row reads sentences word by word; all others take tf-idf vectors."""
+    model = CONFIG.row(row).model
+    return model in TRAINED and model != "ncca-refined"
+
+
+def sentences_of(wildcards):
+    """The sentence shards that the row `wildcards.row` takes; all shards, or one."""
+    numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
+    form = "tokens" if takes_tokens(wildcards.row) else "tfidf"
+    return expand(f"{RUN}/text/{form}/shard-{{shard}}.h5", shard=numbers)
+
+
+def vocabulary_of(wildcards):
+    return f"{RUN}/text/{'tokens' if takes_tokens(wildcards.row) else 'vocabulary'}.json"
+
+
+def start_of(wildcards):
+    """The fitted ncca on the same encoders, from which a refinement starts."""
+    row = CONFIG.row(wildcards.row)
+    if row.model != "ncca-refined":
+        return []
+    same = [name for name in STARTS if CONFIG.row(name) == row.model_copy(update={"model": "ncca"})]
+    if not same:
+        raise WorkflowError(f"{wildcards.row} starts from an ncca row on the same encoders; add one to variants")
+    return [f"{RUN}/models/{same[0]}/model.json"]
 
 
 def encoders_of(wildcards):
@@ -137,6 +182,8 @@ localrules:
 
 rule all:
     input:
+        expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
+        every_region_shard,
         f"{RUN}/evaluation/summary.json",
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
@@ -172,6 +219,8 @@ rule prepare_encoder:
     output:
         f"{RUN}/encoders/{{encoder}}/model.json",
         f"{RUN}/encoders/{{encoder}}/model.safetensors",
+    wildcard_constraints:
+        encoder="|".join(name for name in STUDY_ENCODERS if name not in FINETUNED) or "(?!)",
     params:
         slice=lambda wildcards: encoder_slice(CONFIG.encoder(wildcards.encoder)),
         manifest=lambda wildcards, input: f"--manifest {RUN}/manifest" if input else "",
@@ -179,6 +228,56 @@ rule prepare_encoder:
     shell:
         f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} {{params.manifest}} --config {RESOLVED}"
         f" --output {RUN}/encoders/{{wildcards.encoder}}"
+
+
+rule finetune:
+    input:
+        f"{RUN}/manifest/manifest.json",
+    output:
+        f"{RUN}/encoders/{{encoder}}/model.json",
+        f"{RUN}/encoders/{{encoder}}/model.safetensors",
+        f"{RUN}/encoders/{{encoder}}/classifier.json",
+        f"{RUN}/encoders/{{encoder}}/classifier.safetensors",
+    wildcard_constraints:
+        encoder="|".join(FINETUNED) or "(?!)",
+    params:
+        slice=lambda wildcards: slice_of(
+            "weights_root", "seed", "finetune", encoder=CONFIG.encoder(wildcards.encoder).model_dump(exclude={"standard"})
+        ),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} finetune --name {{wildcards.encoder}} --manifest {RUN}/manifest --config {RESOLVED}"
+        f" --output {RUN}/encoders/{{wildcards.encoder}}"
+
+
+rule extract_regions:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/manifest/boxes.parquet",
+        f"{RUN}/encoders/{{encoder}}/model.json",
+    output:
+        f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5",
+        f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5.json",
+    params:
+        slice=slice_of(
+            "weights_root",
+            regions=CONFIG.regions.model_dump(exclude={"encoders", "checkpoint_images", "dimensions"}),
+            storage=CONFIG.extract.storage,
+            precision=CONFIG.extract.precision,
+        ),
+    threads: 8
+    shell:
+        f"{JOINTSPACE} extract-regions --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
+        f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
+
+
+rule show_regions:
+    input:
+        f"{RUN}/regions/{{encoder}}/shard-00000.h5",
+    output:
+        f"{RUN}/regions/{{encoder}}/sheet.png",
+    shell:
+        f"{JOINTSPACE} show-regions {{input}} --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
 
 
 rule extract:
@@ -280,6 +379,51 @@ rule accumulate_auxiliary:
         f" --output {{output[0]}}"
 
 
+rule build_token_vocabulary:
+    input:
+        f"{RUN}/manifest/manifest.json",
+    output:
+        f"{RUN}/text/tokens.json",
+    params:
+        slice=slice_of("tokens"),
+    shell:
+        f"{JOINTSPACE} build-token-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
+
+
+rule encode_tokens:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        vocabulary=f"{RUN}/text/tokens.json",
+    output:
+        f"{RUN}/text/tokens/shard-{{shard}}.h5",
+        f"{RUN}/text/tokens/shard-{{shard}}.h5.json",
+    shell:
+        f"{JOINTSPACE} encode-tokens --manifest {RUN}/manifest --shard {{wildcards.shard}}"
+        f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
+
+
+rule train:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        sentences_of,
+        features_of,
+        start=start_of,
+        vocabulary=vocabulary_of,
+    output:
+        f"{RUN}/models/{{row}}/model.json",
+        f"{RUN}/models/{{row}}/model.safetensors",
+    wildcard_constraints:
+        row="|".join(TRAINED_ROWS) or "(?!)",
+    params:
+        slice=lambda wildcards: train_slice(CONFIG.row(wildcards.row)),
+        start=lambda wildcards, input: f"--start {os.path.dirname(input.start[0])}" if input.start else "",
+    threads: 8
+    shell:
+        f"{JOINTSPACE} train {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
+        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.start}}"
+        f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
+
+
 rule fit:
     input:
         every_shard(f"{RUN}/moments/target/shard-{{shard}}.h5"),
@@ -289,6 +433,8 @@ rule fit:
     output:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
+    wildcard_constraints:
+        row="|".join(row for row in MODELS if row not in TRAINED_ROWS) or "(?!)",
     params:
         slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
         auxiliary=auxiliary_options,
@@ -302,14 +448,15 @@ rule fit:
 rule embed:
     input:
         features_of,
-        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
+        sentences_of,
         f"{RUN}/models/{{row}}/model.json",
     output:
         f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5",
         f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5.json",
     shell:
         f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --model {RUN}/models/{{wildcards.row}}"
+        f" --output {{output[0]}}"
 
 
 rule evaluate:
@@ -346,7 +493,7 @@ rule build_index:
         encoders_of,
         every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
         f"{RUN}/models/{{row}}/model.json",
-        vocabulary=f"{RUN}/text/vocabulary.json",
+        vocabulary=vocabulary_of,
     output:
         f"{RUN}/index/{{row}}/card.json",
     params:
@@ -356,11 +503,6 @@ rule build_index:
         f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
         f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
         f" --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
-
-
-STUDY = f"{RUN}/study"
-STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
-STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 
 
 rule accumulate_folds:

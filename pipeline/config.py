@@ -177,7 +177,7 @@ class Finetune(Section):
     learning_rate: Annotated[float, Field(gt=0)]
     momentum: Annotated[float, Field(ge=0, lt=1)]
     weight_decay: NonNegative
-    precision: Literal["float32", "bfloat16"]
+    precision: Literal["auto", "float32", "bfloat16"]
     checkpoint_seconds: NonNegative
     held_out_images: Positive
     proposals: Literal["grid", "selective-search"]

@@ -34,7 +34,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.images.extraction import find_device
-    from pipeline.images.finetune import PRECISIONS, Finetuning, Schedule
+    from pipeline.images.finetune import Finetuning, Schedule, choose_precision
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.fingerprint import fingerprint
@@ -54,7 +54,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
 
     schedule = Schedule(tuning.iterations, tuning.learning_rate, tuning.momentum, tuning.weight_decay)
     device = find_device(settings.extract.device)
-    task = Finetuning(start, len(labels), schedule, device, PRECISIONS[tuning.precision], settings.seed)
+    task = Finetuning(start, len(labels), schedule, device, choose_precision(tuning.precision, device), settings.seed)
     checkpoints, losses = Checkpoints(output / "checkpoints", digest, tuning.checkpoint_seconds), []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])

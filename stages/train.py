@@ -140,7 +140,8 @@ def _read_words(settings: Any, vocabulary_path: Path | None, expected: str) -> A
 
 
 def _read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str]]:
-    """The fitted model in `folder` and its fingerprint; nothing where there is no folder."""
+    """The ncca in `folder` and its fingerprint; nothing where there is no folder."""
+    from pipeline.errors import UsageError
     from pipeline.models import model_class
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.parameters import MODEL, read_parameters
@@ -148,6 +149,8 @@ def _read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, st
     if folder is None:
         return None, {}
     parameters = read_parameters(folder / "model.safetensors", MODEL)
+    if parameters.details["registered"] != "ncca":
+        raise UsageError(f"{folder} holds {parameters.details['registered']}; give the folder of an ncca as --start")
     require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
     start = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
     return start, {"start": parameters.fingerprint}

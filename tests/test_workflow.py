@@ -13,11 +13,22 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
+NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 TINY = {
     "name": "tiny",
+    "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
     "shard_size": 64,
     "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
     "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
+    "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},
+    "kcca": {"landmarks": 60},
+    "wsabie_sgd": {"learning_rate": [1], "max_norm": [10], "dimensions": 8, "epochs": 5},
+    "wsabie_adagrad": {"max_norm": [10], "dimensions": 8, "epochs": 5},
+    "study": {
+        "draws": 2,
+        "terms": [20, 40, 60],
+        "fit": {"dimensions": [8], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
+    },
     "evaluate": {"bootstrap": 50},
 }
 
@@ -49,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_artefacts_are_there(run: Path) -> None:
     results = run / "results" / "tiny"
-    for row in ("cca", "ncca"):
+    for row in ("cca", "ncca", "sae"):
         assert json.loads((results / f"index/{row}/card.json").read_text())
         for split in ("dev", "test"):
             value = json.loads((results / f"evaluation/{row}.{split}.all-sentences.json").read_text())
@@ -57,7 +68,7 @@ def test_all_artefacts_are_there(run: Path) -> None:
             for direction in ("image_to_sentence", "sentence_to_image"):
                 low, high = value[direction]["recall@10_ci95"]
                 assert 0 <= low <= value[direction]["recall@10"] <= high <= 100
-    assert len(json.loads((results / "evaluation/summary.json").read_text())) == 8
+    assert len(json.loads((results / "evaluation/summary.json").read_text())) == 12
     assert yaml.safe_load((results / "config.yaml").read_text())["name"] == "tiny"
     assert "<html" in (results / "report/index.html").read_text()
     assert not list(results.rglob("*.tmp.*")) and not list(results.rglob("*.parts"))
@@ -99,14 +110,50 @@ def test_a_second_run_does_nothing(run: Path) -> None:
         ),
         (
             "image_view={normalise: [l2]}",
-            {"accumulate", "fit", "embed", "evaluate", "summarise", "build_index", "report"},
+            {"accumulate", "accumulate_auxiliary", "fit", "embed", "evaluate", "summarise", "build_index", "report"},
         ),
         ("extract={batch_size: 7}", set()),
+        ("transfer={bandwidth: [2]}", {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
+        ("transfer={beta: [2]}", set()),
         ("models=[ncca]", {"summarise", "report"}),
     ],
 )
 def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
     assert planned(run, "--config", key) == expected
+
+
+def test_the_tables_of_gong_et_al(run: Path) -> None:
+    """Every number of every table, in two draws; measured again only where something has changed."""
+    snakemake(run, "gong", "--configfile", "tiny.yaml")
+    study = run / "results/tiny/study"
+    text = (study / "tables.md").read_text()
+    for number in range(1, 7):
+        assert f"## Table {number}." in text
+    line = next(line for line in text.splitlines() if line.startswith("| SAE (nonlinear)"))
+    cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
+    assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
+    assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]
+    before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
+    (study / "study.json").unlink()
+    snakemake(run, "gong", "--configfile", "tiny.yaml")
+    assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
+
+
+def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
+    results, options = run / "results/tiny", ["--config", "results/tiny/config.yaml", "--output", "sweep"]
+    for name in ("manifest", "features"):
+        options += [f"--{name}", str(results / name)]
+    options += ["--tfidf", str(results / "text/tfidf"), "--moments", str(results / "study/moments/target")]
+    options += ["--auxiliary", str(results / "study/moments/auxiliary"), "--documents", str(results / "text/documents")]
+    command = [sys.executable, "-m", "stages.cli", "sweep", "ncca", *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((run / "sweep/sweep.json").read_text())
+    assert [cell["target_folds"] for cell in found["cells"]] == [1, 2, 3, 4, 5]
+    lines = (run / "sweep/sweep.csv").read_text().splitlines()
+    assert len(lines) == found["combinations"] + 1
+    assert (run / "sweep/sweep.svg").read_text().lstrip().startswith("<?xml")
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> None:
@@ -141,9 +188,11 @@ def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> No
     snakemake(tmp_path, "--unlock", "--configfile", "tiny.yaml")
     snakemake(tmp_path, "all", "--configfile", "tiny.yaml", "--rerun-incomplete")
     for folder in ("features", "text", "moments", "models", "embeddings", "evaluation"):
-        for path in sorted((run / "results/tiny" / folder).rglob("*")):
+        paths = sorted((tmp_path / "results/tiny" / folder).rglob("*"))
+        assert paths
+        for path in paths:
             if path.is_file():
-                twin = tmp_path / path.relative_to(run)
+                twin = run / path.relative_to(tmp_path)
                 assert twin.read_bytes() == path.read_bytes(), path
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, eigh, qr, solve_triangular
-from scipy.linalg.lapack import spstrf
+from scipy.linalg.lapack import get_lapack_funcs
 
 from pipeline.errors import InputError
 from pipeline.linear.moments import Moments
@@ -67,15 +67,15 @@ class CCASolver:
         if self._text is None or self._text[0] != ridge:
             self._text = None
             factor = self._factor("text", self.moments.yy, ridge)
-            white = (self.moments.xy / np.float32(self.moments.n)).T
+            white = (self.moments.xy / self.moments.n).T
             white = solve_triangular(factor, white, lower=True, overwrite_b=True, check_finite=False)
             self._text = (ridge, factor, white)
         return self._text[1:]
 
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
         """The lower Cholesky factor of a view's covariance with its ridge added."""
-        covariance = block / np.float32(self.moments.n)
-        covariance[np.diag_indices_from(covariance)] += np.float32(ridge * self._scales[view])
+        covariance = block / self.moments.n
+        covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
             return cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
         except LinAlgError:
@@ -93,7 +93,8 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
 
     By a Cholesky factor with pivots, stopped where no column has more than RANGE_TOLERANCE of the largest left.
     """
-    factor, pivots, rank, _ = spstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
+    (pstrf,) = get_lapack_funcs(("pstrf",), (block,))
+    factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
     if not 0 < rank < RANGE_SHARE * len(block):
         return None
     columns = np.empty((len(block), rank), block.dtype)

@@ -46,7 +46,7 @@ class Moments:
 
     def scaled(self, weight: float) -> "Moments":
         """Every pair's weight multiplied by `weight`."""
-        blocks = (block * np.float32(weight) for block in (self.xx, self.xy, self.yy))
+        blocks = (block * float(weight) for block in (self.xx, self.xy, self.yy))
         return Moments(self.n * weight, self.mean_x, self.mean_y, *blocks)
 
     def select_x(self, columns: np.ndarray | slice) -> "Moments":
@@ -109,6 +109,8 @@ class Moments:
     def _combine(self, other: "Moments", sign: int) -> "Moments":
         if other.n == 0:
             return self
+        if self.n == 0 and sign > 0:
+            return other
         n = self.n + sign * other.n
         if n <= 0:
             return Moments.zero(len(self.mean_x), len(self.mean_y))
@@ -116,8 +118,8 @@ class Moments:
         mean_y = (self.n * self.mean_y + sign * other.n * other.mean_y) / n
         # Chan, Golub and LeVeque: centred sums about two means differ by a product of the means' distance.
         root = np.sqrt(self.n * other.n / n)
-        dx = (root * (self.mean_x - other.mean_x)).astype(np.float32)
-        dy = (root * (self.mean_y - other.mean_y)).astype(np.float32)
+        dx = (root * (self.mean_x - other.mean_x)).astype(self.xx.dtype)
+        dy = (root * (self.mean_y - other.mean_y)).astype(self.xx.dtype)
         blocks = (
             _shifted_sum(mine, theirs, sign, left, right)
             for mine, theirs, left, right in (
@@ -151,7 +153,7 @@ def _shifted_sum(mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarr
     """mine + sign * (theirs + left right')."""
     total = np.outer(left, right)
     total += theirs
-    total *= np.float32(sign)
+    total *= sign
     total += mine
     return total
 

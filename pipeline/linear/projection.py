@@ -20,6 +20,10 @@ class Directions:
     u: np.ndarray
     values: np.ndarray
 
+    def single(self) -> "Directions":
+        """In single precision, as models keep them."""
+        return Directions(*(value.astype(np.float32, copy=False) for value in vars(self).values()))
+
     def first(self, count: int) -> "Directions":
         return Directions(self.w[:, :count], self.u[:, :count], self.values[:count])
 
@@ -58,7 +62,7 @@ class LinearModel:
         self.view = view
         self.mean_x = mean_x.astype(np.float32)
         self.mean_y = mean_y.astype(np.float32)
-        self.directions = directions
+        self.directions = directions.single()
         self.eigenvalue_power = eigenvalue_power
         self.lifts = lifts or Lifts()
 

@@ -25,7 +25,7 @@ class RidgeSolver:
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
         """The top `dimensions` directions; `text_ridge` has no part in them. InputError where X'X is singular."""
         u, variances = self._principal_directions(dimensions)
-        cxx = self.moments.xx / np.float32(self.moments.n)
+        cxx = self.moments.xx / self.moments.n
         cxx[np.diag_indices_from(cxx)] += image_ridge * np.trace(cxx) / len(cxx)
         try:
             factor = cho_factor(cxx, lower=True, overwrite_a=True, check_finite=False)
@@ -33,13 +33,13 @@ class RidgeSolver:
             raise InputError(
                 f"the covariance of the image view is singular at ridge {image_ridge:g}; raise fit.image_ridge"
             ) from None
-        return Directions(cho_solve(factor, self.moments.xy @ u / np.float32(self.moments.n)), u, variances)
+        return Directions(cho_solve(factor, self.moments.xy @ u / self.moments.n), u, variances)
 
     def _principal_directions(self, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         if self._principal is None or len(self._principal[1]) < dimensions:
             size = len(self.moments.yy)
             top = [max(size - dimensions, 0), size - 1]
-            values, vectors = eigh(self.moments.yy / np.float32(self.moments.n), subset_by_index=top)
+            values, vectors = eigh(self.moments.yy / self.moments.n, subset_by_index=top)
             u, values = vectors[:, ::-1], np.maximum(values[::-1], 0)
             self._principal = u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])]), values
         u, values = self._principal

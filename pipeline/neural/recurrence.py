@@ -60,16 +60,17 @@ class Recurrence(torch.autograd.Function):
         states = words.new_empty(len(words), u.shape[1], dtype=torch.float32)
         before = torch.empty_like(states, dtype=words.dtype)
         state: State = (states.new_zeros(sizes[0], u.shape[1]),) * cell.states
-        steps, start = [], 0
+        steps, start, learning = [], 0, any(ctx.needs_input_grad)
         for size in sizes:
             rows = slice(start, start + size)
             state = tuple(t[:size].detach() for t in state)
             before[rows] = state[0]
             hidden = torch.addmm(c, before[rows], u.T)
-            with torch.enable_grad():
-                leaves = [t.detach().requires_grad_() for t in (inputs[rows], hidden, *state)]
+            with torch.set_grad_enabled(learning):
+                leaves = [t.detach().requires_grad_(learning) for t in (inputs[rows], hidden, *state)]
                 state = cell.step(leaves[0], leaves[1], tuple(leaves[2:]))
-            steps.append((rows, leaves, state))
+            if learning:
+                steps.append((rows, leaves, state))
             states[rows] = state[0].detach()
             start += size
         ctx.save_for_backward(words, w, u, before)

@@ -16,10 +16,9 @@ from pipeline.linear.views import ImageView
 from pipeline.neural.task import Task
 from pipeline.neural.training import Training
 
-
 SENTENCE_LENGTH = 3.0
-"""Root mean square length at which the sentence tower begins, the image tower's being 1. Adam moves every entry by about
-the same, so that the longer tower turns more slowly: rare terms have few sentences to learn from."""
+"""Root mean square length at which the sentence tower begins, the image tower's being 1. Adam moves every entry by
+about the same, so that the longer tower turns more slowly: rare terms have few sentences to learn from."""
 
 
 class Bags(NamedTuple):
@@ -69,8 +68,8 @@ class RefinedCCA:
     """Normalized CCA (seed 004, equation 2) whose projections went on learning from contrasts.
 
     The towers begin as W diag(lambda^t) and U diag(lambda^t) of a fitted model, each scaled by one number, which
-    changes no score; weight decay pulls them back to there. CCA sees only second
-    moments; the contrastive loss sees which other sentences an image is confused with.
+    changes no score; weight decay pulls them back to there. CCA sees only second moments; the contrastive loss sees
+    which other sentences an image is confused with.
     """
 
     sentence_view: ClassVar[str] = "tfidf"
@@ -83,11 +82,11 @@ class RefinedCCA:
     @classmethod
     def begin(cls, task: Task) -> "Begun":
         """At the start that `task.start`, a fitted ncca, gives. UsageError where that is of another view."""
-        start = task.start
-        if start is None or start.view != task.view or len(start.directions.u) != task.train.sentences.shape[1]:
+        start, shapes = task.start, (task.view.dim, task.train.sentences.shape[1])
+        if start is None or start.view != task.view or (len(start.directions.w), len(start.directions.u)) != shapes:
             raise UsageError(
-                "a refinement starts from an ncca row with the same encoders and training `target`; "
-                "give its folder as --start"
+                "a refinement starts from an ncca row with the same encoders and training target; give its folder as"
+                " --start"
             )
         scale = start.directions.values**start.eigenvalue_power
         return Begun(

@@ -137,7 +137,7 @@ def describe_models(logs: Mapping[str, Mapping[str, Any]]) -> list[ModelNote]:
     return [
         ModelNote(
             row,
-            ", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in log["chosen"].items()),
+            _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
             float(np.mean(log["train_correlations"])),
             float(np.mean(log["dev_correlations"])),
         )
@@ -167,3 +167,11 @@ def _describe(name: str, settings: Mapping[str, Any]) -> EncoderNote:
 def shorten(value: str) -> str:
     """A hash as far as people read it."""
     return f"{value[:12]}…" if len(value) == 64 else value
+
+
+def _in_words(chosen: Mapping[str, Any]) -> str:
+    """The chosen combination in words, whatever axes it has."""
+    values = {key.replace("_", " "): value for key, value in chosen.items() if not isinstance(value, Mapping)}
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
+    )

@@ -155,6 +155,14 @@ class RegionShard(Shard):
         """The regions of `images` (n,), rows of `image_id` in any order, each filled up to the longest."""
         return pad(self.packed(images))
 
+    def with_features(self, path: Path, features: np.ndarray, fingerprint: str, details: Mapping[str, Any]) -> Sidecar:
+        """Publish the same regions with other `features` (total, dim); `details` go over these."""
+        arrays = {name: self[name] for name in ("boxes", "scores", "offsets", "image_id")}
+        details = {**self.details, "dim": features.shape[1], **details}
+        return write_shard(
+            path, REGIONS, {"features": features, **arrays}, rows=self.rows, fingerprint=fingerprint, details=details
+        )
+
 
 def pad(block: Block) -> PaddedBlock:
     lengths = np.diff(block.offsets)

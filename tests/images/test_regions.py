@@ -15,7 +15,7 @@ from pipeline.images.components import fit_projection
 from pipeline.images.decode import ImageLimits
 from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Plan
-from pipeline.images.maps import cell_weights, pool_regions, region_encoder
+from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
 from pipeline.images.preprocess import Photograph
 from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
 from pipeline.images.ranking import Classifier, rescore
@@ -142,16 +142,9 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_network_without_a_map_is_refused() -> None:
-    from pipeline.images.encoders import EncoderSpec
-    from pipeline.images.maps import split
-    from pipeline.images.preprocess import Preprocessing
-
     body = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4)))
-    encoder = Encoder(EncoderSpec("flat", "average", Preprocessing(4, None, MEAN, MEAN), False), body, "1", {})
     with pytest.raises(UsageError, match="needs a network with a map .* set regions.features to crops"):
         split(body, 4)
-    with pytest.raises(UsageError, match="crops"):
-        region_encoder(encoder)
 
 
 @pytest.mark.parametrize("features", ["crops", "roi-align"])
@@ -240,5 +233,7 @@ def test_principal_components_are_scikit_learns() -> None:
 
     rng = np.random.default_rng(0)
     features = (rng.standard_normal((300, 12)) * np.linspace(1, 6, 12) + 5).astype(np.float32)
-    projected, expected = fit_projection(features, 4)(features), PCA(4).fit_transform(features)
+    projected, expected = fit_projection(np.split(features, 3), 4)(features), PCA(4).fit_transform(features)
+    with pytest.raises(UsageError, match="13 principal components of 300 regions of 12 dimensions"):
+        fit_projection([features], 13)
     np.testing.assert_allclose(np.abs(projected), np.abs(expected), rtol=1e-3, atol=1e-3)

@@ -31,7 +31,16 @@ SETTINGS = {
     ],
     "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
     "regions": {"count": 5, "context": 4, "map_side": 64, "checkpoint_images": 4},
-    "finetune": {"side": SIDE, "context": 4, "iterations": 25, "images": 6, "held_out_images": 4, "candidates": 60},
+    "finetune": {
+        "side": SIDE,
+        "context": 4,
+        "iterations": 25,
+        "learning_rate": 0.05,
+        "images": 6,
+        "precision": "float32",
+        "held_out_images": 4,
+        "candidates": 60,
+    },
 }
 
 
@@ -136,6 +145,26 @@ def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
     alone = RegionShard(run / "alone.h5")
     assert alone.fingerprint == plain.fingerprint and np.array_equal(alone["boxes"], plain["boxes"])
     assert relative(plain["features"], alone["features"]).max() < 1e-3
+
+
+def test_regions_in_fewer_dimensions(run: Path) -> None:
+    for shard in range(2):
+        extract(run, shard, f"regions/shard-{shard:05d}.h5")
+    parts = ["--manifest", run / "manifest", "--regions", run / "regions", "--output", run / "reduced"]
+    with pytest.raises(UsageError, match="regions.dimensions is null"):
+        run_command("reduce_regions", *parts, "--config", configure(run))
+    run_command("reduce_regions", *parts, "--config", configure(run, dimensions=8))
+    manifest = Manifest(run / "manifest")
+    whole, reduced = Regions(manifest, run / "regions"), Regions(manifest, run / "reduced")
+    assert [shard["features"].shape[1] for shard in reduced.shards] == [8, 8]
+    assert reduced.shards[0].fingerprint != whole.shards[0].fingerprint
+    for name in ("boxes", "scores", "offsets", "image_id"):
+        assert np.array_equal(reduced.shards[1][name], whole.shards[1][name])
+    rows = np.repeat(manifest.splits == "train", 6)
+    features = [np.concatenate([shard["features"] for shard in part.shards])[rows] for part in (whole, reduced)]
+    assert np.abs(features[1].mean(0)).max() < 1e-3  # centred on the train split's regions
+    values = np.linalg.svd(features[0] - features[0].mean(0), compute_uv=False)[:8]
+    np.testing.assert_allclose(np.linalg.norm(features[1], axis=0), values, rtol=1e-2)
 
 
 def test_a_killed_run_is_taken_up(run: Path) -> None:

@@ -121,6 +121,8 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
     assert model.details["inputs"]["start"] == parameters.fingerprint
     with pytest.raises(UsageError, match="give its folder as --start"):
         train(run, "ncca-refined", "no-start")
+    with pytest.raises(UsageError, match="refined holds ncca-refined; give the folder of an ncca"):
+        train(run, "ncca-refined", "twice", "--start", folder)
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,3 +204,5 @@ def test_tokens_of_other_sentences_are_refused(run: Path, tmp_path: Path) -> Non
 def test_info_nce_has_no_hardest_negatives(run: Path) -> None:
     with pytest.raises(UsageError, match="negatives: hardest goes with loss: ranking"):
         train(run, "lstm", "wrong", config={"lstm": {"negatives": "hardest"}})
+    with pytest.raises(UsageError, match="unknown key lstm.rate; legal here: dimensions, loss"):
+        train(run, "lstm", "wrong", config={"lstm": {"rate": 1}})
