@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
-from pipeline.config import Split
+from pipeline.config.section import Split
 
 SPLITS = get_args(Split)
 NOT_UTF8 = "not UTF-8"

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.records import Options
-from pipeline.config import Collection as Settings
+from pipeline.config.collection import Collection as Settings
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.sources import ImageSource
 

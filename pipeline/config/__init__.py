@@ -1,0 +1,6 @@
+"""The configuration's schema. Values and their meaning stand in config/default.yaml, and only there."""
+
+from pipeline.config.loading import default_path, load, merge, validate
+from pipeline.config.root import Config
+
+__all__ = ["Config", "default_path", "load", "merge", "validate"]

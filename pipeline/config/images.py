@@ -1,0 +1,159 @@
+"""Sections about image encoders and regions."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.section import Name, NonNegative, Positive, Section, Split
+
+
+class StandardDimensions(Section):
+    gist: Positive
+    rgb: Positive
+    csift: Positive
+    rgbsift: Positive
+    hog: Positive
+
+
+class Standard(Section):
+    images: Annotated[int, Field(ge=2)]
+    codebook_images: Positive
+    descriptors: Positive
+    grid_step: Positive
+    patch: Annotated[int, Field(ge=4, multiple_of=2)]
+    descriptor_dim: Positive
+    codebook: Positive
+    dimensions: StandardDimensions
+
+
+class Encoder(Section):
+    name: Name
+    architecture: str
+    layer: Literal["average", "fc6", "fc7"]
+    weights: Literal["untrained", "torchvision", "file", "finetuned"]
+    file: str | None
+    sha256: str | None
+    resize: Positive
+    crop: Positive | None
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    flip: bool
+    standard: Standard
+
+    @model_validator(mode="after")
+    def _file_goes_with_weights(self) -> "Encoder":
+        if (self.weights == "file") != (self.file is not None):
+            raise ValueError(f"encoder {self.name}: give `file` exactly when `weights` is file")
+        if self.sha256 is not None and self.file is None:
+            raise ValueError(f"encoder {self.name}: `sha256` is of a file; `weights` is {self.weights}")
+        return self
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> "Encoder":
+        if self.crop is not None and self.crop > self.resize:
+            raise ValueError(f"encoder {self.name}: crop {self.crop} is larger than resize {self.resize}")
+        return self
+
+    @model_validator(mode="after")
+    def _standard_features_fit(self) -> "Encoder":
+        if self.architecture != "standard":
+            return self
+        if self.file is not None:
+            raise ValueError(f"encoder {self.name}: architecture standard learns from the train split; give no `file`")
+        side = self.crop or self.resize
+        if self.standard.patch > side:
+            raise ValueError(f"encoder {self.name}: standard.patch {self.standard.patch} exceeds the side {side}")
+        return self
+
+
+class Extract(Section):
+    device: str
+    precision: Literal["auto", "float32", "bfloat16"]
+    batch_size: Positive
+    checkpoint_images: Positive
+    decode_workers: Annotated[int, Field(ge=0)]
+    storage: Literal["float16", "float32"]
+
+
+class Grid(Section):
+    scales: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)]
+    aspects: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    overlap: Annotated[float, Field(ge=0, lt=1)]
+
+
+class Search(Section):
+    mode: Literal["fast", "quality"]
+    width: Positive
+
+
+class Detector(Section):
+    architecture: str
+    weights: Literal["torchvision", "file"]
+    file: str | None
+    sha256: str | None
+    stage: Literal["detections", "rpn"]
+
+    @model_validator(mode="after")
+    def _file_goes_with_weights(self) -> "Detector":
+        if (self.weights == "file") != (self.file is not None):
+            raise ValueError("regions.detector: give `file` exactly when `weights` is file")
+        return self
+
+
+class Regions(Section):
+    encoders: tuple[Name, ...]
+    proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"]
+    count: Positive
+    min_score: float
+    min_side: Annotated[float, Field(ge=1)]
+    iou: Annotated[float, Field(ge=0, le=1)]
+    fill: bool
+    grid: Grid
+    search: Search
+    detector: Detector
+    features: Literal["crops", "roi-align"]
+    crop_side: Positive | None
+    context: Annotated[int, Field(ge=0)]
+    map_side: Positive
+    map_step: Positive
+    map_aspect: Annotated[float, Field(ge=1)]
+    score: Literal["proposal", "classifier"]
+    candidates: Positive
+    dimensions: Positive | None
+    checkpoint_images: Positive
+
+
+class Finetune(Section):
+    start: Literal["scratch", "torchvision", "file"]
+    file: str | None
+    sha256: str | None
+    splits: Annotated[tuple[Split, ...], Field(min_length=1)]
+    held_out: Split
+    side: Positive
+    context: Annotated[int, Field(ge=0)]
+    iterations: Positive
+    images: Positive
+    positives: Positive
+    background: Positive
+    positive_iou: Annotated[float, Field(gt=0, le=1)]
+    background_iou: Annotated[float, Field(gt=0, le=1)]
+    learning_rate: Annotated[float, Field(gt=0)]
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: NonNegative
+    precision: Literal["auto", "float32", "bfloat16"]
+    checkpoint_seconds: NonNegative
+    held_out_images: Positive
+    proposals: Literal["grid", "selective-search"]
+    grid: Grid
+    candidates: Positive
+    suppression_iou: Annotated[float, Field(ge=0, le=1)]
+
+    @model_validator(mode="after")
+    def _file_goes_with_start(self) -> "Finetune":
+        if (self.start == "file") != (self.file is not None):
+            raise ValueError("finetune: give `file` exactly when `start` is file")
+        return self
+
+
+class ImageView(Section):
+    normalise: tuple[Literal["sqrt", "l2"], ...]

@@ -1,0 +1,107 @@
+"""Sections about models and how they are trained."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.images import Encoder
+from pipeline.config.section import Name, NonNegative, Positive, Section
+from pipeline.models import REGISTRY, TRAININGS
+
+Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
+
+
+class Fit(Section):
+    dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    image_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    text_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    eigenvalue_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    search: Literal["grid", "lines"]
+    dev_images: Positive
+
+
+class Transfer(Section):
+    beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    auxiliary_dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    auxiliary_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    second_beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    rule: Annotated[tuple[Literal["rahimi-recht", "paper"], ...], Field(min_length=1)]
+    bandwidth: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    features: Positive
+    sample: Positive
+    neighbours: Positive
+
+
+class Kernels(Section):
+    image_kernel: Kernel
+    text_kernel: Kernel
+    image_gamma: Annotated[float, Field(gt=0)]
+    text_gamma: Annotated[float, Field(gt=0)]
+    landmarks: Positive
+
+
+class Wsabie(Section):
+    learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    max_norm: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    dimensions: Positive
+    epochs: Positive
+    batch: Positive
+    max_samples: Positive
+    interval: Positive
+    patience: Positive
+
+
+class WordVectors(Section):
+    file: str | None
+    format: Literal["text", "binary"]
+    dim: Positive
+    train: bool
+
+
+class Train(Section):
+    dimensions: Positive
+    loss: Literal["info-nce", "ranking"]
+    negatives: Literal["all", "hardest", "sampled"]
+    contrastive: Positive
+    margin: NonNegative
+    temperature: Annotated[float, Field(gt=0)]
+    optimiser: Literal["adam", "sgd"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    decay: Annotated[float, Field(gt=0, le=1)]
+    weight_decay: NonNegative
+    averaging: Annotated[float, Field(ge=0, lt=1)]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    clip: Annotated[float, Field(gt=0)]
+    batch_size: Annotated[int, Field(ge=2)]
+    epochs: Positive
+    patience: Positive
+    precision: Literal["auto", "float32", "bfloat16"]
+    checkpoint_seconds: NonNegative
+
+    @model_validator(mode="after")
+    def _hardest_is_of_the_ranking_loss(self) -> "Train":
+        if self.loss == "info-nce" and self.negatives == "hardest":
+            raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
+        return self
+
+
+class Study(Section):
+    folds: Annotated[int, Field(ge=2)]
+    order: Literal["listed", "shuffled"]
+    draws: Positive
+    protocol: Literal["all-sentences", "first-sentence"]
+    encoders: tuple[Encoder, ...]
+    sizes: tuple[Positive, Positive, Positive]
+    transfer_sizes: tuple[Positive, Positive, Positive]
+    weak_sizes: tuple[Positive, Positive, Positive, Positive]
+    terms: tuple[Positive, Positive, Positive]
+    noise: tuple[Name, ...]
+    fit: Fit
+
+
+class Variant(Section):
+    model: Literal[tuple(REGISTRY)]
+    encoders: tuple[Name, ...] | None
+    training: Literal[tuple(TRAININGS)]
+    documents: Name
