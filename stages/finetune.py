@@ -10,6 +10,7 @@ from stages import options
 
 if TYPE_CHECKING:
     from pipeline import config
+    from pipeline.config import images as sections
     from pipeline.images.encoders import Encoder
     from pipeline.images.finetune import Finetuning
     from pipeline.images.precision_recall import Precision
@@ -78,7 +79,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
 
 
 def _labelled(
-    manifest: "Manifest", tuning: "config.Finetune"
+    manifest: "Manifest", tuning: "sections.Finetune"
 ) -> "tuple[list[str], list[LabelledImage], list[LabelledImage]]":
     """The labels of the training splits' boxes, those splits' images that have any, and the held-out ones."""
     import numpy as np
@@ -108,7 +109,7 @@ def _labelled(
     return labels, images(learned), held_out[: tuning.held_out_images]
 
 
-def _starting_point(settings: "config.Config", chosen: "config.Encoder") -> "Encoder":
+def _starting_point(settings: "config.Config", chosen: "sections.Encoder") -> "Encoder":
     """The encoder before training: drawn from the seed, torchvision's, or a file's."""
     from pipeline.images import weights
     from pipeline.images.encoders import EncoderSpec, trained, untrained
@@ -127,7 +128,7 @@ def _starting_point(settings: "config.Config", chosen: "config.Encoder") -> "Enc
     return trained(spec, weights.parse(data, tuning.file), {"origin": tuning.file, "sha256": sha256})
 
 
-def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "config.Encoder") -> "Sampler":
+def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "sections.Encoder") -> "Sampler":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.sampling import Proportions, Sampler
     from pipeline.images.warping import Crops

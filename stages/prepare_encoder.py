@@ -10,6 +10,7 @@ from stages import options
 
 if TYPE_CHECKING:
     from pipeline import config
+    from pipeline.config import images as sections
     from pipeline.images.encoders import Encoder
     from pipeline.images.standard import StandardEncoder
 
@@ -50,7 +51,7 @@ def command(name: str, manifest_folder: Path | None, config_path: Path | None, o
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", name, chosen.architecture, parts["layer"], dim)
 
 
-def _take_network(settings: "config.Config", chosen: "config.Encoder") -> "Encoder":
+def _take_network(settings: "config.Config", chosen: "sections.Encoder") -> "Encoder":
     """A network cut off after its layer, with weights that are drawn, downloaded or read."""
     from pipeline.errors import UsageError
     from pipeline.images import weights
@@ -72,7 +73,7 @@ def _take_network(settings: "config.Config", chosen: "config.Encoder") -> "Encod
 
 
 def _learn_standard(
-    settings: "config.Config", chosen: "config.Encoder", manifest_folder: Path | None
+    settings: "config.Config", chosen: "sections.Encoder", manifest_folder: Path | None
 ) -> "StandardEncoder":
     """The encoder of standard features, learned from images of the train split; the codebooks' are read twice."""
     import numpy as np

@@ -48,6 +48,8 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         **chosen.model_dump(include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise"}),
     )
     cells = {cell.key: cell for table in gong.tables(setting) for row in table.rows for cell in row.cells}
+    # What is trained by gradient takes the longest and comes last.
+    cells = dict(sorted(cells.items(), key=lambda item: item[1].model.startswith("wsabie")))
     files = {}
     for key, cell in tqdm(cells.items(), "study", unit="cell", disable=None):
         first = recorded(cell, 0)
