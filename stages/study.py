@@ -45,7 +45,9 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         standard=tuple(encoder.name for encoder in chosen.encoders),
         fold_images=target.fold_images,
         weak_fold_images=study.auxiliary("all").source.fold_images,
-        **chosen.model_dump(include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise"}),
+        **chosen.model_dump(
+            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws"}
+        ),
     )
     cells = {cell.key: cell for table in gong.tables(setting) for row in table.rows for cell in row.cells}
     # What is trained by gradient takes the longest and comes last.
@@ -55,5 +57,5 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         first = recorded(cell, 0)
         later = pinned(cell, first["chosen"])
         files[key] = [first["file"]]
-        files[key] += [recorded(later, draw)["file"] for draw in range(1, count_draws(cell, count, chosen.draws))]
+        files[key] += [recorded(later, draw)["file"] for draw in range(1, count_draws(cell, count))]
     publish_json(output / "study.json", {"files": files, "setting": asdict(setting), "study": chosen.model_dump()})

@@ -26,6 +26,7 @@ TINY = {
     "wsabie_adagrad": {"max_norm": [10], "dimensions": 8, "epochs": 5},
     "study": {
         "draws": 2,
+        "further_draws": 1,
         "terms": [20, 40, 60],
         "fit": {"dimensions": [8], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
     },

@@ -90,6 +90,7 @@ class Study(Section):
     folds: Annotated[int, Field(ge=2)]
     order: Literal["listed", "shuffled"]
     draws: Positive
+    further_draws: Positive
     protocol: Literal["all-sentences", "first-sentence"]
     encoders: tuple[Encoder, ...]
     sizes: tuple[Positive, Positive, Positive]

@@ -21,7 +21,8 @@ class Cell:
     """A number of a table: `model` by `training`, on `target_folds` folds of target pairs.
 
     `auxiliary_folds` folds of the texts `documents` are the auxiliary set, None for all that are left. `terms` is the
-    size of the vocabulary, None for all of it; `transfer` and `settings` replace keys of the configuration's.
+    size of the vocabulary, None for all of it; `transfer` and `settings` replace keys of the configuration's. It is
+    measured in at most `draws` draws.
     """
 
     model: str
@@ -31,6 +32,7 @@ class Cell:
     target_folds: int
     auxiliary_folds: int | None = None
     terms: int | None = None
+    draws: int = 1
     transfer: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,10 +64,10 @@ def draw_folds(cell: Cell, draw: int, count: int, overlap: bool) -> Folds:
     return Folds(tuple(circle[: cell.target_folds]), tuple(rest[: cell.auxiliary_folds]))
 
 
-def count_draws(cell: Cell, count: int, most: int) -> int:
-    """How many different draws a cell has, at most `most`: one where it takes every fold of what it learns from."""
+def count_draws(cell: Cell, count: int) -> int:
+    """How many draws a cell has of `count` folds: one where it takes every fold of what it learns from."""
     whole_target = cell.target_folds % count == 0
-    return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(most, count)
+    return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ def test_auxiliary_sets_of_their_own_splits_keep_all_folds() -> None:
 
 
 def test_all_of_the_target_set_is_one_draw() -> None:
-    assert count_draws(make_cell(target_folds=5, training="target"), 5, 5) == 1
-    assert count_draws(make_cell(target_folds=0, training="auxiliary"), 5, 5) == 1
-    assert count_draws(make_cell(target_folds=1), 5, 3) == 3
+    assert count_draws(make_cell(target_folds=5, training="target", draws=5), 5) == 1
+    assert count_draws(make_cell(target_folds=0, training="auxiliary", draws=5), 5) == 1
+    assert count_draws(make_cell(target_folds=1, draws=3), 5) == 3
 
 
 def test_rates_are_pinned_after_the_first_draw() -> None:
@@ -55,7 +55,9 @@ def test_rates_are_pinned_after_the_first_draw() -> None:
 
 
 def test_the_tables_are_rectangular_and_name_real_trainings() -> None:
-    setting = Setting(("net",), ("standard",), (1, 3, 5), (1, 2, 3), (1, 2, 3, 4), (10, 20, 30), ("mild",), 1000, 1000)
+    setting = Setting(
+        ("net",), ("standard",), (1, 3, 5), (1, 2, 3), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000
+    )
     made = tables(setting)
     assert [table.number for table in made] == ["1", "2", "3", "4", "5", "6", "noise"]
     for table in made:
