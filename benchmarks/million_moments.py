@@ -28,7 +28,7 @@ from scipy.linalg.blas import ssyrk  # noqa: E402
 from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
 from pipeline.linear.cca import CCASolver  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
-from pipeline.storage.atomic import is_published  # noqa: E402
+from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.gather import shard_path  # noqa: E402
 from pipeline.storage.sentences import TfidfShard, write_tfidf  # noqa: E402
 from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402
@@ -49,7 +49,7 @@ def make_shards(folder: Path, rows: int) -> None:
     for number, start in enumerate(range(0, rows, SHARD_ROWS)):
         features, tfidf = shard_path(folder / "features", number), shard_path(folder / "tfidf", number)
         count = min(SHARD_ROWS, rows - start)
-        if is_published(tfidf):
+        if sidecar_path(tfidf).exists():
             continue
         rng = np.random.default_rng([1, number])
         topic = rng.integers(HIDDEN, size=count)

@@ -1,6 +1,6 @@
 """What several commands read and hand to one computation; the commands keep what is their own."""
 
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ def read_study(
     sentences = Sentences(features.manifest, tfidf_folder)
     target = FoldedMoments(PairSet(features, sentences, moments_folder))
 
-    @cache
+    @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
     def auxiliary(documents: str) -> FoldedMoments:
         texts = Sentences(features.manifest, documents_root / documents)
         return FoldedMoments(PairSet(features, texts, auxiliary_root / documents))
