@@ -15,25 +15,13 @@ from pipeline import runtime
 runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
-from scipy import sparse  # noqa: E402
+from pairs import DIM_X, DIM_Y, make_pairs  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 
 from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
 
-DIM_X, DIM_Y, WORDS = 4096, 3000, 12
 USUAL_THRESHOLD = 32 << 20
 """Bytes; malloc's own setting, under which np.cov runs as it does in a process without our runtime's."""
-
-
-def make_pairs(rows: int) -> tuple[np.ndarray, sparse.csr_array]:
-    """Features as after a ReLU, a quarter of them not zero, and sentences of 12 words by Zipf's law."""
-    rng = np.random.default_rng(0)
-    x = np.maximum(rng.standard_normal((rows, DIM_X), dtype=np.float32) - 0.7, 0)
-    frequency = 1 / np.arange(1, DIM_Y + 1)
-    words = rng.choice(DIM_Y, size=rows * WORDS, p=frequency / frequency.sum())
-    owners = np.repeat(np.arange(rows), WORDS)
-    y = sparse.csr_array((rng.random(rows * WORDS, dtype=np.float32), (owners, words)), shape=(rows, DIM_Y))
-    return x, y
 
 
 def main() -> None:
