@@ -167,12 +167,13 @@ def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> No
         str(ROOT / "Snakefile"),
         "--cores",
         "2",
+        "all",
         "--configfile",
         "tiny.yaml",
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [*command, "all"],
+        command,
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.DEVNULL,
@@ -183,6 +184,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> No
     deadline = time.monotonic() + 120
     while not list(features.glob("*.h5.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert process.poll() is None, "the run must be killed while it is under way"
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "results/tiny/report/index.html").exists()
