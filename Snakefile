@@ -16,7 +16,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
-from pipeline.models import TRAINED, TRAININGS
+from pipeline.models import TRAINED
 
 
 configfile: str(default_path())
@@ -49,6 +49,7 @@ wildcard_constraints:
     split="train|dev|test",
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
+    sums="moments|study/moments",
 
 
 def slice_of(*sections, **values):
@@ -72,13 +73,38 @@ def encoder_slice(encoder):
 
 def fit_slice(row):
     """What `fit` of a row depends on: the grids that its model and its training use."""
-    transfer = {name: getattr(CONFIG.transfer, name) for name in TRAININGS[row.training]}
-    return slice_of("fit", "seed", row=row.model_dump(), transfer=transfer, own=CONFIG.own_section(row.model))
+    transfer, own = CONFIG.transfer_of(row.training), CONFIG.own_section(row.model)
+    return slice_of("fit", "seed", row=row.model_dump(), transfer=transfer, own=own)
 
 
 def train_slice(row):
     """What `train` of a row depends on."""
     return slice_of("seed", "image_view", "word_vectors", row=row.model_dump(), own=CONFIG.own_section(row.model))
+
+
+def summed_encoders(wildcards):
+    """The encoders whose features are summed: of a run's own moments, and for the study (only its target) all of them."""
+    whole = wildcards.sums == "moments" or "documents" in wildcards.keys()
+    return ENCODERS if whole else STUDY_ENCODERS
+
+
+def summed_features(wildcards):
+    """The feature shard of each encoder that `accumulate` sums."""
+    names = summed_encoders(wildcards)
+    return expand(f"{RUN}/features/{{encoder}}/shard-{wildcards.shard}.h5", encoder=names)
+
+
+def sums_slice(wildcards, *sections):
+    """What moments depend on; those of the study are in folds."""
+    if wildcards.sums == "moments":
+        return slice_of(*sections)
+    return slice_of(*sections, "seed", folds=CONFIG.study.folds, order=CONFIG.study.order)
+
+
+def sums_options(wildcards):
+    """The options of `accumulate` that say what is summed, and into how many folds."""
+    folds = 1 if wildcards.sums == "moments" else CONFIG.study.folds
+    return " ".join([f"--folds {folds}", *(f"--encoder {name}" for name in summed_encoders(wildcards))])
 
 
 def collection_files(wildcards):
@@ -350,33 +376,35 @@ rule accumulate:
     input:
         f"{RUN}/manifest/shards/{{shard}}.json",
         f"{RUN}/text/tfidf/shard-{{shard}}.h5",
-        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=ENCODERS),
+        features=summed_features,
     output:
-        f"{RUN}/moments/target/shard-{{shard}}.h5",
-        f"{RUN}/moments/target/shard-{{shard}}.h5.json",
+        f"{RUN}/{{sums}}/target/shard-{{shard}}.h5",
+        f"{RUN}/{{sums}}/target/shard-{{shard}}.h5.json",
     params:
-        slice=slice_of("image_view"),
+        slice=lambda wildcards: sums_slice(wildcards, "image_view"),
+        options=sums_options,
     threads: 8
     shell:
         f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --pairs target --folds 1 --config {RESOLVED} --output {{output[0]}}"
+        f" --tfidf {RUN}/text/tfidf --pairs target {{params.options}} --config {RESOLVED} --output {{output[0]}}"
 
 
 rule accumulate_auxiliary:
     input:
         f"{RUN}/manifest/shards/{{shard}}.json",
         f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
-        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=ENCODERS),
+        features=summed_features,
     output:
-        f"{RUN}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5",
-        f"{RUN}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5.json",
+        f"{RUN}/{{sums}}/auxiliary/{{documents}}/shard-{{shard}}.h5",
+        f"{RUN}/{{sums}}/auxiliary/{{documents}}/shard-{{shard}}.h5.json",
     params:
-        slice=slice_of("image_view", "auxiliary"),
+        slice=lambda wildcards: sums_slice(wildcards, "image_view", "auxiliary"),
+        options=sums_options,
     threads: 8
     shell:
         f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary --folds 1 --config {RESOLVED}"
-        f" --output {{output[0]}}"
+        f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary {{params.options}}"
+        f" --config {RESOLVED} --output {{output[0]}}"
 
 
 rule build_token_vocabulary:
@@ -503,41 +531,6 @@ rule build_index:
         f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
         f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
         f" --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
-
-
-rule accumulate_folds:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
-        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=STUDY_ENCODERS),
-    output:
-        f"{STUDY}/moments/target/shard-{{shard}}.h5",
-        f"{STUDY}/moments/target/shard-{{shard}}.h5.json",
-    params:
-        slice=slice_of("image_view", "seed", folds=CONFIG.study.folds, order=CONFIG.study.order),
-        encoders=" ".join(f"--encoder {name}" for name in STUDY_ENCODERS),
-    threads: 8
-    shell:
-        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --pairs target --folds {CONFIG.study.folds} {{params.encoders}} --config {RESOLVED}"
-        f" --output {{output[0]}}"
-
-
-rule accumulate_auxiliary_folds:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
-        expand(f"{RUN}/features/{{encoder}}/shard-{{{{shard}}}}.h5", encoder=ENCODERS),
-    output:
-        f"{STUDY}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5",
-        f"{STUDY}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5.json",
-    params:
-        slice=slice_of("image_view", "auxiliary", "seed", folds=CONFIG.study.folds, order=CONFIG.study.order),
-    threads: 8
-    shell:
-        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary --folds {CONFIG.study.folds}"
-        f" --config {RESOLVED} --output {{output[0]}}"
 
 
 rule study:

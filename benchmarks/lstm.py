@@ -23,7 +23,8 @@ from pipeline.neural.losses import Objective  # noqa: E402
 from pipeline.neural.networks import JointNetwork  # noqa: E402
 from pipeline.neural.packing import Packed, pack  # noqa: E402
 from pipeline.neural.sentences import Recurrent  # noqa: E402
-from pipeline.neural.training import choose_precision, seeded  # noqa: E402
+from pipeline.neural.training import seeded  # noqa: E402
+from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
 BATCH, IMAGE_DIM, WORD_DIM, WORDS, TIMED_STEPS = 128, 1792, 300, 5000, 3
@@ -72,7 +73,7 @@ class Trainee:
     def __init__(self, dimensions: int, padded: bool) -> None:
         with seeded(0):
             encoder: nn.Module = Recurrent("lstm", torch.randn(WORDS + 1, WORD_DIM) * 0.1, dimensions, dropout=0)
-            encoder.precision = choose_precision("auto")
+            encoder.precision = choose_precision("auto", torch.device("cpu"))
             encoder = PaddedLSTM(encoder, dimensions) if padded else encoder
             self.network = JointNetwork(torch.zeros(IMAGE_DIM), encoder, dimensions, dropout=0)
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=1e-3)
@@ -102,8 +103,9 @@ def main() -> None:
         with torch.no_grad():
             losses.append(sum(trainee.loss(batch).item() for batch in held_out) / len(held_out))
     cycles = [itertools.cycle(training) for _ in range(2)]
+    precision = choose_precision("auto", torch.device("cpu"))
     result = compare(
-        f"LSTM training, packed {str(choose_precision('auto')).removeprefix('torch.')}, over padded float32",
+        f"LSTM training, packed {str(precision).removeprefix('torch.')}, over padded float32",
         lambda: ours.train(list(itertools.islice(cycles[0], TIMED_STEPS))),
         lambda: reference.train(list(itertools.islice(cycles[1], TIMED_STEPS))),
         options.pairs,

@@ -21,9 +21,9 @@ from sklearn.kernel_approximation import RBFSampler  # noqa: E402
 
 from pipeline.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.linear.cca import CCASolver  # noqa: E402
-from pipeline.linear.fourier import FourierLift, FourierMap  # noqa: E402
-from pipeline.linear.lifted import Block, lifted_moments  # noqa: E402
-from pipeline.linear.lifts import Lifts  # noqa: E402
+from pipeline.linear.feature_maps import FeatureMaps  # noqa: E402
+from pipeline.linear.fourier import FourierFeatures, FourierMap  # noqa: E402
+from pipeline.linear.mapped import Block, mapped_moments  # noqa: E402
 from pipeline.linear.moments import Moments, mirror  # noqa: E402
 
 C1, FEATURES, DIMENSIONS = 128, 3000, 96
@@ -31,11 +31,11 @@ RIDGE = 0.1
 BLOCK = 2048
 
 
-def make_lift(dim: int, seed: int) -> FourierLift:
+def make_lift(dim: int, seed: int) -> FourierFeatures:
     rng = np.random.default_rng(seed)
     matrix = rng.standard_normal((dim, C1)).astype(np.float32) / np.float32(np.sqrt(dim))
     fourier = FourierMap.draw("rahimi-recht", C1, FEATURES, 10.0, rng)
-    return FourierLift(matrix, np.zeros(C1, np.float32), fourier, 0.1)
+    return FourierFeatures(matrix, np.zeros(C1, np.float32), fourier, 0.1)
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
@@ -51,11 +51,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1 << 14)
     rows = parser.parse_args().rows
     x, y = make_pairs(rows)
-    lifts = Lifts(make_lift(DIM_X, 1), make_lift(DIM_Y, 2))
-    z = x @ lifts.image.matrix
+    maps = FeatureMaps(make_lift(DIM_X, 1), make_lift(DIM_Y, 2))
+    z = x @ maps.image.matrix
     sampler = RBFSampler(gamma=1 / 200, n_components=FEATURES, random_state=0).fit(z)
     threads = runtime.threads()
-    report({**compare("map over RBFSampler", lambda: lifts.image.fourier(z), lambda: sampler.transform(z), 7, threads)})
+    report({**compare("map over RBFSampler", lambda: maps.image.fourier(z), lambda: sampler.transform(z), 7, threads)})
 
     accumulator = MomentsAccumulator(DIM_X, DIM_Y, threads)
     accumulator.add(x, y, np.arange(rows))
@@ -65,10 +65,10 @@ def main() -> None:
     def ours() -> None:
         parts = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
         blocks = (Block(x[part], y[part], np.arange(len(x[part]))) for part in parts)
-        found["ours"] = lifted_moments(known, blocks, lifts)
+        found["ours"] = mapped_moments(known, blocks, maps)
 
     def concatenated() -> None:
-        found["reference"] = dense_moments(np.hstack([x, lifts.image(x)]), np.hstack([y.toarray(), lifts.text(y)]))
+        found["reference"] = dense_moments(np.hstack([x, maps.image(x)]), np.hstack([y.toarray(), maps.text(y)]))
 
     result = compare("moments of the second fit over the concatenated matrix", ours, concatenated, 3, threads)
     one, other = (CCASolver(moments).solve(RIDGE, RIDGE, DIMENSIONS).values for moments in found.values())

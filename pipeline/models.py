@@ -19,8 +19,8 @@ REGISTRY: dict[str, str] = {
     "cca": "pipeline.linear.cca:CCA",
     "ncca": "pipeline.linear.cca:NormalizedCCA",
     "kcca": "pipeline.linear.kernels:KernelCCA",
-    "wsabie-sgd": "pipeline.linear.ranking:WsabieSGD",
-    "wsabie-adagrad": "pipeline.linear.ranking:WsabieAdaGrad",
+    "wsabie-sgd": "pipeline.linear.wsabie_rows:WsabieSGD",
+    "wsabie-adagrad": "pipeline.linear.wsabie_rows:WsabieAdaGrad",
     "bow": "pipeline.neural.models:BagOfWords",
     "devise": "pipeline.neural.models:DeViSE",
     "rnn": "pipeline.neural.models:RNN",
@@ -37,10 +37,19 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
     "auxiliary": (),
     "joint": ("beta",),
-    "text-feature": (),
+    "text-feature": ("neighbours",),
     "stacked": ("auxiliary_dimensions", "auxiliary_power"),
     "sae-linear": ("auxiliary_dimensions", "auxiliary_power", "weight", "second_beta"),
-    "sae": ("auxiliary_dimensions", "auxiliary_power", "weight", "second_beta", "rule", "bandwidth"),
+    "sae": (
+        "auxiliary_dimensions",
+        "auxiliary_power",
+        "weight",
+        "second_beta",
+        "rule",
+        "bandwidth",
+        "features",
+        "sample",
+    ),  # fmt: skip
 }
 """What a linear model may learn from (see pipeline.linear.training) -> the keys of `transfer` that matter to it."""
 

@@ -1,11 +1,16 @@
-"""float16 storage to float32 arithmetic, and the refusal of what is no number."""
+"""float16 storage to float32 arithmetic, where bfloat16 pays, and the refusal of what is no number."""
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline import runtime
 from pipeline.errors import IntegrityError
+
+if TYPE_CHECKING:
+    import torch
 
 TORCH_PAYS = 1 << 30
 """Elements of one block from which importing torch (about 1.5 s) is repaid by its faster conversion."""
@@ -25,6 +30,23 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     else:
         np.copyto(out, block)
     return out
+
+
+def fast_at_bfloat16(device: "torch.device") -> bool:
+    """Whether the hardware multiplies bfloat16; everywhere else torch emulates it, slowly."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
+
+
+def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
+    """The dtype of `float32`, `bfloat16`, or `auto`: bfloat16 where `device` is fast at it."""
+    import torch
+
+    fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))
+    return torch.bfloat16 if fast else torch.float32
 
 
 def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:

@@ -15,8 +15,6 @@ def command(manifest_folder: Path, config_path: Path | None, output: Path) -> No
     """Count the words of the training sentences and keep the most common."""
     import logging
 
-    import numpy as np
-
     from pipeline import config
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.fingerprint import fingerprint
@@ -25,9 +23,7 @@ def command(manifest_folder: Path, config_path: Path | None, output: Path) -> No
     from pipeline.text.vocabulary import build_vocabulary
 
     tokens = config.load(config_path).tokens
-    manifest = Manifest(manifest_folder)
-    train = np.flatnonzero(manifest.splits[manifest.sentence_images] == "train")
-    sentences = manifest.sentences["text"].take(train).to_pylist()
+    sentences = Manifest(manifest_folder).training_texts
 
     settings = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
     vocabulary = build_vocabulary(

@@ -28,17 +28,15 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
     value = read_json(vocabulary_path)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
-    chosen = slice(rows.first_sentence, rows.last_sentence)
-    texts = manifest.sentences["text"][chosen].to_pylist()
 
-    matrix = encode(texts, Vocabulary.from_dict(value))
+    matrix = encode(manifest.texts(rows), Vocabulary.from_dict(value))
 
     inputs = {"vocabulary": value["fingerprint"], "sentences": rows.fingerprints["sentences"]}
     write_tfidf(
         output,
         matrix,
         np.arange(rows.first_sentence, rows.last_sentence),
-        manifest.sentence_images[chosen],
+        manifest.sentence_images[rows.first_sentence : rows.last_sentence],
         fingerprint=fingerprint("tfidf", 1, inputs=inputs),
         inputs=inputs,
     )

@@ -28,10 +28,8 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
     value = read_json(vocabulary_path)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
-    chosen = slice(rows.first_sentence, rows.last_sentence)
-    texts = manifest.sentences["text"][chosen].to_pylist()
 
-    tokens = encode_tokens(texts, Vocabulary.from_dict(value))
+    tokens = encode_tokens(manifest.texts(rows), Vocabulary.from_dict(value))
 
     inputs = {"vocabulary": value["fingerprint"], "sentences": rows.fingerprints["sentences"]}
     write_tokens(
@@ -39,7 +37,7 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
         tokens.ids,
         tokens.offsets,
         np.arange(rows.first_sentence, rows.last_sentence),
-        manifest.sentence_images[chosen],
+        manifest.sentence_images[rows.first_sentence : rows.last_sentence],
         fingerprint=fingerprint("tokens", 1, inputs=inputs),
         inputs=inputs,
     )

@@ -73,9 +73,9 @@ def command(
         log.info("%s is there already", output)
         return
 
+    from pipeline.images.classifier import Classifier
     from pipeline.images.encoders import Encoder  # torch, which nothing above has needed
     from pipeline.images.extraction import Stopwatch, choose_plan
-    from pipeline.images.ranking import Classifier
     from pipeline.images.regions import RegionExtractor, Request, describe
 
     encoder = Encoder.from_parts(parameters.settings, parameters.tensors)

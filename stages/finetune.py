@@ -11,10 +11,10 @@ from stages import options
 if TYPE_CHECKING:
     from pipeline import config
     from pipeline.config import images as sections
+    from pipeline.images.classifier import Classifier
     from pipeline.images.encoders import Encoder
     from pipeline.images.finetune import Finetuning
     from pipeline.images.precision_recall import Precision
-    from pipeline.images.ranking import Classifier
     from pipeline.images.sampling import LabelledImage, Sampler
     from pipeline.storage.manifest import Manifest
 
@@ -35,20 +35,22 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.images.extraction import find_device
-    from pipeline.images.finetune import Finetuning, Schedule, choose_precision
+    from pipeline.images.finetune import Finetuning, Schedule
     from pipeline.images.sampling import batch_samples, schedule_images
+    from pipeline.precision import choose_precision
     from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import digest_tensors
     from pipeline.workers import isolated_map
+    from stages.inputs import read_network
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     chosen, tuning = settings.encoder(name), settings.finetune
     if chosen.weights != "finetuned":
         raise UsageError(f"the weights of encoder {name} are {chosen.weights}: prepare-encoder makes it")
     labels, training, held_out = _labelled(manifest, tuning)
-    start = _starting_point(settings, chosen)
+    start = read_network(settings, chosen, tuning.start, tuning.file, tuning.sha256)
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
     told = {"finetune": tuning.model_dump(exclude={"checkpoint_seconds"}), "seed": settings.seed}
     digest = fingerprint("finetuned", 1, {**told, "encoder": chosen.model_dump()}, made_of)
@@ -107,25 +109,6 @@ def _labelled(
 
     held_out = images((splits[owners] == tuning.held_out) & (classes > 0))
     return labels, images(learned), held_out[: tuning.held_out_images]
-
-
-def _starting_point(settings: "config.Config", chosen: "sections.Encoder") -> "Encoder":
-    """The encoder before training: drawn from the seed, torchvision's, or a file's."""
-    from pipeline.images import weights
-    from pipeline.images.encoders import EncoderSpec, trained, untrained
-    from pipeline.images.preprocess import Preprocessing
-    from pipeline.storage.features import read_weights
-
-    tuning = settings.finetune
-    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
-    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
-    if tuning.start == "scratch":
-        return untrained(spec, settings.seed)
-    if tuning.start == "torchvision":
-        state, origin = weights.download(chosen.architecture)
-        return trained(spec, state, {"origin": origin})
-    data, sha256 = read_weights(Path(settings.weights_root) / tuning.file, tuning.sha256)
-    return trained(spec, weights.parse(data, tuning.file), {"origin": tuning.file, "sha256": sha256})
 
 
 def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "sections.Encoder") -> "Sampler":

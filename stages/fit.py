@@ -38,6 +38,7 @@ def command(
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.errors import UsageError
     from pipeline.linear.sets import FoldedMoments, Restriction, make_sets
     from pipeline.linear.training import Task, Transfer
     from pipeline.linear.tuning import Grid
@@ -55,20 +56,23 @@ def command(
     sentences = Sentences(features.manifest, tfidf_folder)
     target, weak = PairSet(features, sentences, moments_folder), None
     vocabularies = {str(moments_folder): target.vocabulary}
-    if auxiliary_folder and documents_folder:
+    if bool(auxiliary_folder) != bool(documents_folder):
+        raise UsageError("--auxiliary and --documents belong together; give both or neither")
+    if auxiliary_folder:
         weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder)
         vocabularies[str(auxiliary_folder)] = weak.vocabulary
     vocabulary = require_same("vocabulary", vocabularies)
     restriction = Restriction(variant.encoders)
+    folded = FoldedMoments(target)
     sets = make_sets(
-        FoldedMoments(target), range(target.n_folds),
+        folded, range(target.n_folds),
         FoldedMoments(weak) if weak else None, range(weak.n_folds if weak else 0), restriction,
     )  # fmt: skip
     dev = read_split(features, sentences, variant.encoders, "dev", settings.fit.dev_images)
 
     task = Task(
         variant.training,
-        FoldedMoments(target).view.select(variant.encoders),
+        folded.view.select(variant.encoders),
         sets,
         restriction.pairs(dev),
         Grid(**settings.fit.model_dump(exclude={"dev_images"})),
@@ -81,7 +85,7 @@ def command(
 
     inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
     inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
-    about = [variant.model_dump(), settings.fit.model_dump(), settings.transfer.model_dump(), own]
+    about = [variant.model_dump(), settings.fit.model_dump(), settings.transfer_of(variant.training), own]
     write_parameters(
         output / "model.safetensors",
         MODEL,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.config import Config
+    from pipeline.config.images import Encoder as EncoderSection
+    from pipeline.images.encoders import Encoder
     from pipeline.linear.study import Study
 
 
@@ -54,3 +56,23 @@ def read_study(
         protocol=settings.study.protocol,
         seed=settings.seed,
     )
+
+
+def read_network(
+    settings: "Config", chosen: "EncoderSection", weights: str, file: str | None, sha256: str | None
+) -> "Encoder":
+    """The network of an encoder cut off after its layer, its `weights` untrained, torchvision's, or those of `file`."""
+    from pipeline.images.encoders import EncoderSpec, trained, untrained
+    from pipeline.images.preprocess import Preprocessing
+    from pipeline.images.weights import download, parse
+    from pipeline.storage.features import read_weights
+
+    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
+    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
+    if weights == "untrained":
+        return untrained(spec, settings.seed)
+    if weights == "torchvision":
+        state, origin = download(chosen.architecture)
+        return trained(spec, state, {"origin": origin})
+    data, sha256 = read_weights(Path(settings.weights_root) / file, sha256)
+    return trained(spec, parse(data, file), {"origin": file, "sha256": sha256})

@@ -11,7 +11,6 @@ from stages import options
 if TYPE_CHECKING:
     from pipeline import config
     from pipeline.config import images as sections
-    from pipeline.images.encoders import Encoder
     from pipeline.images.standard import StandardEncoder
 
 
@@ -30,17 +29,21 @@ def command(name: str, manifest_folder: Path | None, config_path: Path | None, o
     import logging
 
     from pipeline import config
+    from pipeline.errors import UsageError
     from pipeline.images.encoders import feature_dim
     from pipeline.images.kinds import STANDARD
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
+    from stages.inputs import read_network
 
     settings = config.load(config_path)
     chosen = settings.encoder(name)
+    if chosen.weights == "finetuned":
+        raise UsageError(f"the weights of encoder {name} are finetuned; another command makes them")
     if chosen.architecture == STANDARD:
         encoder = _learn_standard(settings, chosen, manifest_folder)
     else:
-        encoder = _take_network(settings, chosen)
+        encoder = read_network(settings, chosen, chosen.weights, chosen.file, chosen.sha256)
 
     parts, tensors, dim = encoder.settings(), encoder.tensors(), feature_dim(encoder)
     digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
@@ -49,27 +52,6 @@ def command(name: str, manifest_folder: Path | None, config_path: Path | None, o
         output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
     )
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", name, chosen.architecture, parts["layer"], dim)
-
-
-def _take_network(settings: "config.Config", chosen: "sections.Encoder") -> "Encoder":
-    """A network cut off after its layer, with weights that are drawn, downloaded or read."""
-    from pipeline.errors import UsageError
-    from pipeline.images import weights
-    from pipeline.images.encoders import EncoderSpec, trained, untrained
-    from pipeline.images.preprocess import Preprocessing
-    from pipeline.storage.features import read_weights
-
-    if chosen.weights not in ("untrained", "torchvision", "file"):
-        raise UsageError(f"the weights of encoder {chosen.name} are {chosen.weights}; another command makes them")
-    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
-    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
-    if chosen.weights == "untrained":
-        return untrained(spec, settings.seed)
-    if chosen.weights == "torchvision":
-        state, origin = weights.download(chosen.architecture)
-        return trained(spec, state, {"origin": origin})
-    data, sha256 = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
-    return trained(spec, weights.parse(data, chosen.file), {"origin": chosen.file, "sha256": sha256})
 
 
 def _learn_standard(

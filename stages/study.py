@@ -49,7 +49,9 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
             include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws"}
         ),
     )
-    cells = {cell.key: cell for table in gong.tables(setting) for row in table.rows for cell in row.cells}
+    cells: dict[str, Cell] = {}
+    for cell in (cell for table in gong.tables(setting) for row in table.rows for cell in row.cells):
+        cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.draws)
     # What is trained by gradient takes the longest and comes last.
     cells = dict(sorted(cells.items(), key=lambda item: item[1].model.startswith("wsabie")))
     files = {}

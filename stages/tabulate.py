@@ -31,7 +31,7 @@ def command(study_folder: Path, config_path: Path | None, output: Path) -> None:
         return [read_json(study_folder / "cells" / name) for name in study["files"][key]]
 
     def measured(cell: Cell) -> list[dict]:
-        return draws(cell.key)
+        return draws(cell.key)[: cell.draws]
 
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
     publish_text(output, render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {settings.name}"))

@@ -32,12 +32,14 @@ def command(
     """Train ROW: a registered neural model, or one of the configuration's variants."""
     import logging
 
+    import torch
     from tqdm import tqdm
 
     from pipeline import config
     from pipeline.models import trained_class
     from pipeline.neural.task import Settings, Task, train
-    from pipeline.neural.training import Checkpoint, Training, choose_precision
+    from pipeline.neural.training import Checkpoint, Training
+    from pipeline.precision import choose_precision
     from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import Features
@@ -48,7 +50,7 @@ def command(
     settings = config.load(config_path)
     variant = settings.row(row)
     model, own = trained_class(variant.model), settings.own_section(variant.model)
-    seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"))
+    seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"), torch.device("cpu"))
     features = Features(Manifest(manifest_folder), features_root)
     stored = open_rows(model.sentence_view, features.manifest, {"tfidf": tfidf_folder, "tokens": tokens_folder})
     view, pairs = _read_pairs(features, variant.encoders, settings.image_view.normalise, stored)

@@ -8,12 +8,12 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.evaluate.ranks import count_ranks
 from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.kernels import KernelSettings
-from pipeline.linear.lifted import Block
+from pipeline.linear.mapped import Block
 from pipeline.linear.moments import Moments
-from pipeline.linear.ranking import WsabieSettings
 from pipeline.linear.training import Sets, Task, Transfer
 from pipeline.linear.tuning import Grid, Pairs
 from pipeline.linear.views import ImageView
+from pipeline.linear.wsabie_rows import WsabieSettings
 from pipeline.models import REGISTRY, TRAINED, TRAININGS, model_class
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))

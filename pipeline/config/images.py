@@ -124,7 +124,7 @@ class Regions(Section):
 
 
 class Finetune(Section):
-    start: Literal["scratch", "torchvision", "file"]
+    start: Literal["untrained", "torchvision", "file"]
     file: str | None
     sha256: str | None
     splits: Annotated[tuple[Split, ...], Field(min_length=1)]

@@ -101,8 +101,11 @@ class Study(Section):
     fit: Fit
 
 
-class Variant(Section):
-    model: Literal[tuple(REGISTRY)]
+class VariantDefaults(Section):
     encoders: tuple[Name, ...] | None
     training: Literal[tuple(TRAININGS)]
     documents: Name
+
+
+class Variant(VariantDefaults):
+    model: Literal[tuple(REGISTRY)]

@@ -6,10 +6,10 @@ from pydantic import Field, model_validator
 
 from pipeline.config.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
 from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
-from pipeline.config.models import Fit, Kernels, Study, Train, Transfer, Variant, WordVectors, Wsabie
+from pipeline.config.models import Fit, Kernels, Study, Train, Transfer, Variant, VariantDefaults, WordVectors, Wsabie
 from pipeline.config.section import Name, Positive, Section, Split
 from pipeline.errors import UsageError
-from pipeline.models import REGISTRY
+from pipeline.models import REGISTRY, TRAININGS
 
 
 class Index(Section):
@@ -57,7 +57,7 @@ class Config(Section):
     lstm: Train
     ncca_refined: Train
     study: Study
-    variant_defaults: dict[str, Any]
+    variant_defaults: VariantDefaults
     variants: dict[Name, Variant]
     index: Index
     evaluate: Evaluate
@@ -86,10 +86,18 @@ class Config(Section):
 
     def row(self, name: str) -> Variant:
         """What the row `name` of results means: a variant, or a registered model on all encoders."""
-        values = self.variants[name].model_dump() if name in self.variants else {**self.variant_defaults, "model": name}
+        values = (
+            self.variants[name].model_dump()
+            if name in self.variants
+            else {**self.variant_defaults.model_dump(), "model": name}
+        )
         if values["encoders"] is None:
             values["encoders"] = tuple(encoder.name for encoder in self.encoders)
         return Variant.model_validate(values)
+
+    def transfer_of(self, training: str) -> dict[str, Any]:
+        """The keys of `transfer` that matter to `training`."""
+        return self.transfer.model_dump(include=set(TRAININGS[training]))
 
     def own_section(self, model: str) -> dict[str, Any] | None:
         """The settings that only the registered `model` has; None where it has none."""

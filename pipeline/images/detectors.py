@@ -2,17 +2,16 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
-from urllib.error import URLError
 
 import numpy as np
 import torch
 from torch import nn
-from torchvision.models import detection, get_model, get_model_weights, list_models
+from torchvision.models import detection, get_model, list_models
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
 from pipeline.errors import InputError, UsageError
 from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.weights import Download, State, select
+from pipeline.images.weights import Download, State, fetch, select
 from pipeline.workers import Failure
 
 CLASSES = "roi_heads.box_predictor.cls_score.weight"
@@ -29,14 +28,7 @@ def require_detector(architecture: str) -> None:
 def download_detector(architecture: str) -> Download:
     """Torchvision's weights of a detector, and their name. InputError where they cannot be had."""
     require_detector(architecture)
-    weights = get_model_weights(architecture).DEFAULT
-    try:
-        return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))
-    except (URLError, OSError, RuntimeError) as error:
-        raise InputError(
-            f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and name it in"
-            " regions.detector.file"
-        ) from error
+    return fetch(architecture, "name it in regions.detector.file")
 
 
 def build_detector(architecture: str, state: State, source: str, min_score: float) -> nn.Module:

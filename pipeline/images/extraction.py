@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline import runtime
 from pipeline.errors import UsageError
 from pipeline.images.encoders import Encoder
+from pipeline.precision import fast_at_bfloat16
 
 BFLOAT16_COSINE = 0.9997
 """What the features of every probe must keep to those in float32, or bfloat16 is not chosen by itself. Photographs
@@ -61,13 +61,6 @@ def find_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UsageError(f"extract.device {name} cannot be used here ({reason}); choose auto") from error
     return device
-
-
-def fast_at_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16; everywhere else torch emulates it, slowly."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
 
 
 def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:

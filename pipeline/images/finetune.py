@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from pipeline.errors import JointspaceError
+from pipeline.images.classifier import Classifier
 from pipeline.images.encoders import Encoder, feature_dim
-from pipeline.images.extraction import fast_at_bfloat16
-from pipeline.images.ranking import Classifier
 from pipeline.images.sampling import Sample
 
 WARM_UP = 0.1
@@ -35,12 +34,6 @@ class Schedule:
         if iteration < warm:
             return self.learning_rate * (iteration + 1) / warm
         return self.learning_rate * (1 + math.cos(math.pi * (iteration - warm) / (self.iterations - warm))) / 2
-
-
-def choose_precision(name: str, device: torch.device) -> torch.dtype:
-    """`name` is auto, float32 or bfloat16: what convolutions are computed in; the weights are float32 always."""
-    fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))
-    return torch.bfloat16 if fast else torch.float32
 
 
 class Finetuning:

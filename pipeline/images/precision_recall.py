@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates, overlaps, suppress
-from pipeline.images.ranking import Classifier
+from pipeline.images.classifier import Classifier
 from pipeline.images.regions import Described
 from pipeline.images.sampling import LabelledImage
 

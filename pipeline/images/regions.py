@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.classifier import Classifier, rescore
 from pipeline.images.decode import ImageLimits
 from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan
 from pipeline.images.maps import region_encoder
 from pipeline.images.preprocess import Photograph, open_photograph
 from pipeline.images.proposals import Propose, Selection, select
-from pipeline.images.ranking import Classifier, rescore
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import Failure
 

@@ -47,13 +47,17 @@ def parse(data: bytes, source: str) -> State:
 def download(architecture: str) -> Download:
     """Torchvision's best weights of `architecture`, and their name. InputError where they cannot be had."""
     require_known(architecture)
+    return fetch(architecture, "set the encoder's `weights` to file and `file` to its name")
+
+
+def fetch(architecture: str, remedy: str) -> Download:
+    """Torchvision's best weights of any of its models; `remedy` says where a file of them would be named instead."""
     weights = models.get_model_weights(architecture).DEFAULT
     try:
         return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
-            f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and set the"
-            " encoder's `weights` to file and `file` to its name"
+            f"cannot download {weights.url} ({error}); go online, or put that file under weights_root and {remedy}"
         ) from error
 
 

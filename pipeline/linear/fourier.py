@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline import runtime
-from pipeline.linear.lifts import Rows
+from pipeline.linear.feature_maps import Rows
 
 PIECE = 64
 """Rows in one task: its part of the result stays in cache for all that follows the product."""
@@ -55,7 +55,7 @@ class FourierMap:
         return out
 
 
-class FourierLift:
+class FourierFeatures:
     """phi(xA) beside x: rows gain the columns `weight` * phi((row - mean) A).
 
     A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues;
@@ -76,9 +76,9 @@ class FourierLift:
         return len(self.fourier.phases)
 
     def __call__(self, rows: Rows) -> np.ndarray:
-        lifted = self.fourier(rows @ self.matrix - self.offset)
-        lifted *= np.float32(self.weight)
-        return lifted
+        mapped = self.fourier(rows @ self.matrix - self.offset)
+        mapped *= np.float32(self.weight)
+        return mapped
 
     def settings(self) -> dict[str, Any]:
         return {"weight": float(self.weight)}
@@ -87,7 +87,7 @@ class FourierLift:
         return {"matrix": self.matrix, "offset": self.offset, **vars(self.fourier)}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FourierLift":
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FourierFeatures":
         fourier = FourierMap(tensors["frequencies"], tensors["phases"])
         return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
 

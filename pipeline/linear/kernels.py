@@ -11,8 +11,8 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import UsageError
 from pipeline.linear.cca import NormalizedCCA
-from pipeline.linear.lifted import lifted_moments
-from pipeline.linear.lifts import Lifts, Rows
+from pipeline.linear.feature_maps import FeatureMaps, Rows
+from pipeline.linear.mapped import mapped_moments
 from pipeline.linear.training import Task
 from pipeline.linear.tuning import Prepared, Tuned, tune
 
@@ -28,7 +28,7 @@ class KernelSettings:
     landmarks: int
 
 
-class KernelLift:
+class KernelFeatures:
     """Rows in the feature space of a kernel: k(row, landmarks) K^-1/2, whose inner products are the kernel on them.
 
     `landmarks` (m, D) dense or sparse, `normalization` (m, m) = K^-1/2 of the landmarks among themselves.
@@ -44,7 +44,7 @@ class KernelLift:
         self.normalization = normalization
 
     @classmethod
-    def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelLift":
+    def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelFeatures":
         """With `count` of `rows` as landmarks; all of them, and then exact, where there are no more."""
         gamma = factor / _spread(rows) if kernel in ("rbf", "laplacian") else None
         count = min(count, rows.shape[0])
@@ -75,7 +75,7 @@ class KernelLift:
         return {"normalization": self.normalization, **parts}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelLift":
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelFeatures":
         rows = tensors.get("landmarks")
         if settings["sparse"]:
             parts = (tensors["data"], tensors["indices"], tensors["indptr"])
@@ -100,11 +100,11 @@ class KernelCCA(NormalizedCCA):
         blocks, settings = list(task.sets.target_blocks()), task.settings
         x = np.concatenate([block.x for block in blocks])
         y = sparse.vstack([block.y for block in blocks], format="csr")
-        lifts = Lifts(
-            KernelLift.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
-            KernelLift.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
+        maps = FeatureMaps(
+            KernelFeatures.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
+            KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
         )
-        prepared = Prepared(lifted_moments(task.sets.target, blocks, lifts), lifts)
+        prepared = Prepared(mapped_moments(task.sets.target, blocks, maps), maps)
         return tune(cls, task.view, prepared, task.dev, task.grid, task.progress)
 
 

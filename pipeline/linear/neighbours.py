@@ -7,11 +7,11 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.linear.accumulation import sum_by_owner
-from pipeline.linear.lifted import Block
-from pipeline.linear.lifts import Rows
+from pipeline.linear.feature_maps import Rows
+from pipeline.linear.mapped import Block
 
 
-class NeighbourLift:
+class NeighbourText:
     """T^(x) beside x: the mean tf-idf vector of the documents of the k auxiliary images nearest to x.
 
     Nearest by Euclidean distance of the image view, exactly, through FAISS. The model carries the auxiliary images
@@ -27,8 +27,8 @@ class NeighbourLift:
         self.neighbours = min(neighbours, len(gallery))
 
     @classmethod
-    def build(cls, blocks: Iterable[Block], neighbours: int) -> "NeighbourLift":
-        """The lift whose gallery is the images of `blocks`; several documents of one image are added up."""
+    def build(cls, blocks: Iterable[Block], neighbours: int) -> "NeighbourText":
+        """The feature map whose gallery is the images of `blocks`; several documents of one image are added up."""
         galleries, texts = [], []
         for block in blocks:
             galleries.append(block.x.astype(np.float16))
@@ -56,7 +56,7 @@ class NeighbourLift:
         return {"gallery": self.gallery, "data": texts.data, "indices": texts.indices, "indptr": texts.indptr}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NeighbourLift":
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NeighbourText":
         shape = (len(tensors["gallery"]), settings["terms"])
         texts = sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=shape)
         return cls(tensors["gallery"], texts, settings["neighbours"])

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy import sparse
 
-from pipeline.linear.lifts import Lifts, lifted_columns, project
+from pipeline.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.linear.moments import Moments
 from pipeline.linear.views import ImageView
 
@@ -39,7 +39,7 @@ class Solver(Protocol):
 class LinearModel:
     """An image x becomes finish((x - mean_x) W), a sentence y becomes finish((y - mean_y) U).
 
-    Where the model has `lifts`, x and y stand for the lifted views. A registered model names its `solver`, its
+    Where the model has `maps`, x and y stand for the mapped views. A registered model names its `solver`, its
     `metric`, and which axes of the grid matter to it.
     """
 
@@ -57,14 +57,14 @@ class LinearModel:
         mean_y: np.ndarray,
         directions: Directions,
         eigenvalue_power: float = 0,
-        lifts: Lifts | None = None,
+        maps: FeatureMaps | None = None,
     ) -> None:
         self.view = view
         self.mean_x = mean_x.astype(np.float32)
         self.mean_y = mean_y.astype(np.float32)
         self.directions = directions.single()
         self.eigenvalue_power = eigenvalue_power
-        self.lifts = lifts or Lifts()
+        self.maps = maps or FeatureMaps()
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
@@ -77,29 +77,29 @@ class LinearModel:
 
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        columns = lifted_columns(self.view.stack(features), self.lifts.image)
+        columns = mapped_columns(self.view.stack(features), self.maps.image)
         projected = project(columns, self.mean_x, self.directions.w)
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
         """(n, c) float32 from sparse tf-idf (n, d)."""
-        columns = lifted_columns(sentences, self.lifts.text)
+        columns = mapped_columns(sentences, self.maps.text)
         projected = project(columns, self.mean_y, self.directions.u)
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "eigenvalue_power": self.eigenvalue_power, "lifts": self.lifts.settings()}
+        return {**vars(self.view), "eigenvalue_power": self.eigenvalue_power, "maps": self.maps.settings()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions), **self.lifts.tensors()}
+        return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions), **self.maps.tensors()}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LinearModel":
         """The model that `settings` and `tensors` came from."""
         view, power = ImageView.from_dict(settings), settings["eigenvalue_power"]
         directions = Directions(tensors["w"], tensors["u"], tensors["values"])
-        lifts = Lifts.from_parts(settings["lifts"], tensors)
-        return cls(view, tensors["mean_x"], tensors["mean_y"], directions, power, lifts)
+        maps = FeatureMaps.from_parts(settings["maps"], tensors)
+        return cls(view, tensors["mean_x"], tensors["mean_y"], directions, power, maps)
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

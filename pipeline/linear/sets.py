@@ -6,14 +6,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline.linear.lifted import Block
+from pipeline.linear.mapped import Block
 from pipeline.linear.moments import Moments, sum_moments
 from pipeline.linear.training import Sets
 from pipeline.linear.tuning import Pairs
 from pipeline.linear.views import ImageView
 
-LIFTED_ROWS = 1024
-"""Images in one block of a second pass, which holds the lifted rows of all their sentences."""
+MAPPED_ROWS = 1024
+"""Images in one block of a second pass, which holds the mapped rows of all their sentences."""
 
 
 class PairSource(Protocol):
@@ -76,7 +76,7 @@ def make_sets(
     view = target.view.select(restriction.encoders)
 
     def blocks(source: PairSource, folds: Sequence[int]) -> Iterator[Block]:
-        for part in source.blocks(folds, view.encoders, LIFTED_ROWS):
+        for part in source.blocks(folds, view.encoders, MAPPED_ROWS):
             yield Block(view.stack(part.features), part.sentences[:, : restriction.terms], part.owners)
 
     weak = auxiliary.sum(auxiliary_folds, restriction) if auxiliary else None

@@ -42,8 +42,8 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """All that the cell is, as one string."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """All that a draw of the cell depends on, as one string."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "draws"}, sort_keys=True)
 
 
 @dataclass(frozen=True)

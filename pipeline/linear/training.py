@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
-from pipeline.linear.fourier import FourierLift, FourierMap, bandwidth
-from pipeline.linear.lifted import Block, lifted_moments
-from pipeline.linear.lifts import Lifts
+from pipeline.linear.feature_maps import FeatureMaps
+from pipeline.linear.fourier import FourierFeatures, FourierMap, bandwidth
+from pipeline.linear.mapped import Block, mapped_moments
 from pipeline.linear.moments import Expansion, Moments
-from pipeline.linear.neighbours import NeighbourLift
+from pipeline.linear.neighbours import NeighbourText
 from pipeline.linear.tuning import Grid, Pairs, Prepared, Tuned, tune
 from pipeline.linear.views import ImageView
 from pipeline.models import TRAININGS
@@ -52,7 +52,8 @@ class Transfer:
 
     def combinations(self, training: str) -> list[dict[str, Any]]:
         """Every combination of the axes that matter to `training`, axis -> value."""
-        axes = {name: getattr(self, name) for name in TRAININGS[training]}
+        used = {name: getattr(self, name) for name in TRAININGS[training]}
+        axes = {name: values for name, values in used.items() if not isinstance(values, int)}
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
@@ -112,9 +113,9 @@ class _Trainer:
 
     def _text_feature(self) -> Prepared:
         """CCA on [X, T^], Y, where T^ is the mean text of the k nearest auxiliary images."""
-        lift = NeighbourLift.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
-        lifts = Lifts(image=lift)
-        return Prepared(lifted_moments(self.sets.target, self.sets.target_blocks(), lifts), lifts)
+        feature_map = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
+        maps = FeatureMaps(image=feature_map)
+        return Prepared(mapped_moments(self.sets.target, self.sets.target_blocks(), maps), maps)
 
     def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> Prepared:
         """CCA on XA, YB."""
@@ -146,12 +147,12 @@ class _Trainer:
         """CCA on [X, phi(XA)], [Y, phi(YB)] (equation 5)."""
         if not weight:
             return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
-        lifts = self._fourier_lifts(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
-        moments = lifted_moments(self.sets.target, self.sets.target_blocks(), lifts)
+        maps = self._fourier_maps(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
+        moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps)
         if second_beta:
-            weak = lifted_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), lifts)
+            weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps)
             moments = moments + weak.scaled(second_beta**2)
-        return Prepared(moments, lifts)
+        return Prepared(moments, maps)
 
     @property
     def _embedding(self) -> Tuned:
@@ -170,11 +171,11 @@ class _Trainer:
         directions = self._embedding.model.directions.first(dimensions)
         return directions.w * directions.values**power, directions.u * directions.values**power
 
-    def _fourier_lifts(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> Lifts:
+    def _fourier_maps(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> FeatureMaps:
         """phi of both views with one R and b, each view at its own sigma."""
         x, y = self._sample()
         moments, features = self.sets.target, self.task.transfer.features
-        lifts = []
+        maps = []
         for rows, matrix, mean, block in zip(
             (x, y),
             self._projections(dimensions, power),
@@ -189,8 +190,8 @@ class _Trainer:
             fourier = FourierMap.draw(rule, matrix.shape[1], features, sigma, rng)
             variance = fourier(embedded).var(axis=0, dtype=np.float64).sum()
             balance = np.sqrt(np.trace(block, dtype=np.float64) / moments.n / max(variance, 1e-30))
-            lifts.append(FourierLift(matrix, offset, fourier, float(weight * balance)))
-        return Lifts(*lifts)
+            maps.append(FourierFeatures(matrix, offset, fourier, float(weight * balance)))
+        return FeatureMaps(*maps)
 
     def _sample(self) -> tuple[np.ndarray, Any]:
         """The first target images and their sentences, about as many as sigma is measured on."""

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.evaluate.retrieval import recall_sum
-from pipeline.linear.lifts import Lifts, lifted_columns, project
+from pipeline.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.linear.moments import Expansion, Moments
 from pipeline.linear.projection import Directions, LinearModel, Solver
 from pipeline.linear.views import ImageView
@@ -53,13 +53,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a training made of its pairs: the moments of the views to project, and the lifts of these views.
+    """What a training made of its pairs: the moments of the views to project, and the maps of these views.
 
     With `expansions` (image, text) the directions are solved on views linear in these, and pulled back.
     """
 
     moments: Moments
-    lifts: Lifts = Lifts()
+    maps: FeatureMaps = FeatureMaps()
     expansions: tuple[Expansion, Expansion] | None = None
 
     def solver(self, kind: type[Solver]) -> Solver:
@@ -111,9 +111,9 @@ def tune(
 
     `progress` may wrap each sequence of ridge pairs to show how far it has come; `transfer` is noted in the trials.
     """
-    solver, moments, lifts = prepared.solver(model.solver), prepared.moments, prepared.lifts
+    solver, moments, maps = prepared.solver(model.solver), prepared.moments, prepared.maps
     mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
-    x, y = lifted_columns(view.stack(dev.features), lifts.image), lifted_columns(dev.sentences, lifts.text)
+    x, y = mapped_columns(view.stack(dev.features), maps.image), mapped_columns(dev.sentences, maps.text)
     trials: list[Trial] = []
     best: tuple[Trial, Directions] | None = None
     lines = _Lines(grid.image_ridge, grid.text_ridge if model.uses_text_ridge else [0.0], grid.search)
@@ -131,7 +131,7 @@ def tune(
                     best = (trials[-1], directions)
     chosen, directions = best
     kept = directions.first(chosen.dimensions)
-    fitted = model(view, mean_x, mean_y, kept, chosen.eigenvalue_power, lifts)
+    fitted = model(view, mean_x, mean_y, kept, chosen.eigenvalue_power, maps)
     held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
     trained = _training_correlations(moments, kept.w, kept.u)
     return Tuned(fitted, chosen, tuple(trials), trained, held_out)

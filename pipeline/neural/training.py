@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline import runtime
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.neural.losses import Objective
 
@@ -54,12 +53,6 @@ class Checkpoint:
 
     tensors: Mapping[str, np.ndarray]
     progress: Mapping[str, Any]
-
-
-def choose_precision(name: str) -> torch.dtype:
-    """The dtype of `float32`, `bfloat16`, or `auto`: bfloat16 where the processor multiplies it."""
-    fast = not {"avx512_bf16", "amx_bf16"}.isdisjoint(runtime.cpu_flags())
-    return torch.bfloat16 if name == "bfloat16" or (name == "auto" and fast) else torch.float32
 
 
 @contextmanager

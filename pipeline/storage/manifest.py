@@ -186,6 +186,15 @@ class Manifest:
         """(n_sentences,) int64, the image_id of every sentence, ascending."""
         return self.sentences["image_id"].to_numpy()
 
+    @property
+    def training_texts(self) -> list[str]:
+        """The sentences of the train split."""
+        return self.sentences.filter((self.splits == "train")[self.sentence_images])["text"].to_pylist()
+
+    def texts(self, rows: "ShardRows") -> list[str]:
+        """The sentences of one shard."""
+        return self.sentences["text"][rows.first_sentence : rows.last_sentence].to_pylist()
+
     def shard(self, number: int) -> ShardRows:
         """The rows of shard `number`; IntegrityError where there is no such shard."""
         if not 0 <= number < self.n_shards:

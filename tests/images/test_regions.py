@@ -11,6 +11,7 @@ from torchvision.ops import roi_align
 
 from pipeline.errors import InputError, UsageError
 from pipeline.images.boxes import NONE, Candidates
+from pipeline.images.classifier import Classifier, rescore
 from pipeline.images.components import fit_projection
 from pipeline.images.decode import ImageLimits
 from pipeline.images.encoders import Encoder
@@ -18,7 +19,6 @@ from pipeline.images.extraction import Plan
 from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
 from pipeline.images.preprocess import Photograph
 from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
-from pipeline.images.ranking import Classifier, rescore
 from pipeline.images.regions import Described, Preparation, RegionExtractor, Request, describe
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import isolated_map

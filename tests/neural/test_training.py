@@ -5,10 +5,12 @@ import pytest
 import torch
 from made_up_pairs import make_task
 
+from pipeline import runtime
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models import model_class
 from pipeline.neural.task import train
-from pipeline.neural.training import Checkpoint, Training, choose_precision, seeded
+from pipeline.neural.training import Checkpoint, Training, seeded
+from pipeline.precision import choose_precision
 
 
 class Killed(Exception):
@@ -136,5 +138,7 @@ def test_sampled_contrastive_pairs_are_drawn_anew_every_epoch() -> None:
 
 
 def test_precision_follows_the_processor() -> None:
-    assert choose_precision("float32") == torch.float32 and choose_precision("bfloat16") == torch.bfloat16
-    assert choose_precision("auto") in (torch.float32, torch.bfloat16)
+    chosen = {name: choose_precision(name, torch.device("cpu")) for name in ("float32", "bfloat16", "auto")}
+    assert (chosen["float32"], chosen["bfloat16"]) == (torch.float32, torch.bfloat16)
+    fast = {"avx512_bf16", "amx_bf16"} & runtime.cpu_flags()
+    assert chosen["auto"] == (torch.bfloat16 if fast else torch.float32)

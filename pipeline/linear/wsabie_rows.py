@@ -10,7 +10,7 @@ from scipy import sparse
 
 from pipeline.errors import UsageError
 from pipeline.evaluate.retrieval import recall_sum
-from pipeline.linear.lifts import project
+from pipeline.linear.feature_maps import project
 from pipeline.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.linear.training import Task
 from pipeline.linear.tuning import Trial, Tuned, paired_correlations

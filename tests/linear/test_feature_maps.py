@@ -1,4 +1,4 @@
-"""Lifted and expanded views against dense matrices; each lift against what it stands for."""
+"""FeatureMaped and expanded views against dense matrices; each feature_map against what it stands for."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,12 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.cca import CCASolver
-from pipeline.linear.fourier import FourierLift, FourierMap, bandwidth
-from pipeline.linear.kernels import KernelLift
-from pipeline.linear.lifted import Block, lifted_moments
-from pipeline.linear.lifts import Lifts, lifted_columns, project
+from pipeline.linear.feature_maps import FeatureMaps, mapped_columns, project
+from pipeline.linear.fourier import FourierFeatures, FourierMap, bandwidth
+from pipeline.linear.kernels import KernelFeatures
+from pipeline.linear.mapped import Block, mapped_moments
 from pipeline.linear.moments import Expansion, Moments
-from pipeline.linear.neighbours import NeighbourLift
+from pipeline.linear.neighbours import NeighbourText
 
 
 def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> Block:
@@ -44,56 +44,56 @@ def assert_same(left: Moments, right: Moments) -> None:
         np.testing.assert_allclose(getattr(left, name), expected, atol=2e-5 * np.abs(expected).max(), err_msg=name)
 
 
-def dense_columns(rows, lift) -> np.ndarray:
-    return np.hstack([c.toarray() if sparse.issparse(c) else c for c in lifted_columns(rows, lift)])
+def dense_columns(rows, feature_map) -> np.ndarray:
+    return np.hstack([c.toarray() if sparse.issparse(c) else c for c in mapped_columns(rows, feature_map)])
 
 
-def make_fourier(dim: int, seed: int, features: int = 20) -> FourierLift:
+def make_fourier(dim: int, seed: int, features: int = 20) -> FourierFeatures:
     rng = np.random.default_rng(seed)
     matrix = rng.standard_normal((dim, 4)).astype(np.float32)
     fourier = FourierMap.draw("rahimi-recht", 4, features, 3.0, rng)
-    return FourierLift(matrix, rng.standard_normal(4).astype(np.float32), fourier, 0.5)
+    return FourierFeatures(matrix, rng.standard_normal(4).astype(np.float32), fourier, 0.5)
 
 
-def make_kernel(rows) -> KernelLift:
-    return KernelLift.fit(rows, "rbf", 0.5, 25, seed=0)
+def make_kernel(rows) -> KernelFeatures:
+    return KernelFeatures.fit(rows, "rbf", 0.5, 25, seed=0)
 
 
 BLOCKS = (make_block(0), make_block(1, n=1), make_block(2, n=140))
-LIFTS = {
-    "both kept": Lifts(make_fourier(12, 3), make_fourier(9, 4)),
-    "images only": Lifts(image=make_fourier(12, 3)),
-    "sentences only": Lifts(text=make_fourier(9, 4)),
-    "both replaced": Lifts(make_kernel(BLOCKS[0].x), make_kernel(BLOCKS[0].y)),
-    "one of each": Lifts(make_fourier(12, 3), make_kernel(BLOCKS[0].y)),
-    "neighbours": Lifts(image=NeighbourLift.build(BLOCKS, 5)),
+MAPS = {
+    "both kept": FeatureMaps(make_fourier(12, 3), make_fourier(9, 4)),
+    "images only": FeatureMaps(image=make_fourier(12, 3)),
+    "sentences only": FeatureMaps(text=make_fourier(9, 4)),
+    "both replaced": FeatureMaps(make_kernel(BLOCKS[0].x), make_kernel(BLOCKS[0].y)),
+    "one of each": FeatureMaps(make_fourier(12, 3), make_kernel(BLOCKS[0].y)),
+    "neighbours": FeatureMaps(image=NeighbourText.build(BLOCKS, 5)),
 }
 
 
-@pytest.mark.parametrize("lifts", LIFTS.values(), ids=LIFTS)
-def test_the_second_pass_equals_dense_lifted_rows(lifts: Lifts) -> None:
-    found = lifted_moments(moments_of(*BLOCKS), BLOCKS, lifts)
-    x = np.vstack([dense_columns(block.x, lifts.image)[block.owners] for block in BLOCKS])
-    y = np.vstack([dense_columns(block.y, lifts.text) for block in BLOCKS])
+@pytest.mark.parametrize("maps", MAPS.values(), ids=MAPS)
+def test_the_second_pass_equals_dense_mapped_rows(maps: FeatureMaps) -> None:
+    found = mapped_moments(moments_of(*BLOCKS), BLOCKS, maps)
+    x = np.vstack([dense_columns(block.x, maps.image)[block.owners] for block in BLOCKS])
+    y = np.vstack([dense_columns(block.y, maps.text) for block in BLOCKS])
     assert_same(found, dense_moments(x, y))
 
 
 def test_the_second_pass_must_meet_the_same_pairs() -> None:
     with pytest.raises(ValueError, match="second pass"):
-        lifted_moments(moments_of(*BLOCKS), BLOCKS[:1], LIFTS["both kept"])
+        mapped_moments(moments_of(*BLOCKS), BLOCKS[:1], MAPS["both kept"])
 
 
-@pytest.mark.parametrize("lifts", LIFTS.values(), ids=LIFTS)
-def test_parts_bring_lifts_back(lifts: Lifts) -> None:
-    twin = Lifts.from_parts(lifts.settings(), lifts.tensors())
+@pytest.mark.parametrize("maps", MAPS.values(), ids=MAPS)
+def test_parts_bring_lifts_back(maps: FeatureMaps) -> None:
+    twin = FeatureMaps.from_parts(maps.settings(), maps.tensors())
     for side, rows in (("image", BLOCKS[0].x), ("text", BLOCKS[0].y)):
-        expected, found = (dense_columns(rows, getattr(one, side)) for one in (lifts, twin))
+        expected, found = (dense_columns(rows, getattr(one, side)) for one in (maps, twin))
         np.testing.assert_array_equal(found, expected)
 
 
-def test_projection_of_lifted_columns_is_centred() -> None:
-    columns = lifted_columns(BLOCKS[0].y, LIFTS["both kept"].text)
-    full = dense_columns(BLOCKS[0].y, LIFTS["both kept"].text)
+def test_projection_of_mapped_columns_is_centred() -> None:
+    columns = mapped_columns(BLOCKS[0].y, MAPS["both kept"].text)
+    full = dense_columns(BLOCKS[0].y, MAPS["both kept"].text)
     mean, matrix = full.mean(axis=0), np.random.default_rng(5).standard_normal((29, 3)).astype(np.float32)
     np.testing.assert_allclose(project(columns, mean, matrix), (full - mean) @ matrix, atol=1e-4)
 
@@ -146,9 +146,9 @@ def test_bandwidth_of_fewer_rows_takes_the_farthest() -> None:
 
 def test_kernel_columns_have_the_kernel_as_their_products() -> None:
     rows = BLOCKS[0].x[:40]
-    lift = KernelLift.fit(rows, "rbf", 0.5, 100, seed=0)
-    lifted = lift(rows)
-    np.testing.assert_allclose(lifted @ lifted.T, rbf_kernel(rows, gamma=lift.gamma), atol=1e-4)
+    feature_map = KernelFeatures.fit(rows, "rbf", 0.5, 100, seed=0)
+    mapped = feature_map(rows)
+    np.testing.assert_allclose(mapped @ mapped.T, rbf_kernel(rows, gamma=feature_map.gamma), atol=1e-4)
 
 
 def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
@@ -157,14 +157,14 @@ def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
     hidden = rng.standard_normal((60, 2))
     x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))
     block = Block(x.astype(np.float32), sparse.csr_array(y.astype(np.float32)), np.arange(60))
-    lifts = Lifts(KernelLift.fit(block.x, "rbf", 0.5, 60, 0), KernelLift.fit(block.y, "rbf", 0.5, 60, 0))
-    moments = lifted_moments(moments_of(block), [block], lifts)
+    maps = FeatureMaps(KernelFeatures.fit(block.x, "rbf", 0.5, 60, 0), KernelFeatures.fit(block.y, "rbf", 0.5, 60, 0))
+    moments = mapped_moments(moments_of(block), [block], maps)
     found = CCASolver(moments).solve(0.5, 0.5, 3).values
 
     centre = np.eye(60) - 1 / 60
     roots = []
-    for rows, lift, trace in ((x, lifts.image, moments.xx), (y, lifts.text, moments.yy)):
-        kernel = centre @ rbf_kernel(rows, gamma=lift.gamma) @ centre
+    for rows, feature_map, trace in ((x, maps.image, moments.xx), (y, maps.text, moments.yy)):
+        kernel = centre @ rbf_kernel(rows, gamma=feature_map.gamma) @ centre
         ridge = 0.5 * np.trace(trace) / 60 / len(trace)
         roots.append(kernel @ np.linalg.inv(kernel / 60 + ridge * np.eye(60)) / 60)
     expected = np.sqrt(np.sort(np.linalg.eigvals(roots[0] @ roots[1]).real)[::-1][:3])
@@ -174,6 +174,6 @@ def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
 def test_transferred_text_is_the_mean_of_the_nearest() -> None:
     gallery = np.array([[0, 0], [1, 0], [5, 5]], np.float32)
     texts = sparse.csr_array(np.array([[2, 0], [0, 4], [9, 9]], np.float32))
-    lift = NeighbourLift(gallery, texts, 2)
-    np.testing.assert_allclose(lift(np.array([[0.2, 0]], np.float32)), [[1, 2]])
-    assert NeighbourLift(gallery, texts, 50).neighbours == 3
+    feature_map = NeighbourText(gallery, texts, 2)
+    np.testing.assert_allclose(feature_map(np.array([[0.2, 0]], np.float32)), [[1, 2]])
+    assert NeighbourText(gallery, texts, 50).neighbours == 3

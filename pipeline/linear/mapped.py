@@ -1,4 +1,4 @@
-"""Moments of lifted views: the one further pass over data that a lift costs."""
+"""Moments of mapped views: the one further pass over data that a feature map costs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.linalg.blas import ssyrk
 
 from pipeline.linear.accumulation import sum_by_owner
-from pipeline.linear.lifts import Lift, Lifts, Rows
+from pipeline.linear.feature_maps import FeatureMap, FeatureMaps, Rows
 from pipeline.linear.moments import Moments, mirror
 
 
@@ -21,25 +21,25 @@ class Block:
     owners: np.ndarray
 
 
-def lifted_moments(known: Moments, blocks: Iterable[Block], lifts: Lifts) -> Moments:
-    """The moments of the lifted views of the pairs in `blocks`, whose own moments are `known`.
+def mapped_moments(known: Moments, blocks: Iterable[Block], maps: FeatureMaps) -> Moments:
+    """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`.
 
     What is known is not computed again: of [x, P] and [y, Q] only the products in which P or Q stands are summed,
-    y's part of them by sparse products. Lifted rows live for one block.
+    y's part of them by sparse products. FeatureMaped rows live for one block.
     """
-    accumulator = LiftedAccumulator(known, lifts)
+    accumulator = MappedAccumulator(known, maps)
     for block in blocks:
         accumulator.add(block)
     return accumulator.result()
 
 
-class LiftedAccumulator:
-    """Sums, over blocks, the products of P (b, p), lifted images, and Q (m, q), lifted sentences, with all else."""
+class MappedAccumulator:
+    """Sums, over blocks, the products of P (b, p), mapped images, and Q (m, q), mapped sentences, with all else."""
 
-    def __init__(self, known: Moments, lifts: Lifts) -> None:
-        p, q = (lift.dim if lift else 0 for lift in (lifts.image, lifts.text))
+    def __init__(self, known: Moments, maps: FeatureMaps) -> None:
+        p, q = (one.dim if one else 0 for one in (maps.image, maps.text))
         dim_x, dim_y = len(known.mean_x), len(known.mean_y)
-        self._known, self._lifts = known, lifts
+        self._known, self._maps = known, maps
         self._center = known.mean_x.astype(np.float32)
         self._shift_p: np.ndarray | None = None
         self._shift_q = np.zeros(q, np.float32)
@@ -61,7 +61,7 @@ class LiftedAccumulator:
         if not kept.all():
             x, owners, counts = x[kept], (np.cumsum(kept) - 1)[owners], counts[kept]
         z = x - self._center
-        p, q = self._lift(self._lifts.image, x), self._lift(self._lifts.text, block.y)
+        p, q = self._map(self._maps.image, x), self._map(self._maps.text, block.y)
         if self._shift_p is None:
             # About the first block's mean, as in the first pass: sums about zero lose small variances.
             self._shift_p, self._shift_q = p.mean(axis=0), q.mean(axis=0)
@@ -73,17 +73,17 @@ class LiftedAccumulator:
         self._sum_p += counts @ p
         self._sum_q += q.sum(axis=0)
         self._x_pq += z.T @ np.hstack([weighted, by_image])
-        if self._lifts.image:
+        if self._maps.image:
             self._y_p += sum_by_owner(block.y, owners, len(x)).T @ p
             self._pq += p.T @ by_image
             p *= np.sqrt(counts)[:, None]
             self._pp = ssyrk(1.0, p.T, beta=1.0, c=self._pp, overwrite_c=1)
-        if self._lifts.text:
+        if self._maps.text:
             self._y_q += block.y.T @ q
             self._qq = ssyrk(1.0, q.T, beta=1.0, c=self._qq, overwrite_c=1)
 
-    def _lift(self, lift: Lift | None, rows: Rows) -> np.ndarray:
-        return lift(rows) if lift else np.zeros((rows.shape[0], 0), np.float32)
+    def _map(self, feature_map: FeatureMap | None, rows: Rows) -> np.ndarray:
+        return feature_map(rows) if feature_map else np.zeros((rows.shape[0], 0), np.float32)
 
     def result(self) -> Moments:
         """The moments of everything added so far, which must be all the pairs of `known`."""
@@ -96,7 +96,7 @@ class LiftedAccumulator:
         yp, yq = self._y_p - _outer(root * known.mean_y, p), self._y_q - _outer(root * known.mean_y, q)
         pp, qq = mirror(self._pp) - _outer(p, p), mirror(self._qq) - _outer(q, q)
         pq = self._pq - _outer(p, q)
-        keep_x, keep_y = (lift is None or lift.keep for lift in (self._lifts.image, self._lifts.text))
+        keep_x, keep_y = (one is None or one.keep for one in (self._maps.image, self._maps.text))
         mean_p, mean_q = self._shift_p + p / root, self._shift_q + q / root
         return Moments(
             n,
