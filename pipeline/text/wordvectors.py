@@ -8,6 +8,9 @@ import numpy as np
 
 from pipeline.errors import InputError
 
+LARGEST_DIM, LONGEST_SIZE = 1 << 16, 12
+"""Dimensions that a vector may have, and digits that a count or a dimension may have."""
+
 
 @dataclass(frozen=True)
 class WordVectors:
@@ -49,7 +52,7 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
     for number, line in enumerate(lines, 1):
         parts = line.rstrip().split(b" ") if dim is None else line.rstrip().rsplit(b" ", dim)
         if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
-            count, dim = map(int, parts)
+            count, dim = _sizes(parts, source)
             continue
         dim = dim or len(parts) - 1
         found = len(parts) - 1 + _trailing_numbers(parts[0])
@@ -70,15 +73,22 @@ def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str]) 
     """
     reader = _Reader(source, "entry", wanted)
     header = stream.readline(100).split()
-    if len(header) != 2 or not all(part.isdigit() for part in header) or int(header[1]) < 1:
+    if len(header) != 2 or not all(part.isdigit() for part in header):
         raise InputError(f"{source} does not begin with word2vec's count and dimension; is it in the text format?")
-    count, dim = map(int, header)
+    count, dim = _sizes(header, source)
     for number in range(1, count + 1):
         word, data = _read_word(stream), stream.read(4 * dim)
         if word is None or len(data) < 4 * dim:
             raise reader.error(number, f"is cut off, of {count} that the first line promises")
         reader.add(number, word, np.frombuffer(data, "<f4").astype(np.float32))
     return reader.finish(count)
+
+
+def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
+    """Count and dimension of a first line. InputError for what no file of word vectors has: memory is not for it."""
+    if any(len(part) > LONGEST_SIZE for part in parts) or not 1 <= int(parts[1]) <= LARGEST_DIM:
+        raise InputError(f"{source} begins with a count and a dimension that cannot be; get the file again")
+    return int(parts[0]), int(parts[1])
 
 
 def _trailing_numbers(word: bytes) -> int:

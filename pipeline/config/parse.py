@@ -1,0 +1,42 @@
+"""Sections about sentence trees."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.section import Positive, Section
+
+
+class Treebank(Section):
+    train: str | None
+    dev: str | None
+    test: str | None
+
+
+class ParserTraining(Section):
+    width: Positive
+    depth: Positive
+    hidden: Positive
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    learning_rate: Annotated[float, Field(gt=0)]
+    batch_words: Positive
+    epochs: Positive
+    patience: Positive
+
+
+class Parse(Section):
+    engine: Literal["files", "spacy"]
+    conllu: str | None
+    brackets: str | None
+    pipeline: str | None
+    max_words: Positive
+    batch_sentences: Positive
+    workers: Annotated[int, Field(ge=0)]
+    treebank: Treebank
+    training: ParserTraining
+
+    @model_validator(mode="after")
+    def _files_are_given(self) -> "Parse":
+        if self.engine == "files" and self.conllu is None and self.brackets is None:
+            raise ValueError("parse.engine is files: name one in parse.conllu or parse.brackets, or set spacy")
+        return self

@@ -1,0 +1,77 @@
+"""spaCy pipelines: folders that `train-parser` writes, folders of the user's, and installed packages.
+
+What `train-parser` writes is `<folder>/pipeline/`, in spaCy's own files, and `<folder>/pipeline.json`: its commit, with
+the sha256 of every file.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.atomic import file_sha256, publish_json, read_json
+from pipeline.storage.fingerprint import fingerprint
+
+PIPELINE = "pipeline"
+UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
+
+
+def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, details: Mapping[str, Any]) -> None:
+    """Have `write` make the pipeline's folder, and commit to it under the fingerprint `digest`."""
+    folder = Path(folder)
+    temporary, final, commit = folder / f".{PIPELINE}.tmp", folder / PIPELINE, folder / f"{PIPELINE}.json"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    write(temporary)
+    for path in temporary.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+    commit.unlink(missing_ok=True)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(temporary, final)
+    publish_json(commit, {"kind": PIPELINE, "fingerprint": digest, "files": _digests(final), **details})
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+
+
+def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
+    """What `load_parser` takes, and its fingerprint.
+
+    `trained`: what `train-parser` wrote, if there is no `name`: of a folder under `root`, or of an installed package.
+    Raises UsageError where neither is given or found, IntegrityError where the trained one is not as it was written.
+    """
+    if name is not None and (folder := Path(root) / name).is_dir():
+        return str(folder), fingerprint(PIPELINE, 1, _digests(folder))
+    if name is not None:
+        try:
+            return name, fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
+        except metadata.PackageNotFoundError:
+            raise UsageError(
+                f"parse.pipeline: {name} is neither a folder under {root} nor an installed package; correct it, or"
+                " leave it null and give what train-parser wrote as --parser"
+            ) from None
+    if trained is None:
+        raise UsageError("no parser: set parse.pipeline, or give what train-parser wrote as --parser")
+    value = read_json(Path(trained) / f"{PIPELINE}.json")
+    if _digests(Path(trained) / PIPELINE) != value["files"]:
+        raise IntegrityError(f"{trained} is not as train-parser wrote it; run it again")
+    return str(Path(trained) / PIPELINE), value["fingerprint"]
+
+
+@lru_cache(maxsize=1)
+def load_parser(name: str) -> Any:
+    """The spaCy pipeline in a folder, or of a package, without the parts that parsing does not need."""
+    import spacy
+
+    pipeline = spacy.load(name, exclude=list(UNUSED))
+    if "parser" not in pipeline.pipe_names:
+        raise UsageError(f"{name} has no parser, only {', '.join(pipeline.pipe_names)}; choose another parse.pipeline")
+    return pipeline

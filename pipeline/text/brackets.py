@@ -1,0 +1,194 @@
+"""Phrase trees and their text form, the Penn Treebank's brackets: (S (NP (DT a) (NN dog)) (VP (VBZ runs)))."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.errors import InputError
+
+TOKEN = re.compile(r"[()]|[^\s()]+")
+TRACE = "-NONE-"
+"""Tag of a leaf that stands for no word; such leaves, and phrases of nothing else, are left out."""
+TOP = "TOP"
+FRAGMENT = "FRAG"
+ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+
+
+@dataclass(frozen=True)
+class PhraseTree:
+    """A sentence of m words: `labels` of its nodes, the m leaves' parts of speech first and then the phrases', each
+    phrase after those in it; `parents` (position from 0, -1: root) of the same nodes."""
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+    parents: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def spans(self) -> list[tuple[str, int, int]]:
+        """(label, first word, word after the last) of every phrase."""
+        first, last = self.extents()
+        return [(self.labels[node], first[node], last[node] + 1) for node in range(len(self.words), len(self))]
+
+    def extents(self) -> tuple[list[int], list[int]]:
+        """The first and the last word of every node."""
+        m = len(self.words)
+        first, last = list(range(m)) + [m] * (len(self) - m), list(range(m)) + [-1] * (len(self) - m)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                first[parent], last[parent] = min(first[parent], first[node]), max(last[parent], last[node])
+        return first, last
+
+    def to_brackets(self) -> str:
+        """The tree on one line; the empty string where there is no word."""
+        first, last = self.extents()
+        opening: list[str] = [""] * len(self.words)
+        closing = [0] * len(self.words)
+        for node in range(len(self) - 1, len(self.words) - 1, -1):  # from the outermost
+            opening[first[node]] += f"({self.labels[node]} "
+            closing[last[node]] += 1
+        leaves = zip(opening, map(_escape, self.labels), map(_escape, self.words), closing, strict=False)
+        return " ".join(f"{opened}({tag} {word}){')' * closed}" for opened, tag, word, closed in leaves)
+
+    def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
+        """The tree over other words: word i takes the tag and place of leaf `sources[i]` (ascending).
+
+        Leaves that are no word's source disappear, and so do the phrases of nothing else.
+        """
+        m, n = len(self.words), len(words)
+        used = [False] * len(self)
+        for source in sources:
+            used[source] = True
+        for node, parent in enumerate(self.parents):
+            used[parent] |= used[node] and parent >= 0
+        kept = [node for node in range(m, len(self)) if used[node]]
+        rows = {node: n + row for row, node in enumerate(kept)}
+        labels = [*(self.labels[source] for source in sources), *(self.labels[node] for node in kept)]
+        parents = [rows.get(self.parents[node], -1) for node in (*sources, *kept)]
+        return rooted(words, labels, parents)
+
+
+def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
+    """The tree of these nodes, under one more phrase where they have several roots."""
+    roots = [node for node, parent in enumerate(parents) if parent < 0]
+    if len(roots) > 1:
+        for root in roots:
+            parents[root] = len(labels)
+        labels, parents = [*labels, FRAGMENT], [*parents, -1]
+    return PhraseTree(tuple(words), tuple(labels), tuple(parents))
+
+
+def right_branching(words: Sequence[str]) -> PhraseTree:
+    """(FRAG w1 (FRAG w2 (FRAG w3 w4))): what stands in for a tree where there is none."""
+    n = len(words)
+    inner = max(n - 1, 0)  # phrase n + k holds the last k + 2 words
+    parents = [n + max(inner - 1 - word, 0) for word in range(n)] if inner else [-1] * n
+    parents += [n + k + 1 for k in range(inner - 1)] + [-1] * (inner > 0)
+    return PhraseTree(tuple(words), ("X",) * n + (FRAGMENT,) * inner, tuple(parents))
+
+
+def _escape(word: str) -> str:
+    return re.sub(r"\s", "_", word).replace("(", "-LRB-").replace(")", "-RRB-")
+
+
+def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
+    """The trees in `lines` of the file `name`, each with the sentence id before it: `id TAB (S ...)`, or None.
+
+    A tree may go on over several lines, as in the Penn Treebank's own files, and nothing but its memory limits its
+    depth. Labels lose what follows the category (NP-SBJ-1 becomes NP); an outermost bracket without a label goes.
+    Raises InputError that names the file and line of a bracket that is missing or too many, or of text beside one.
+    """
+    reader, identity, begun, number = _Reader(), None, 0, 0
+    for number, line in enumerate(lines, start=1):
+        if not reader.depth and line.strip() and not line.lstrip().startswith("("):
+            identity, tab, line = line.rstrip("\r\n").partition("\t")
+            if not tab:
+                raise InputError(f"{name}, line {number}: neither a tree nor an id, a tab and a tree; correct the line")
+            if not line.strip():
+                yield identity, PhraseTree((), (), ())
+        for token in TOKEN.findall(line):
+            begun = begun if reader.depth else number
+            if fault := reader.take(token):
+                raise InputError(f"{name}, line {number}: {fault}; correct the brackets")
+            if not reader.depth:
+                yield identity, reader.finish()
+                reader = _Reader()
+                identity = None
+    if reader.depth:
+        raise InputError(f"{name}, line {begun}: {reader.depth} brackets are never closed; correct the tree")
+
+
+class _Reader:
+    """One tree, token by token, without recursion."""
+
+    def __init__(self) -> None:
+        self._words: list[str] = []
+        self._tags: list[str] = []
+        self._phrases: list[tuple[str, list[int]]] = []
+        self._open: list[_Bracket] = []
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    def take(self, token: str) -> str | None:
+        """Go on by one token; returns what is wrong with it, if anything."""
+        innermost = self._open[-1] if self._open else None
+        if token == "(":
+            if innermost and len(innermost.texts) > 1:
+                return f"a bracket after the word {innermost.texts[1]}"
+            self._open.append(_Bracket([], [], False))
+        elif innermost is None:
+            return f"{token!r} outside a tree"
+        elif token == ")":
+            return self._close(self._open.pop())
+        elif len(innermost.texts) > 1 or innermost.filled:
+            return f"the word {token} beside another or beside a phrase"
+        else:
+            innermost.texts.append(token)
+        return None
+
+    def _close(self, bracket: "_Bracket") -> str | None:
+        texts, children = bracket.texts, bracket.children
+        if len(texts) < 2 and not bracket.filled:
+            return "brackets without a word"
+        above = self._open[-1] if self._open else _Bracket([], [], False)
+        above.filled = True
+        if len(texts) == 2 and texts[0] != TRACE:
+            above.children.append(len(self._words))
+            self._words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))
+            self._tags.append(texts[0])
+        elif children and (texts or len(children) > 1):
+            above.children.append(~len(self._phrases))
+            self._phrases.append((_category(texts[0]) if texts else TOP, children))
+        else:
+            above.children.extend(children)
+        return None
+
+    def finish(self) -> PhraseTree:
+        """The tree, once its last bracket is closed."""
+        return assemble(self._words, self._tags, self._phrases)
+
+
+@dataclass
+class _Bracket:
+    """What stands in an open bracket: at most a label and a word, or children; `filled` by anything, traces too."""
+
+    texts: list[str]
+    children: list[int]
+    filled: bool
+
+
+def assemble(words: Sequence[str], tags: Sequence[str], phrases: Sequence[tuple[str, Sequence[int]]]) -> PhraseTree:
+    """The tree of phrases (label, children), each after those in it; a child is a word, or ~p for phrase p."""
+    m = len(words)
+    parents = [-1] * (m + len(phrases))
+    for number, (_, children) in enumerate(phrases):
+        for child in children:
+            parents[child if child >= 0 else m + ~child] = m + number
+    return rooted(words, [*tags, *(label for label, _ in phrases)], parents)
+
+
+def _category(label: str) -> str:
+    return re.split(r"[-=|]", label, maxsplit=1)[0] or label

@@ -1,0 +1,116 @@
+"""Dependencies from phrase trees: each phrase's head word, and relations by what the phrases and words are.
+
+The head child of a phrase is found by a short list of categories for each kind of phrase, in the manner of Collins's
+and Magerman's tables, but among content words, as Universal Dependencies have it: the verb phrase inside an
+auxiliary's, the noun phrase inside a prepositional one. Where only brackets are known, these are the dependencies.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from pipeline.text.brackets import PhraseTree
+from pipeline.text.conllu import ROOT, ROOT_RELATION, UNSPECIFIED, Parse
+from pipeline.text.tags import universal
+
+NOUNS = r"NNS?|NNPS?|NML|NX"
+HEADS: dict[str, tuple[str, ...]] = {
+    "NP": (NOUNS, "POS", "NP", r"PRP|WP|EX|DT|CD|QP|JJ.?|VBG|ADJP"),
+    "NML": (NOUNS, "JJ.?"),
+    "NX": (NOUNS,),
+    "WHNP": (NOUNS, "WP|WDT|NP|WHNP"),
+    "PP": ("NP|S|SBAR|WHNP|PP|ADJP|ADVP|NNS?|NNPS?", "IN|TO|RP"),
+    "WHPP": ("WHNP|NP",),
+    "VP": ("VP", "VB.?", "ADJP|NP|PP|ADVP", "MD"),
+    "S": ("VP", "S|SINV|SQ", "ADJP|PP|ADVP", "NP"),
+    "SINV": ("VP", "VB.?|MD"),
+    "SQ": ("VP", "ADJP|NP", "VB.?|MD"),
+    "SBAR": ("S|SINV|SQ|SBAR", "VP"),
+    "SBARQ": ("SQ|S|SINV",),
+    "ADJP": ("JJ.?|VBN|VBG", "ADJP|NN.?|CD"),
+    "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
+    "QP": ("CD", r"\$|NN.?"),
+}
+"""Kind of phrase -> patterns of its head child, the best first; for others, the last child that is no mark."""
+
+CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
+RELATIONS: tuple[tuple[str, str, str], ...] = (
+    (r".*", r"[.,:]|``|''|-LRB-|-RRB-|HYPH", "punct"),
+    (r".*", r"CC|CONJP", "cc"),
+    (r"NP|WHNP|NML|NX", r"DT|PDT|WDT", "det"),
+    (r"NP|WHNP|NML|NX", r"PRP\$|WP\$", "nmod:poss"),
+    (r"NP", r"POS", "case"),
+    (r"NP|WHNP|NML|NX|QP", r"CD|QP|\$", "nummod"),
+    (r"NP|WHNP|NML|NX", r"JJ.?|ADJP|VBG|VBN|UCP", "amod"),
+    (r"NP|WHNP|NML|NX", r"NN.*|NML|NX", "compound"),
+    (r"NP|WHNP|NML|NX", r"PP|WHPP", "nmod"),
+    (r"NP|WHNP|NML|NX", r"VP|S|SBAR|SBARQ|SINV|RRC", "acl"),
+    (r"NP|WHNP", r"NP", "appos"),
+    (r"PP|WHPP", r"IN|TO|RP|PP|ADVP|VBG", "case"),
+    (r"VP|SQ|SINV", r"MD|VB.?|TO", "aux"),
+    (r"VP|SQ|SINV", r"RP|PRT", "compound:prt"),
+    (r"VP", r"NP|WHNP", "obj"),
+    (CLAUSE, r"NP|EX", "nsubj"),
+    (CLAUSE, r"IN|TO|WHADVP|WHPP|WHNP", "mark"),
+    (r"VP|" + CLAUSE, r"PP|WHPP", "obl"),
+    (r"VP|" + CLAUSE, r"S|SBAR|SINV|SQ|VP|SBARQ", "advcl"),
+    (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
+)
+"""Kind of phrase, kind of the dependent in it (patterns), relation; the first that fits holds."""
+
+JOINED = r"CC|CONJP"
+KINDS = 1 << 14
+"""Pairs of categories that are remembered; a treebank has some thousand."""
+
+
+def derive_dependencies(tree: PhraseTree) -> Parse:
+    """The dependency parse of a phrase tree."""
+    m = len(tree.words)
+    children: list[list[int]] = [[] for _ in tree.labels]
+    first, _ = tree.extents()
+    for node in sorted(range(len(tree)), key=first.__getitem__):
+        if tree.parents[node] != ROOT:
+            children[tree.parents[node]].append(node)
+    word_of, heads, relations = list(range(m)), [ROOT] * m, [ROOT_RELATION] * m
+    for phrase in range(m, len(tree)):
+        kinds = [tree.labels[child] for child in children[phrase]]
+        chosen = _head_child(tree.labels[phrase], kinds)
+        word_of.append(word_of[children[phrase][chosen]])
+        for place, child in enumerate(children[phrase]):
+            if place != chosen:
+                dependent = word_of[child]
+                heads[dependent] = word_of[phrase]
+                relations[dependent] = _relation(tree.labels[phrase], kinds, place, chosen)
+    tags = tree.labels[:m]
+    return Parse(tree.words, tuple(map(universal, tags)), tags, tuple(heads), tuple(relations), (True,) * m)
+
+
+def _head_child(kind: str, kinds: Sequence[str]) -> int:
+    """Which of the children of these `kinds` is the head: the last that fits, or, of coordinated ones, the first."""
+    order = range(len(kinds)) if _is_joined(kinds) else range(len(kinds) - 1, -1, -1)
+    for pattern in HEADS.get(kind, ()):
+        for place in order:
+            if _fits(pattern, kinds[place]):
+                return place
+    return next((place for place in order if universal(kinds[place]) not in ("PUNCT", "CCONJ")), 0)
+
+
+def _relation(kind: str, kinds: Sequence[str], place: int, head: int) -> str:
+    if _is_joined(kinds) and place > head and kinds[place][:2] == kinds[head][:2]:
+        return "conj"
+    return _usual_relation(kind, kinds[place])
+
+
+@lru_cache(maxsize=KINDS)
+def _usual_relation(kind: str, dependent: str) -> str:
+    fitting = (relation for phrase, inside, relation in RELATIONS if _fits(phrase, kind) and _fits(inside, dependent))
+    return next(fitting, UNSPECIFIED)
+
+
+def _is_joined(kinds: Sequence[str]) -> bool:
+    return any(_fits(JOINED, other) for other in kinds[1:-1])
+
+
+@lru_cache(maxsize=KINDS)
+def _fits(pattern: str, kind: str) -> bool:
+    return re.fullmatch(pattern, kind) is not None

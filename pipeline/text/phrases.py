@@ -1,0 +1,208 @@
+"""Phrase trees from dependencies: a phrase for each head with dependents, a noun phrase where it is a noun or pronoun.
+
+Around a head, from the inside out, phrases stand for the layers that have a dependent (a bare noun or pronoun is a
+noun phrase as well, unless it belongs to another noun as part of a name or compound):
+
+* BASE: its determiners, adjectives, numbers, compounds, possessors: `a small dog`; NP, else ADJP, ADVP, ...
+* MODIFIED: what follows of phrases and clauses that say which one: `a dog | with a ball`; the same label
+* JOINED: coordinated ones: `a dog | and | a cat`; the same label. Two bare nouns share one phrase: `dogs and cats`
+* PREDICATE: of a verb, or a noun or adjective with a copula or subject: auxiliaries, objects, adjuncts; VP
+* CLAUSE: subjects, and what comes before them or at the end: `a dog | runs on the grass | .`; S
+* MARKED: a preposition or a conjunction: `on | the grass`, `while | a dog runs`; PP or SBAR
+* OUTSIDE: a coordinating conjunction or punctuation at the edge, which goes into the phrase around.
+
+On each side a dependent is never further in than one that stands nearer to the head. Before all this, a dependent
+that stands apart from its head's other words is given to the nearest ancestor of its head with which it does not
+(the tree becomes projective). Relations are those of Universal Dependencies; others count as adjuncts.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from pipeline.text.arcs import depths, projective_heads
+from pipeline.text.brackets import PhraseTree, assemble
+from pipeline.text.conllu import ROOT, Parse
+from pipeline.text.tags import UNKNOWN, universal
+
+
+class Layer(IntEnum):
+    """How far from its head a dependent is; see the module's text."""
+
+    BASE = 0
+    MODIFIED = 1
+    JOINED = 2
+    PREDICATE = 3
+    CLAUSE = 4
+    MARKED = 5
+    OUTSIDE = 6
+
+
+NOMINAL = frozenset({"NOUN", "PROPN", "PRON"})
+VERBAL = frozenset({"VERB", "AUX"})
+LABELS = {
+    **dict.fromkeys(NOMINAL, "NP"),
+    **dict.fromkeys(VERBAL, "VP"),
+    "ADJ": "ADJP",
+    "ADV": "ADVP",
+    "NUM": "QP",
+    "ADP": "PP",
+    "INTJ": "INTJ",
+}
+OTHER = "X"
+SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
+BETWEEN = frozenset({"punct", "cc"})
+CLAUSAL = SUBJECTS | {"cop", "aux"}
+"""Dependents that make a clause of their head, whatever it is."""
+
+OF_NOUN = {
+    **dict.fromkeys(
+        ["det", "amod", "nummod", "compound", "flat", "fixed", "goeswith", "advmod", "nmod:poss"], Layer.BASE
+    ),
+    **dict.fromkeys(["nmod", "acl", "appos", "obl", "obj", "advcl", "ccomp", "xcomp", "list", "dep"], Layer.MODIFIED),
+    "conj": Layer.JOINED,
+}
+"""Relation to a noun (an adjective, ...) -> layer; the whole relation counts before its universal part."""
+OF_CLAUSE = {
+    **dict.fromkeys(["aux", "cop", "obj", "iobj", "obl", "xcomp", "ccomp", "advcl", "advmod", "conj"], Layer.PREDICATE),
+    **dict.fromkeys([*SUBJECTS, "discourse", "vocative", "parataxis", "dislocated"], Layer.CLAUSE),
+    "mark": Layer.MARKED,
+    "case": Layer.MARKED,
+}
+"""Relation to a verb, or to another predicate -> layer."""
+WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
+"""Relations of a bare noun or pronoun that is no phrase of its own."""
+
+
+def derive_phrases(parse: Parse) -> PhraseTree:
+    """The phrase tree of a dependency parse."""
+    return _Derivation(parse).tree()
+
+
+class _Derivation:
+    """Phrases are built from the words that are deepest in the dependency tree upwards."""
+
+    def __init__(self, parse: Parse) -> None:
+        self.parse = parse
+        self.upos = [
+            tag if tag not in ("_", UNKNOWN) else universal(x) for tag, x in zip(parse.upos, parse.xpos, strict=True)
+        ]
+        self.plain = [relation.partition(":")[0] for relation in parse.relations]
+        self.heads = projective_heads(parse.heads)
+        self.dependents: list[list[int]] = [[] for _ in parse.heads]
+        for word, head in enumerate(self.heads):
+            if head != ROOT:
+                self.dependents[head].append(word)
+        self.phrases: list[tuple[str, list[int]]] = []
+
+    def tree(self) -> PhraseTree:
+        built: list[list[int]] = [[]] * len(self.parse)
+        for word in sorted(range(len(self.parse)), key=depths(self.heads).__getitem__, reverse=True):
+            built[word] = self._around(word, built)
+        if self.parse.words:
+            self._gather(built[self.heads.index(ROOT)])
+        return assemble(self.parse.words, self._tags(), self.phrases)
+
+    def _tags(self) -> list[str]:
+        return [x if x != "_" else u for x, u in zip(self.parse.xpos, self.parse.upos, strict=True)]
+
+    def _gather(self, nodes: list[int]) -> None:
+        """Put what is left outside the whole sentence into its outermost phrase."""
+        outermost = ~(len(self.phrases) - 1)
+        if len(nodes) > 1 and self.phrases and outermost in nodes:
+            place, (label, children) = nodes.index(outermost), self.phrases[-1]
+            self.phrases[-1] = (label, [*nodes[:place], *children, *nodes[place + 1 :]])
+        elif len(nodes) > 1:
+            self.phrases.append((OTHER, nodes))
+
+    def _around(self, word: int, built: list[list[int]]) -> list[int]:
+        """The phrase of `word` and, beside it, what belongs outside: words, and phrases as ~p."""
+        before = [d for d in reversed(self.dependents[word]) if d < word]
+        after = [d for d in self.dependents[word] if d > word]
+        left, right = self._layers(word, before), self._layers(word, after)
+        nodes, bare = [word], True
+        for layer in sorted({*left.values(), *right.values()}):
+            first = [node for d in reversed(before) if left[d] == layer for node in built[d]]
+            rest = [node for d in after if right[d] == layer for node in built[d]]
+            if bare and self._begins(word, layer, before + after):
+                nodes = self._phrase(self._label(word), nodes)
+            nodes, bare = [*first, *nodes, *rest], False
+            if layer < Layer.OUTSIDE:
+                nodes = self._phrase(self._layer_label(word, layer, left, right), nodes)
+        if bare and self._is_phrase(word) and not self._bare_conjunct(word):
+            nodes = self._phrase(self._label(word), nodes)
+        return nodes
+
+    def _phrase(self, label: str, nodes: list[int]) -> list[int]:
+        self.phrases.append((label, nodes))
+        return [~(len(self.phrases) - 1)]
+
+    def _layers(self, word: int, side: list[int]) -> dict[int, Layer]:
+        """The layer of each dependent on one side, given from the nearest outwards."""
+        layers: dict[int, Layer] = {}
+        edge = len(side)
+        while edge and self.plain[side[edge - 1]] in BETWEEN:
+            edge -= 1
+        least = Layer.BASE
+        for place, dependent in enumerate(side):
+            own = self._own_layer(word, dependent) if place < edge else Layer.OUTSIDE
+            least = layers[dependent] = max(own, least)
+        return layers
+
+    def _own_layer(self, word: int, dependent: int) -> Layer:
+        relation = self.parse.relations[dependent]
+        plain = self.plain[dependent]
+        if plain in BETWEEN:
+            return Layer.BASE
+        clausal, before = self._is_clause(word), dependent < word
+        if plain == "case":
+            return Layer.MARKED if before else Layer.BASE
+        if plain == "mark" and self.parse.xpos[dependent] == "TO":
+            return Layer.PREDICATE
+        if self.upos[word] in VERBAL:
+            return OF_CLAUSE.get(plain, Layer.PREDICATE)
+        nominal = OF_NOUN.get(relation, OF_NOUN.get(plain))
+        if plain in OF_CLAUSE and (clausal and plain not in ("conj",) or nominal is None):
+            return OF_CLAUSE[plain]
+        if self.upos[word] not in NOMINAL:
+            return Layer.BASE if nominal in (None, Layer.MODIFIED) else nominal
+        return Layer.MODIFIED if nominal is None else nominal
+
+    def _is_clause(self, word: int) -> bool:
+        return any(self.plain[d] in CLAUSAL for d in self.dependents[word])
+
+    def _is_phrase(self, word: int) -> bool:
+        """Whether `word` alone is a noun phrase."""
+        relation = self.parse.relations[word]
+        possessive = relation == "nmod:poss" and self.upos[word] == "PRON"
+        return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
+
+    def _begins(self, word: int, layer: Layer, dependents: Sequence[int]) -> bool:
+        """Whether `word` is a phrase of its own within the phrase of `layer`, its first."""
+        if self.upos[word] in VERBAL:
+            return layer > Layer.PREDICATE
+        joined = [d for d in dependents if self.plain[d] == "conj"]
+        together = layer == Layer.JOINED and all(map(self._bare_conjunct, joined))
+        return layer > Layer.BASE and self._is_phrase(word) and not together and not self._bare_conjunct(word)
+
+    def _bare_conjunct(self, word: int) -> bool:
+        """Whether `word` is a noun without anything of its own, joined to another such noun."""
+        head = self.heads[word]
+        if (
+            head == ROOT
+            or self.plain[word] != "conj"
+            or any(self.plain[d] not in BETWEEN for d in self.dependents[word])
+        ):
+            return False
+        own = (self._own_layer(head, d) for d in self.dependents[head] if self.plain[d] not in BETWEEN)
+        return self.upos[head] in NOMINAL and all(layer >= Layer.JOINED for layer in own)
+
+    def _label(self, word: int) -> str:
+        return LABELS.get(self.upos[word], OTHER)
+
+    def _layer_label(self, word: int, layer: Layer, left: dict[int, Layer], right: dict[int, Layer]) -> str:
+        if layer == Layer.MARKED:
+            markers = [d for d, place in (left | right).items() if place == layer]
+            return "SBAR" if any(self.plain[d] == "mark" for d in markers) else "PP"
+        if layer == Layer.CLAUSE:
+            return "S"
+        return "VP" if layer == Layer.PREDICATE else self._label(word)

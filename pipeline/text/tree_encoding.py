@@ -1,0 +1,95 @@
+"""Parses to packed trees over a vocabulary of words and a table of labels."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from pipeline.text.brackets import PhraseTree, right_branching
+from pipeline.text.conllu import Parse, chain
+from pipeline.text.retokenising import align, project_parse, project_phrases
+from pipeline.text.trees import NOTHING, Trees, pack
+from pipeline.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """The labels of the training sentences' trees, the most common first, and how often each occurs.
+
+    A label outside a table of L has the id L.
+    """
+
+    relations: tuple[str, ...]
+    relation_counts: tuple[int, ...]
+    phrases: tuple[str, ...]
+    phrase_counts: tuple[int, ...]
+
+    @cached_property
+    def relation_index(self) -> dict[str, int]:
+        return {label: row for row, label in enumerate(self.relations)}
+
+    @cached_property
+    def phrase_index(self) -> dict[str, int]:
+        return {label: row for row, label in enumerate(self.phrases)}
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "LabelTable":
+        """The inverse of `to_dict`; keys beyond the fields are left alone."""
+        return cls(*(tuple(value[field.name]) for field in fields(cls)))
+
+
+@dataclass(frozen=True)
+class SentenceTrees:
+    """Both trees of a sentence over our words; `fits` is false where its parse had other words and chains stand in."""
+
+    parse: Parse
+    tree: PhraseTree
+    fits: bool
+
+
+def fit_trees(
+    parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
+) -> Iterator[SentenceTrees]:
+    """The trees of each text over the words that `analyze` finds in it."""
+    for parse, tree, text in zip(parses, trees, texts, strict=True):
+        words = analyze(text)
+        spans, places = align(parse.words, words), align(tree.words, words)
+        if spans is None or places is None:
+            yield SentenceTrees(chain(words), right_branching(words), False)
+        else:
+            yield SentenceTrees(project_parse(parse, words, spans), project_phrases(tree, words, places), True)
+
+
+def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:
+    """The table of all labels in these sentences; equally common ones stand in alphabetical order."""
+    relations: Counter[str] = Counter()
+    phrases: Counter[str] = Counter()
+    for sentence in sentences:
+        relations.update(sentence.parse.relations)
+        phrases.update(sentence.tree.labels)
+    parts = []
+    for counts in (relations, phrases):
+        common = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        parts += [tuple(label for label, _ in common), tuple(count for _, count in common)]
+    return LabelTable(*parts)
+
+
+def pack_trees(sentences: Iterable[SentenceTrees], vocabulary: Vocabulary, table: LabelTable) -> tuple[Trees, Trees]:
+    """The dependency trees and the phrase trees of m sentences."""
+    word_id, other_word = vocabulary.index, len(vocabulary.terms)
+    relation_id, other_relation = table.relation_index, len(table.relations)
+    label_id, other_label = table.phrase_index, len(table.phrases)
+    dependency, phrase = [], []
+    for sentence in sentences:
+        parse, tree = sentence.parse, sentence.tree
+        words = [word_id.get(word, other_word) for word in parse.words]
+        relations = [relation_id.get(relation, other_relation) for relation in parse.relations]
+        labels = [label_id.get(label, other_label) for label in tree.labels]
+        dependency.append(list(zip(parse.heads, words, relations, strict=True)))
+        within = words + [NOTHING] * (len(tree) - len(words))
+        phrase.append(list(zip(tree.parents, within, labels, strict=True)))
+    return pack(dependency), pack(phrase)

@@ -1,0 +1,78 @@
+"""Rooted ordered trees over the words of sentences, packed one after another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import InputError
+
+NOTHING = -1
+"""Parent of a root; word of a node that stands for no word."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """n trees one after another: the nodes of tree i are rows offsets[i] to offsets[i + 1].
+
+    `parents` (total,) int32: position of the parent among the tree's own nodes, -1 for the root.
+    `words` (total,) int32: id in a vocabulary of V words, V for any other word, -1 for a node without one.
+    `labels` (total,) int32: id in a table of L labels, L for any other label.
+    `offsets` (n + 1,) int64.
+
+    A dependency tree has a node for each word, in surface order; its labels are relations. A phrase tree has its
+    leaves first, in surface order, and then its phrases, each after the phrases in it; the labels are parts of speech
+    of leaves and kinds of phrases. Children are ordered as their words are. A sentence without words has no node.
+    """
+
+    parents: np.ndarray
+    words: np.ndarray
+    labels: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) nodes in each tree."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: np.ndarray) -> "Trees":
+        """The trees `rows` (k,), in that order."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        chosen = np.repeat(self.offsets[:-1][rows], lengths) + inside
+        return Trees(self.parents[chosen], self.words[chosen], self.labels[chosen], offsets)
+
+    def check(self) -> None:
+        """Raises InputError, naming the first tree that is not one: a parent outside, no or several roots, a cycle."""
+        total, lengths = int(self.offsets[-1]), self.lengths
+        sizes = {len(self.parents), len(self.words), len(self.labels)}
+        if self.offsets[0] or (lengths < 0).any() or sizes != {total}:
+            raise InputError(f"packed trees: {sorted(sizes)} nodes do not fit offsets that end at {total}; parse again")
+        if not total:
+            return
+        owners = np.repeat(np.arange(len(self)), lengths)
+        outside = (self.parents < NOTHING) | (self.parents >= lengths[owners])
+        self._refuse(owners[outside], "has a node whose parent is not in the sentence")
+        roots = np.bincount(owners[self.parents == NOTHING], minlength=len(self))
+        self._refuse(np.flatnonzero((roots != 1) & (lengths > 0)), "does not have exactly one root")
+        rooted = self.parents == NOTHING
+        up = np.where(rooted, np.arange(total), self.parents + self.offsets[:-1][owners])
+        for _ in range(int(lengths.max()).bit_length()):  # twice as many steps up each time
+            up = up[up]
+        self._refuse(owners[~rooted[up]], "has a cycle")
+
+    @staticmethod
+    def _refuse(trees: np.ndarray, fault: str) -> None:
+        if len(trees):
+            raise InputError(f"the tree of sentence {trees[0]} (counted from 0) {fault}; correct its parse")
+
+
+def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
+    """Trees given node by node as (parent, word, label)."""
+    offsets = np.cumsum([0, *map(len, trees)], dtype=np.int64)
+    columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
+    return Trees(*(np.ascontiguousarray(column) for column in columns.T), offsets)

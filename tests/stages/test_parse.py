@@ -1,0 +1,279 @@
+"""`parse`, `train-parser`, `build-label-table` and `encode-trees` on small collections, the demo's among them."""
+
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from made_up import make_run, run_command
+
+from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parsers import load_parser
+from pipeline.storage.tokens import TokenShards
+from pipeline.storage.trees import ParseShards, TreeShards
+from pipeline.text.conllu import read_conllu
+from pipeline.text.trees import Trees
+
+THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
+
+
+def sentences(images: int = 24) -> list[tuple[str, list[str]]]:
+    """(id, words) of the sentences that `make_run` makes: two an image."""
+    kinds = [THINGS[i % 8] for i in range(images)]
+    texts = [(["a", kind], ["the", "big", kind, "number", str(i)]) for i, kind in enumerate(kinds)]
+    return [(f"{kinds[i]}-{i}.png#{k}", words) for i, both in enumerate(texts) for k, words in enumerate(both)]
+
+
+def conllu(rows: list[tuple[str, list[str]]]) -> str:
+    """Every word depends on the thing (the second or third word)."""
+    text = ""
+    for name, words in rows:
+        head = 2 if len(words) == 2 else 3
+        text += f"# sent_id = {name}\n"
+        for number, word in enumerate(words, start=1):
+            tag = "NOUN" if number == head else "X"
+            relation = "root" if number == head else "nummod" if number > head else "det"
+            text += f"{number}\t{word}\t_\t{tag}\t_\t_\t{0 if number == head else head}\t{relation}\t_\t_\n"
+        text += "\n"
+    return text
+
+
+def config(folder: Path, **parse: object) -> Path:
+    path = folder / "parse.yaml"
+    value = {"parse": parse, "tokens": {"min_count": 1}, "data_root": str(folder), "weights_root": str(folder)}
+    path.write_text(yaml.safe_dump(value))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of 24 images in three shards, and CoNLL-U of its 48 sentences."""
+    make_run(tmp_path)
+    (tmp_path / "p.conllu").write_text(conllu(sentences()))
+    return tmp_path
+
+
+def parse(run: Path, shard: int = 0, *more: object, **settings: object) -> Path:
+    output = run / f"parses/shard-{shard:05d}.conllu"
+    path = config(run, **settings)
+    run_command("parse", "--manifest", run / "manifest", "--shard", shard, "--config", path, "--output", output, *more)
+    return output
+
+
+def encode(run: Path, *, shards: int) -> tuple[TreeShards, TokenShards]:
+    """All that follows `parse`."""
+    about = ("--manifest", run / "manifest")
+    words, labels = ("--vocabulary", run / "tokens.json"), ("--labels", run / "labels.json")
+    parses = ("--parses", run / "parses")
+    run_command("build_token_vocabulary", *about, "--config", run / "parse.yaml", "--output", run / "tokens.json")
+    run_command("build_label_table", *about, *parses, *words, "--output", run / "labels.json")
+    for shard in range(shards):
+        name, at = f"shard-{shard:05d}.h5", ("--shard", shard)
+        run_command("encode_trees", *about, *at, *parses, *words, *labels, "--output", run / "trees" / name)
+        run_command("encode_tokens", *about, *at, *words, "--output", run / "tokens" / name)
+    manifest = Manifest(run / "manifest")
+    return TreeShards(manifest, run / "trees"), TokenShards(manifest, run / "tokens")
+
+
+def test_files_become_trees_over_our_words(run: Path) -> None:
+    for shard in range(3):
+        parse(run, shard, conllu="p.conllu", brackets=None)
+    trees, tokens = encode(run, shards=3)
+    table = json.loads((run / "labels.json").read_text())
+    assert table["relations"] == ["det", "nummod", "root"] and table["relation_counts"] == [48, 32, 32]
+    assert table["phrases"][:2] == ["X", "NOUN"] and "NP" in table["phrases"]
+    shard, words = trees.open(2), tokens.open(2)
+    dependency, phrase = Trees(**shard.dependency), Trees(**shard.phrase)
+    np.testing.assert_array_equal(dependency.words, words.ids)
+    np.testing.assert_array_equal(dependency.offsets, words.offsets)
+    np.testing.assert_array_equal(phrase.words[phrase.words >= 0], words.ids)
+    assert dependency.parents[:7].tolist() == [1, -1, 2, 2, -1, 2, 2]
+    assert [table["relations"][label] for label in dependency.labels[:2]] == ["det", "root"]
+    assert table["phrases"][phrase.labels[2]] == "NP" and phrase.parents[:3].tolist() == [2, 2, -1]
+    assert shard.sentence_id.tolist() == list(range(40, 48))
+    assert shard.vocabulary == words.vocabulary and shard.labels == table["fingerprint"]
+
+
+def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = sentences()
+    rows[3] = (rows[3][0], [*rows[3][1], "more"])
+    del rows[0]
+    (run / "p.conllu").write_text(conllu(rows))
+    with caplog.at_level(logging.INFO):
+        path = parse(run, conllu="p.conllu", brackets=None)
+    sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
+    assert sidecar["n_fallbacks"] == 2
+    assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [0, 3]
+    assert (
+        "sentence 0: no parse of this id" in caplog.text and "6 other words: the big cat number 1 more" in caplog.text
+    )
+    assert "20 sentences, 2 of them chains" in caplog.text
+    entries = list(read_conllu(ParseShards(Manifest(run / "manifest"), run / "parses").open(0).conllu, "f"))
+    assert [entry.parse.heads for entry in entries[:4]] == [(-1, 0), (2, 2, -1, 2, 2), (1, -1), (-1, 0, 1, 2, 3)]
+    assert [number for number, entry in enumerate(entries) if "fallback" in entry.comments] == [0, 3]
+
+
+def test_brackets_alone_give_dependencies_too(run: Path) -> None:
+    rows = []
+    for name, words in sentences():
+        leaves = (f"({tag} {word})" for tag, word in zip(("DT", "NN", "NN", "NN", "CD"), words, strict=False))
+        rows.append(f"{name}\t(NP {' '.join(leaves)})\n")
+    (run / "p.brackets").write_text("".join(rows))
+    path = parse(run, conllu=None, brackets="p.brackets")
+    entry = next(read_conllu(path.read_text().split("\n"), "f"))
+    assert entry.parse.heads == (1, -1) and entry.parse.relations == ("det", "root")
+    assert path.with_suffix(".brackets").read_text().startswith("0\t(NP (DT a) (NN dog))\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "p.conllu holds no sentence"),
+        (conllu(sentences()[:1]) * 2, "has the id dog-0.png#0 of an earlier one"),
+        (conllu(sentences()).replace("# sent_id", "# id"), "sentence 1 has no comment"),
+        (conllu(sentences()).replace("\t2\tdet", "\t0\tdet", 1), "p.conllu, sentence before line 4: 2 roots"),
+    ],
+)
+def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
+    (run / "p.conllu").write_text(text)
+    with pytest.raises(InputError, match=message):
+        parse(run, conllu="p.conllu", brackets=None)
+    assert not (run / "parses").exists()
+
+
+def test_files_that_cannot_be_read_are_named(run: Path) -> None:
+    with pytest.raises(InputError, match="none.conllu .*correct its name in the section parse"):
+        parse(run, conllu="none.conllu", brackets=None)
+    (run / "p.conllu").write_bytes(b"# sent_id = \xff\n")
+    with pytest.raises(InputError, match="p.conllu, line 1: not UTF-8"):
+        parse(run, conllu="p.conllu", brackets=None)
+    (run / "p.conllu.gz").write_bytes(b"no gzip")
+    with pytest.raises(InputError, match="cannot read .*p.conllu.gz"):
+        parse(run, conllu="p.conllu.gz", brackets=None)
+
+
+def test_parses_of_other_sentences_are_refused(run: Path) -> None:
+    path = parse(run, 1, conllu="p.conllu", brackets=None)
+    for file in path.parent.iterdir():
+        file.rename(file.with_name(file.name.replace("00001", "00000")))
+    with pytest.raises(IntegrityError, match="made from other sentences; run parse again"):
+        ParseShards(Manifest(run / "manifest"), run / "parses").open(0)
+    with pytest.raises(UsageError, match="--trees"):
+        TreeShards(Manifest(run / "manifest"), None)
+
+
+def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
+    """Every sentence of the demo's captions has both trees, over exactly the words of `encode-tokens`."""
+    collection = tmp_path / "collection"
+    settings = DemoSettings(train=12, dev=2, test=2, weak=0, seed=5)
+    records = [scene_record(settings, index) for index in range(settings.images)]
+    (collection / "images").mkdir(parents=True)
+    for record in records:
+        (collection / "images" / record.name).write_bytes(record.jpeg)
+    for name, text in collection_texts(records).items():
+        (collection / name).write_text(text)
+    path = tmp_path / "parse.yaml"
+    path.write_text(yaml.safe_dump({"data_root": str(collection), "tokens": {"min_count": 1}}))
+    run_command("ingest", "--root", collection, "--config", path, "--output", tmp_path / "manifest")
+    output = tmp_path / "parses/shard-00000.conllu"
+    run_command("parse", "--manifest", tmp_path / "manifest", "--shard", 0, "--config", path, "--output", output)
+    trees, tokens = encode(tmp_path, shards=1)
+    assert json.loads(output.with_name(output.name + ".json").read_text())["details"]["n_fallbacks"] == 0
+    shard = trees.open(0)
+    assert shard.rows == 80 and shard.details["n_misfits"] == 0
+    np.testing.assert_array_equal(shard.dependency["words"], tokens.open(0).ids)
+    np.testing.assert_array_equal(shard.phrase["words"][shard.phrase["words"] >= 0], tokens.open(0).ids)
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("treebank")
+    (folder / "all.conllu").write_text(conllu([(name, [*words, "."]) for name, words in sentences()]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parser(treebank: Path) -> Path:
+    """What `train-parser` makes of a tiny treebank."""
+    pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
+    small = {
+        "width": 16,
+        "depth": 1,
+        "hidden": 16,
+        "learning_rate": 0.01,
+        "batch_words": 100,
+        "epochs": 2,
+        "patience": 2,
+    }
+    path = config(treebank, training=small, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
+    run_command("train_parser", "--config", path, "--output", treebank / "parser")
+    return treebank / "parser"
+
+
+def test_a_trained_parser_says_how_good_it_is(parser: Path) -> None:
+    value = json.loads((parser / "pipeline.json").read_text())
+    assert set(value["test"]) == {"uas", "las", "las_universal", "tags", "words", "sentences"}
+    assert value["test"]["sentences"] == 48 and len(value["dev"]) == 2
+    assert value["test"] == max(value["dev"], key=lambda agreement: agreement["las"])
+    assert not any(path.suffix in (".pkl", ".pickle") for path in parser.rglob("*"))
+
+
+def test_spacy_parses_whatever_stands_in_the_sentences(run: Path, parser: Path) -> None:
+    path = parse(run, 0, "--parser", parser, engine="spacy", workers=0, max_words=4)
+    sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
+    assert sidecar["n_fallbacks"] == 10 and "more than 4 words" in sidecar["fallbacks"][0]["reason"]
+    by_name = parse(run, 1, engine="spacy", workers=0, pipeline=str(parser / "pipeline"))
+    assert json.loads(by_name.with_name(by_name.name + ".json").read_text())["details"]["n_fallbacks"] == 0
+    parse(run, 2, "--parser", parser, engine="spacy", workers=0)
+    trees, _ = encode(run, shards=3)
+    assert trees.open(0).rows == 20 and trees.open(0).details["n_misfits"] == 0
+
+
+class Deadly:
+    """A pipeline that ends its worker process at the sentence about number 3."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipe, self._make_doc = pipeline.pipe, pipeline.make_doc
+
+    def make_doc(self, text: str) -> Any:
+        if "number 3" in text and multiprocessing.parent_process():
+            os._exit(1)
+        return self._make_doc(text)
+
+
+def load_deadly(name: str) -> Deadly:
+    return Deadly(load_parser(name))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_its_batch(run: Path, parser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.storage.parsers.load_parser", load_deadly)
+    path = parse(run, 0, "--parser", parser, engine="spacy", workers=1, batch_sentences=4)
+    sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
+    assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [4, 5, 6, 7]
+    assert sidecar["fallbacks"][0]["reason"] == "its batch could not be parsed: its worker process died"
+
+
+def test_parsers_that_are_not_there_are_refused(run: Path, parser: Path) -> None:
+    with pytest.raises(UsageError, match="set parse.pipeline, or give what train-parser wrote"):
+        parse(run, engine="spacy")
+    with pytest.raises(UsageError, match="no-such is neither a folder .* nor an installed package"):
+        parse(run, engine="spacy", pipeline="no-such")
+    with pytest.raises(UsageError, match="parse.treebank.train is null"):
+        run_command("train_parser", "--config", config(run), "--output", run / "none")
+
+
+def test_a_changed_parser_is_refused(run: Path, parser: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(parser, tmp_path / "copy")
+    with open(copy / "pipeline/meta.json", "a") as file:
+        file.write(" ")
+    with pytest.raises(IntegrityError, match="not as train-parser wrote it"):
+        parse(run, 0, "--parser", copy, engine="spacy")

@@ -1,0 +1,114 @@
+"""Brackets there and back, spans against nltk's, and what is refused."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from nltk import Tree
+
+from pipeline.errors import InputError
+from pipeline.text.brackets import PhraseTree, read_brackets, right_branching
+
+TREE = "(S (NP (DT a) (NN dog)) (VP (VBZ runs) (ADVP (RB away))) (. .))"
+
+
+def read(text: str) -> PhraseTree:
+    ((_, tree),) = read_brackets(text.split("\n"), "f")
+    return tree
+
+
+def spans_of(tree: Tree) -> list[tuple[str, int, int]]:
+    """Spans of an nltk tree's phrases."""
+    spans = []
+    for place in tree.treepositions():
+        node = tree[place]
+        if isinstance(node, Tree) and node.height() > 2:
+            before = [leaf for leaf in tree.treepositions("leaves") if leaf < place]
+            spans.append((node.label(), len(before), len(before) + len(node.leaves())))
+    return spans
+
+
+def test_leaves_come_first_and_phrases_after_what_is_in_them() -> None:
+    tree = read(TREE)
+    assert tree.words == ("a", "dog", "runs", "away", ".")
+    assert tree.labels == ("DT", "NN", "VBZ", "RB", ".", "NP", "ADVP", "VP", "S")
+    assert tree.parents == (5, 5, 7, 6, 8, 8, 7, 8, -1)
+    assert tree.to_brackets() == TREE
+    assert sorted(tree.spans()) == sorted(spans_of(Tree.fromstring(TREE)))
+
+
+def test_the_treebanks_own_form_is_read() -> None:
+    text = """
+( (S (NP-SBJ-1 (-NONE- *) )
+    (VP=2 (VB see)
+      (NP (-LRB- -LRB-) (NN him\\/her) (-RRB- -RRB-) )) ))
+"""
+    assert read(text).to_brackets() == "(S (VP (VB see) (NP (-LRB- -LRB-) (NN him/her) (-RRB- -RRB-))))"
+    assert read(text).words == ("see", "(", "him/her", ")")
+
+
+def test_ids_stand_before_a_tab() -> None:
+    found = dict(read_brackets(["x#1\t(NN dog)\n", "x#2\t\n", "x#3\t(NP (NN a)\n", " (NN b))\n"], "f"))
+    assert [len(tree.words) for tree in found.values()] == [1, 0, 2] and list(found) == ["x#1", "x#2", "x#3"]
+
+
+def test_ten_thousand_brackets_within_each_other() -> None:
+    deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
+    assert read(deep).to_brackets() == deep
+    with pytest.raises(InputError, match="f, line 1: 1 brackets are never closed"):
+        read(deep[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n(S (NN a)", "f, line 2: 1 brackets are never closed"),
+        ("(S (NN a)))", "f, line 1: '\\)' outside a tree"),
+        ("(S (NP))", "brackets without a word"),
+        ("()", "brackets without a word"),
+        ("(S (NN a b))", "the word b beside another"),
+        ("(S (NN a) b)", "the word b beside another or beside a phrase"),
+        ("(S (NN a (X b)))", "a bracket after the word a"),
+        ("dogs run", "f, line 1: neither a tree nor an id"),
+    ],
+)
+def test_bad_brackets_are_named(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_brackets(text.split("\n"), "f"))
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_right_branching(n: int) -> None:
+    words = [f"w{k}" for k in range(n)]
+    tree = right_branching(words)
+    assert tree.words == tuple(words) and len(tree) == max(2 * n - 1, 0)
+    assert {span[1:] for span in tree.spans()} == {(k, n) for k in range(n - 1)}
+    if n:
+        assert read(tree.to_brackets()) == tree
+
+
+def test_other_leaves_take_the_places_of_old_ones() -> None:
+    tree = read(TREE)
+    split = tree.with_leaves(["a", "big", "dog", "runs"], [0, 1, 1, 2])
+    assert split.to_brackets() == "(S (NP (DT a) (NN big) (NN dog)) (VP (VBZ runs)))"
+    assert tree.with_leaves([], []) == PhraseTree((), (), ())
+    assert read("(NN tshirt)").with_leaves(["t", "shirt"], [0, 0]).to_brackets() == "(FRAG (NN t) (NN shirt))"
+
+
+def test_the_penn_sample_is_read_as_nltk_reads_it(real_data: Path) -> None:
+    count = 0
+    with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:
+        for name in sorted(archive.namelist()):
+            if name.endswith(".mrg"):
+                for _, tree in read_brackets(archive.read(name).decode().split("\n"), name):
+                    assert read(tree.to_brackets()) == tree
+                    count += 1
+        name = "treebank/combined/wsj_0003.mrg"
+        text = archive.read(name).decode()
+    assert count == 3914
+    for (_, ours), theirs in zip(read_brackets(text.split("\n"), name), _nltk_trees(text), strict=True):
+        assert list(ours.words) == [word for word, tag in theirs.pos() if tag != "-NONE-"]
+
+
+def _nltk_trees(text: str) -> list[Tree]:
+    return list(Tree.fromstring(f"(ALL {text})", remove_empty_top_bracketing=True))

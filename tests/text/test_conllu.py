@@ -1,0 +1,92 @@
+"""CoNLL-U there and back, and what is refused with file, line and remedy."""
+
+import random
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.text.conllu import Parse, chain, format_conllu, read_conllu, tree_fault
+
+TEXT = """# newdoc id = d
+# sent_id = a-1
+# text = Don't go.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\tMood=Imp\t3\taux\t3:aux\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\tSpaceAfter=No|X=1
+3.1\tthere\t_\t_\t_\t_\t_\t_\t_\t_
+4\t.\t.\tPUNCT\t.\t_\t3\tpunct\t_\t_
+
+# sent_id = empty
+
+1\tyes\t_\tINTJ\tUH\t_\t0\troot\t_\t_
+"""
+
+
+def row(number: object, head: object, word: str = "w") -> str:
+    return f"{number}\t{word}\t_\tX\tX\t_\t{head}\tdep\t_\t_"
+
+
+def test_reading_passes_over_spans_and_empty_nodes() -> None:
+    first, empty, last = read_conllu(TEXT.split("\n"), "f")
+    assert first.comments["sent_id"] == "a-1" and first.comments["text"] == "Don't go."
+    assert first.parse.words == ("Do", "n't", "go", ".")
+    assert first.parse.heads == (2, 2, -1, 2)
+    assert first.parse.relations == ("aux", "advmod", "root", "punct")
+    assert first.parse.xpos == ("VB", "RB", "VB", ".") and first.parse.upos[2] == "VERB"
+    assert first.parse.spaces == (True, True, False, True)
+    assert len(empty.parse) == 0 and empty.comments == {"sent_id": "empty"}
+    assert last.parse.words == ("yes",) and last.comments == {}
+
+
+def test_what_is_written_is_read_again() -> None:
+    parses = [entry.parse for entry in read_conllu(TEXT.split("\n"), "f")] + [chain(["a", "b", "c"]), chain([])]
+    text = "".join(format_conllu(parse, [("sent_id", str(n))]) for n, parse in enumerate(parses))
+    again = list(read_conllu(text.split("\n"), "f"))
+    assert [entry.parse for entry in again] == parses
+    assert [entry.comments["sent_id"] for entry in again] == list("01234")
+
+
+def test_a_chain_hangs_every_word_on_the_next() -> None:
+    assert chain(["a", "b", "c"]).heads == (-1, 0, 1)
+    assert tree_fault(chain(["a", "b", "c", "d"]).heads) is None
+    assert chain([]) == Parse((), (), (), (), (), ())
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1\tw\t0"], r"^f, line 1: 3 columns instead of 10.*export"),
+        ([row(1, 0), row(3, 1)], r"^f, line 2: word number 3 instead of 2.*empty line"),
+        ([row(1, 0), row(1, 0)], r"^f, line 2: word number 1 instead of 2"),
+        ([row(1, "_")], r"^f, line 1: head '_' is not a word number"),
+        ([row(1, "-1")], r"^f, line 1: head '-1'"),
+        ([row(1, 0, "")], r"^f, line 1: the word is empty"),
+        ([row(1, 0), row(2, 0)], r"^f, sentence before line 3: 2 roots \(words 1 and 2\).*column 7"),
+        (["", "# x", row(1, 2), row(2, 3), row(3, 1), ""], r"^f, sentence before line 6: 0 roots"),
+        ([row(1, 2), row(2, 3), row(3, 2), row(4, 0)], r"^f, sentence before line 5: word 1 is on a cycle|word 2 is"),
+        ([row(1, 0), row(2, 9)], r"head 9 of word 2 is outside the sentence of 2 words"),
+    ],
+)
+def test_bad_sentences_are_named(lines: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(read_conllu(lines, "f"))
+
+
+def test_faults_agree_with_a_walk_to_the_root() -> None:
+    chance = random.Random(0)
+    found = set()
+    for _ in range(500):
+        heads = [chance.randrange(-1, 4) for _ in range(4)]
+
+        def reaches_root(word: int, heads: list[int] = heads) -> bool:
+            for _ in range(5):
+                if word == -1:
+                    return True
+                word = heads[word]
+            return False
+
+        good = heads.count(-1) == 1 and all(map(reaches_root, range(4)))
+        assert (tree_fault(heads) is None) == good
+        found.add(good)
+    assert found == {True, False}

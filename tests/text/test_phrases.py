@@ -1,0 +1,167 @@
+"""Phrases from dependencies and back, on known sentences, the demo's grammar and the Penn Treebank's sample."""
+
+import random
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+from pipeline.text.arcs import depths, projective_heads
+from pipeline.text.brackets import PhraseTree, read_brackets
+from pipeline.text.conllu import Parse, chain, read_conllu, tree_fault
+from pipeline.text.heads import derive_dependencies
+from pipeline.text.parser_training import compare
+from pipeline.text.phrases import derive_phrases
+
+
+def parse(*rows: tuple[str, str, str, int, str]) -> Parse:
+    """(word, upos, xpos, head from 1, relation) of each word."""
+    words, upos, xpos, heads, relations = zip(*rows, strict=True)
+    return Parse(words, upos, xpos, tuple(head - 1 for head in heads), relations, (True,) * len(rows))
+
+
+SENTENCE = parse(
+    ("a", "DET", "DT", 3, "det"),
+    ("small", "ADJ", "JJ", 3, "amod"),
+    ("dog", "NOUN", "NN", 8, "nsubj"),
+    ("with", "ADP", "IN", 6, "case"),
+    ("a", "DET", "DT", 6, "det"),
+    ("ball", "NOUN", "NN", 3, "nmod"),
+    ("is", "AUX", "VBZ", 8, "aux"),
+    ("chasing", "VERB", "VBG", 0, "root"),
+    ("cats", "NOUN", "NNS", 8, "obj"),
+    ("and", "CCONJ", "CC", 11, "cc"),
+    ("birds", "NOUN", "NNS", 9, "conj"),
+    (".", "PUNCT", ".", 8, "punct"),
+)
+PHRASES = (
+    "(S (NP (NP (DT a) (JJ small) (NN dog)) (PP (IN with) (NP (DT a) (NN ball))))"
+    " (VP (VBZ is) (VBG chasing) (NP (NNS cats) (CC and) (NNS birds))) (. .))"
+)
+
+
+def noun_phrases(trees: Iterable[PhraseTree]) -> set[tuple[int, int, int]]:
+    return {
+        (number, start, stop)
+        for number, tree in enumerate(trees)
+        for label, start, stop in tree.spans()
+        if label == "NP"
+    }
+
+
+def agreement(found: Iterable[PhraseTree], gold: Iterable[PhraseTree]) -> tuple[float, float]:
+    """Precision and recall of noun phrases as spans."""
+    ours, theirs = noun_phrases(found), noun_phrases(gold)
+    return len(ours & theirs) / len(ours), len(ours & theirs) / len(theirs)
+
+
+def test_a_sentence_with_every_layer() -> None:
+    assert derive_phrases(SENTENCE).to_brackets() == PHRASES
+
+
+def test_a_pronoun_and_a_bare_noun_are_noun_phrases() -> None:
+    sentence = parse(
+        ("it", "PRON", "PRP", 2, "nsubj"), ("eats", "VERB", "VBZ", 0, "root"), ("fish", "NOUN", "NN", 2, "obj")
+    )
+    assert derive_phrases(sentence).to_brackets() == "(S (NP (PRP it)) (VP (VBZ eats) (NP (NN fish))))"
+    name = parse(("bus", "NOUN", "NN", 2, "compound"), ("stop", "NOUN", "NN", 0, "root"))
+    assert derive_phrases(name).to_brackets() == "(NP (NN bus) (NN stop))"
+
+
+def test_clauses_and_prepositions_stand_outside() -> None:
+    sentence = parse(
+        ("while", "SCONJ", "IN", 3, "mark"), ("dogs", "NOUN", "NNS", 3, "nsubj"), ("run", "VERB", "VBP", 0, "root"),
+        ("in", "ADP", "IN", 6, "case"), ("his", "PRON", "PRP$", 6, "nmod:poss"), ("garden", "NOUN", "NN", 3, "obl"),
+    )  # fmt: skip
+    expected = "(SBAR (IN while) (S (NP (NNS dogs)) (VP (VBP run) (PP (IN in) (NP (PRP$ his) (NN garden))))))"
+    assert derive_phrases(sentence).to_brackets() == expected
+
+
+@pytest.mark.parametrize("words", ["", "a", "a b c"])
+def test_chains_have_phrases_too(words: str) -> None:
+    tree = derive_phrases(chain(words.split()))
+    assert tree.words == tuple(words.split())
+    assert tree.parents.count(-1) == min(len(tree), 1)
+
+
+def test_crossing_arcs_are_lifted_until_none_cross() -> None:
+    chance, crossed = random.Random(1), 0
+    for _ in range(300):
+        heads = random_heads(chance, chance.randrange(1, 9))
+        lifted = projective_heads(heads)
+        assert tree_fault(lifted) is None and _is_projective(lifted)
+        crossed += lifted != heads
+        assert (lifted == heads) == _is_projective(heads)
+    assert 0 < crossed < 300
+
+
+def test_any_tree_gives_phrases_whose_leaves_are_its_words() -> None:
+    chance = random.Random(2)
+    tags, relations = (
+        ["NOUN", "VERB", "ADJ", "ADP", "PUNCT", "_"],
+        ["nsubj", "det", "conj", "cc", "case", "punct", "odd:one"],
+    )
+    for _ in range(300):
+        n = chance.randrange(1, 9)
+        columns = [tuple(chance.choices(names, k=n)) for names in (tags, relations)]
+        sentence = Parse(
+            tuple(map(str, range(n))), columns[0], ("_",) * n, tuple(random_heads(chance, n)), columns[1], (True,) * n
+        )
+        tree = derive_phrases(sentence)
+        ((_, again),) = read_brackets([tree.to_brackets()], "f")
+        assert again.words == sentence.words and sorted(again.spans()) == sorted(tree.spans())
+        assert all(parent > max(node, n - 1) for node, parent in enumerate(tree.parents[:-1]))
+
+
+def random_heads(chance: random.Random, n: int) -> list[int]:
+    order = chance.sample(range(n), n)
+    heads = [-1] * n
+    for place in range(1, n):
+        heads[order[place]] = order[chance.randrange(place)]
+    return heads
+
+
+def _is_projective(heads: list[int]) -> bool:
+    """No two arcs cross, the root's from outside included."""
+    arcs = [tuple(sorted((word, head))) for word, head in enumerate(heads)]
+    return not any(a < c < b < d for a, b in arcs for c, d in arcs)
+
+
+def test_depths_count_the_arcs_to_the_root() -> None:
+    assert depths(SENTENCE.heads) == [2, 2, 1, 3, 3, 2, 1, 0, 1, 3, 2, 1]
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[list[Parse], list[PhraseTree]]:
+    """The demo's sentences as its own grammar has them."""
+    settings = DemoSettings(train=40, dev=1, test=1, weak=0, seed=3)
+    texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
+    parses = [entry.parse for entry in read_conllu(texts["trees.conllu"].split("\n"), "c")]
+    return parses, [tree for _, tree in read_brackets(texts["trees.brackets"].split("\n"), "b")]
+
+
+def test_the_demos_noun_phrases_are_derived(demo: tuple[list[Parse], list[PhraseTree]]) -> None:
+    parses, trees = demo
+    precision, recall = agreement(map(derive_phrases, parses), trees)
+    assert precision > 0.98 and recall > 0.93
+
+
+def test_the_demos_dependencies_are_derived(demo: tuple[list[Parse], list[PhraseTree]]) -> None:
+    parses, trees = demo
+    found = compare([derive_dependencies(tree) for tree in trees], parses)
+    assert found.uas > 95 and found.las > 92 and found.tags == 100
+
+
+def test_penn_noun_phrases_come_back_from_dependencies(real_data: Path) -> None:
+    """The Treebank's trees to dependencies by head rules, and from these its noun phrases again."""
+    trees = []
+    with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:
+        for name in sorted(archive.namelist())[:60]:
+            if name.endswith(".mrg"):
+                trees += [tree for _, tree in read_brackets(archive.read(name).decode().split("\n"), name)]
+    parses = [derive_dependencies(tree) for tree in trees]
+    assert len(trees) > 500 and all(tree_fault(parse.heads) is None for parse in parses)
+    precision, recall = agreement(map(derive_phrases, parses), trees)
+    assert precision > 0.8 and recall > 0.78
