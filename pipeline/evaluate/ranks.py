@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from pipeline import runtime
 from pipeline.errors import InputError
+from pipeline.mapreduce import LOCAL, map_reduce
 from pipeline.precision import require_finite
 
 BITS = 25
@@ -24,6 +25,9 @@ IMAGE_ROWS = 240
 """Images in a block; at most 255, since the counts of a block's columns are bytes."""
 SENTENCE_ROWS = 512
 """Sentences in a block; a multiple of 8 and at most 8 x 255, since the counts of a block's rows are eight bytes."""
+
+SHARES = 64
+"""Parts at most into which the sentences are divided for other processes."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,12 @@ class Ranks:
     sentence_to_image: np.ndarray
 
 
-def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
+def count_ranks(
+    images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, scheduler: str = LOCAL
+) -> Ranks:
     """Ranks of images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`.
 
+    Elsewhere than on one process (see `map_reduce`) every worker holds all vectors once, and its counts beside them.
     `metric` is `inner_product` or `euclidean`. Raises IntegrityError naming a row that is not finite, and
     InputError naming an image that has no sentence.
     """
@@ -56,14 +63,45 @@ def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, m
     np.maximum.at(best, owners, targets)
 
     sentence_to_image = np.zeros(m, np.int64)
-    threads, blocks = runtime.threads(), list(_blocks(m, SENTENCE_ROWS))
-    shares = [blocks[first::threads] for first in range(threads)]
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
-        parts = pool.map(lambda share: _count(left, right, best, targets, share, sentence_to_image), shares)
-        image_to_sentence = sum(parts)
+    blocks = list(_blocks(m, SENTENCE_ROWS))
+    if scheduler != LOCAL:
+        shares = [blocks[first::SHARES] for first in range(min(SHARES, len(blocks)))]
+        counts = map_reduce(_count_share, shares, _add_counts, scheduler, (left, right, best, targets))
+        image_to_sentence, sentence_to_image = counts
+    else:
+        image_to_sentence = _count_here(left, right, best, targets, blocks, sentence_to_image)
     # The counts hold the targets themselves: one image for a sentence, all its best sentences for an image.
     own_best = np.bincount(owners[targets == best[owners]], minlength=n)
     return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
+
+
+def _count_here(
+    left: "_Lattice",
+    right: "_Lattice",
+    best: np.ndarray,
+    targets: np.ndarray,
+    blocks: Sequence[slice],
+    above_target: np.ndarray,
+) -> np.ndarray:
+    """`_count` of all `blocks`, on the threads of this process."""
+    threads = runtime.threads()
+    shares = [blocks[first::threads] for first in range(threads)]
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(lambda share: _count(left, right, best, targets, share, above_target), shares))
+
+
+def _count_share(
+    share: Sequence[slice], left: "_Lattice", right: "_Lattice", best: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_count` of the blocks in `share`, with the counts of the other sentences zero."""
+    above_target = np.zeros(len(targets), np.int64)
+    return _count(left, right, best, targets, share, above_target), above_target
+
+
+def _add_counts(
+    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    return one[0] + other[0], one[1] + other[1]
 
 
 class _Lattice:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.evaluate.ranks import count_ranks
+from pipeline.mapreduce import LOCAL
 
 CUTOFFS = (1, 5, 10)
 TIES = "a tie counts against the model"
@@ -30,13 +31,18 @@ class Retrieval:
 
 
 def evaluate(
-    images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, bootstrap: Bootstrap
+    images: np.ndarray,
+    sentences: np.ndarray,
+    owners: np.ndarray,
+    metric: str,
+    bootstrap: Bootstrap,
+    scheduler: str = LOCAL,
 ) -> Retrieval:
     """Measure retrieval between images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`.
 
     Raises as `count_ranks` does.
     """
-    ranks = count_ranks(images, sentences, owners, metric)
+    ranks = count_ranks(images, sentences, owners, metric, scheduler)
     each = np.arange(len(images))
     return Retrieval(
         measure(ranks.image_to_sentence, each, bootstrap),

@@ -47,7 +47,8 @@ def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:
     for (split, protocol), group in by_setting(evaluations):
         first = group[0]
         parts.append(f"## {split} split, {protocol}: {first['n_images']} images, {first['n_sentences']} sentences\n")
-        rows = [_cells(evaluation, direction) for evaluation in group for direction in DIRECTIONS]
+        measured = (*DIRECTIONS, "sentence_similarity")
+        rows = [_cells(evaluation, what) for evaluation in group for what in measured if what in evaluation]
         parts.append(_table(["model", "direction", *MEASURES.values()], rows))
     return "\n".join(parts)
 

@@ -16,7 +16,9 @@ class Objective:
     `temperature`.
     Contrastive are, with `negatives` `all`: the others of the batch; `hardest`: only the best scored of these;
     `sampled`, as in the paper: `contrastive` pairs drawn from the whole training set for this batch, the last ones
-    in it. Never one that shares the image. The sum is divided by the number of pairs, so that the learning rate means
+    in it. Never one that shares the image. Equation 5 of seed 003 is `ranking` with `all`.
+    `squared`: |v - y|^2 of the pairs, without contrasts (seed 003, section 5), of scores -|v - y|^2.
+    The sum is divided by the number of pairs, so that the learning rate means
     the same for every batch size.
     """
 
@@ -31,21 +33,27 @@ class Objective:
         """How many contrastive pairs stand at the end of a batch."""
         return self.contrastive if self.negatives == "sampled" else 0
 
-    def __call__(self, scores: Tensor, owners: Tensor) -> Tensor:
-        """The loss, a scalar: scores (n, n) of images by sentences, pairs on the diagonal; owners (n,) their images."""
+    def __call__(self, scores: Tensor, owners: Tensor, weights: Tensor | float = 1.0) -> Tensor:
+        """The loss, a scalar: scores (n, n) of images by sentences, pairs on the diagonal; owners (n,) their images.
+
+        `weights` (n,) multiply the anchors' terms (seed 002, equation 10).
+        """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners
         if self.drawn:
             legal[:, :anchors] = False
         positive = scores.diagonal()[:anchors]
+        if self.loss == "squared":
+            return -(weights * positive).sum() / anchors
         directions = (scores[:anchors], scores.T[:anchors])
-        return sum(self._direction(positive, against, legal[:anchors]) for against in directions) / anchors
+        terms = (weights * self._direction(positive, against, legal[:anchors]) for against in directions)
+        return sum(term.sum() for term in terms) / anchors
 
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
-        """The sum over anchors, of positive (a,) against (a, n) where legal (a, n)."""
+        """(a,) of positive (a,) against (a, n) where legal (a, n)."""
         if self.loss == "info-nce":
             logits = against.masked_fill(~legal, -torch.inf)
             logits = torch.cat([positive[:, None], logits], dim=1) / self.temperature
-            return (logits.logsumexp(dim=1) - logits[:, 0]).sum()
+            return logits.logsumexp(dim=1) - logits[:, 0]
         cost = (self.margin - positive[:, None] + against).clamp(min=0) * legal
-        return (cost.amax(dim=1) if self.negatives == "hardest" else cost).sum()
+        return cost.amax(dim=1) if self.negatives == "hardest" else cost.sum(dim=1)

@@ -11,53 +11,82 @@ from torch import Tensor
 from pipeline.evaluate.retrieval import recall_sum
 from pipeline.linear.views import ImageView
 from pipeline.neural.networks import JointNetwork
-from pipeline.neural.packing import Packed, pack
+from pipeline.neural.packing import pack
 from pipeline.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
-from pipeline.neural.task import Task
+from pipeline.neural.task import Settings, Task
 from pipeline.neural.training import Training, seeded
-from pipeline.text.sequences import Tokens
 
 BLOCK = 512
 """Sentences, or images, that are embedded at once."""
 
 
 class GlobalModel:
-    """An image and a sentence each become one unit vector; their inner product is the score.
+    """An image and a sentence each become one unit vector; their inner product is the score. Trained with the squared
+    loss, they are vectors of any length, and their distance counts.
 
-    A registered model names its `sentence_encoder`, made of word vectors, the dimension of the space, and dropout.
+    A registered model names its `sentence_encoder`, made of word vectors, the dimension of the space, dropout, and
+    what it has to `learn` of the training sentences.
     """
 
     sentence_encoder: ClassVar[Any]
+    kind: ClassVar[str] = "global"
     sentence_view: ClassVar[str] = "tokens"
-    metric: ClassVar[str] = "inner_product"
+    settings_type: ClassVar[type[Settings]] = Settings
 
-    def __init__(self, view: ImageView, network: JointNetwork) -> None:
+    def __init__(self, view: ImageView, network: JointNetwork, learned: Mapping[str, Any]) -> None:
         self.view = view
         self.network = network.eval()
+        self.learned = learned
+        self.metric = "inner_product" if network.unit else "euclidean"
 
     @classmethod
     def build(
-        cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int
+        cls,
+        view: ImageView,
+        mean: np.ndarray,
+        words: np.ndarray,
+        dimensions: int,
+        dropout: float,
+        seed: int,
+        learned: Mapping[str, Any],
+        unit: bool,
     ) -> "GlobalModel":
         """Untrained, on the training images' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
         with seeded(seed):
-            sentences = cls.sentence_encoder(torch.tensor(words), dimensions, dropout)
+            sentences = cls.sentence_encoder(torch.tensor(words), dimensions, dropout, **learned)
             dimensions = cls.dimensions(dimensions, words.shape[1])
-            return cls(view, JointNetwork(torch.tensor(mean), sentences, dimensions, dropout))
+            return cls(view, JointNetwork(torch.tensor(mean), sentences, dimensions, dropout, unit), learned)
 
     @classmethod
     def begin(cls, task: Task) -> "Begun":
         """The model at the beginning of its training."""
+        return Begun(cls.untrained(task), task)
+
+    @classmethod
+    def untrained(cls, task: Task) -> "GlobalModel":
+        """The model with the first parameters."""
         settings = task.settings
-        model = cls.build(task.view, task.mean_image(), task.words, settings.dimensions, settings.dropout, task.seed)
+        model = cls.build(
+            task.view, task.mean_image(), task.words, settings.dimensions, settings.dropout, task.seed,
+            cls.learn(task), unit=settings.loss != "squared",
+        )  # fmt: skip
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.sentences.precision = task.precision
-        return Begun(model, task)
+        return model
 
     @classmethod
     def dimensions(cls, wanted: int, word_dim: int) -> int:
         """The dimension of the joint space."""
         return wanted
+
+    @classmethod
+    def learn(cls, task: Task) -> dict[str, Any]:
+        """What the sentence encoder has to know of the training sentences, as JSON values."""
+        return {}
+
+    def arrange(self, sentences: Any) -> Any:
+        """`sentences` in the form that the sentence encoder takes."""
+        return pack(sentences, self.unknown)
 
     @property
     def encoders(self) -> tuple[str, ...]:
@@ -78,16 +107,16 @@ class GlobalModel:
         x = torch.from_numpy(self.view.stack(features))
         return _in_blocks(lambda rows: self.network.embed_images(x[rows]), len(x), self.dim)
 
-    def embed_sentences(self, sentences: Tokens) -> np.ndarray:
-        """(n, c) float32 from word sequences over the vocabulary that the model was trained with."""
+    def embed_sentences(self, sentences: Any) -> np.ndarray:
+        """(n, c) float32 from word sequences, or trees, over the vocabulary that the model was trained with."""
 
         def embed(rows: np.ndarray) -> Tensor:
-            return self.network.embed_sentences(pack(sentences.take(rows), self.unknown))
+            return self.network.embed_sentences(self.arrange(sentences.take(rows)))
 
         return _in_blocks(embed, len(sentences), self.dim)
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "dimensions": self.dim}
+        return {**vars(self.view), "dimensions": self.dim, "unit": self.network.unit, "learned": self.learned}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {name: tensor.detach().numpy() for name, tensor in self.network.state_dict().items()}
@@ -96,7 +125,10 @@ class GlobalModel:
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
         """The model that `settings` and `tensors` came from."""
         words, mean = tensors["sentences.words"], tensors["mean"]
-        model = cls.build(ImageView.from_dict(settings), mean, words, settings["dimensions"], dropout=0, seed=0)
+        model = cls.build(
+            ImageView.from_dict(settings), mean, words, settings["dimensions"], dropout=0, seed=0,
+            learned=settings.get("learned", {}), unit=settings.get("unit", True),
+        )  # fmt: skip
         model.network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
         return model
 
@@ -108,17 +140,20 @@ class Begun:
         train, dev = task.train, task.dev
         dev_features = dev.images(np.arange(dev.n_images))
 
-        def draw(rows: np.ndarray) -> tuple[Tensor, Packed]:
-            return task.draw_images(rows), pack(train.sentences.take(rows), model.unknown)
+        def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
+            return task.draw_images(rows), model.arrange(train.sentences.take(rows))
 
         def judge() -> float:
             images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
             return recall_sum(images, sentences, dev.owners, model.metric)
 
+        # The squared loss alone would shrink both sides to nothing: in turns, each learns what the other stands for.
+        names = {name for name, _ in model.network.named_parameters()}
+        turns = () if model.network.unit else ({"image_map"}, names - {"image_map"})
         self.model = model
         self.training = Training(
             model.network, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
-            judge,
+            judge, turns=turns,
         )  # fmt: skip
 
     def finish(self) -> GlobalModel:

@@ -1,35 +1,41 @@
 """The network of a global model: an image map and a sentence encoder into one space of unit vectors."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from pipeline.neural.packing import Packed
 
 
 class JointNetwork(nn.Module):
     """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (seed 001, 2.2).
 
     Paper to code: W_I `image_map` (K, D). The mean of the training images is taken off first, which the paper does not
-    do: the steps of our image view leave only positive features.
+    do: the steps of our image view leave only positive features. Without `unit`, vectors keep their length and s is
+    -|v_I - v|^2, as the squared loss of seed 003 needs it.
     """
 
-    def __init__(self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float) -> None:
+    def __init__(self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float, unit: bool = True) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.image_map = nn.Parameter(torch.empty(dimensions, len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
         self.sentences = sentences
         self.dropout = dropout
+        self.unit = unit
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """(n, K) of unit length from stacked features (n, D)."""
+        """(n, K) from stacked features (n, D)."""
         x = functional.dropout(x - self.mean, self.dropout, self.training)
-        return functional.normalize(x @ self.image_map.T, dim=1)
+        return self._scale(x @ self.image_map.T)
 
-    def embed_sentences(self, packed: Packed) -> Tensor:
-        """(n, K) of unit length."""
-        return functional.normalize(self.sentences(packed), dim=1)
+    def embed_sentences(self, sentences: Any) -> Tensor:
+        """(n, K) from sentences in the form that their encoder takes."""
+        return self._scale(self.sentences(sentences))
 
-    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+    def _scale(self, vectors: Tensor) -> Tensor:
+        return functional.normalize(vectors, dim=1) if self.unit else vectors
+
+    def forward(self, x: Tensor, sentences: Any) -> Tensor:
         """(n, n) scores of n images by n sentences."""
-        return self.embed_images(x) @ self.embed_sentences(packed).T
+        v, y = self.embed_images(x), self.embed_sentences(sentences)
+        return v @ y.T if self.unit else -(v[:, None] - y).square().sum(dim=2)

@@ -31,7 +31,7 @@ class Packed(NamedTuple):
 
     def sentences(self) -> Tensor:
         """(total,) which sentence each word of `ids` belongs to."""
-        sizes = torch.tensor(self.sizes)
+        sizes = torch.tensor(self.sizes, dtype=torch.long)
         starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
         return self.order[torch.arange(len(self.ids)) - starts]
 

@@ -45,8 +45,9 @@ class Recurrence(torch.autograd.Function):
 
     apply(cell, sizes, words, w, u, bias, hidden_bias): `words` (total, d) holds the first words of all n sentences,
     longest sentence first, then the second words, and so on; sizes[t] of them have a word t. w (gates H, d) and
-    u (gates H, H) are the weights of input and hidden state; the biases are (gates H,). Products are made in the
-    dtype of `words`, everything else in float32. Values and gradients are those of torch.nn.{RNN,GRU,LSTM}.
+    u (gates H, H) are the weights of input and hidden state; the biases are (gates H,), that of the input also
+    (total, gates H), one for every word. Products are made in the dtype of `words`, everything else in float32. Values
+    and gradients are those of torch.nn.{RNN,GRU,LSTM}.
 
     Each step's small graph is kept and run backwards by hand, so that the gradient of u is one product over all words
     where torch's own loop makes, and adds up, a (gates H, H) matrix for every position.
@@ -74,7 +75,7 @@ class Recurrence(torch.autograd.Function):
             states[rows] = state[0].detach()
             start += size
         ctx.save_for_backward(words, w, u, before)
-        ctx.steps = steps
+        ctx.steps, ctx.biases = steps, b.dim()
         return states
 
     @staticmethod
@@ -93,5 +94,6 @@ class Recurrence(torch.autograd.Function):
             through = torch.mm(d_hidden[rows], u).float()
             d_next = (through if grads[2] is None else grads[2] + through, *grads[3:])
         return (
-            None, None, d_inputs @ w, d_inputs.T @ words, d_hidden.T @ before, d_inputs.sum(0), d_hidden.sum(0),
+            None, None, d_inputs @ w, d_inputs.T @ words, d_hidden.T @ before,
+            d_inputs.sum(0) if ctx.biases == 1 else d_inputs, d_hidden.sum(0),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from pipeline.errors import UsageError
 from pipeline.evaluate.retrieval import recall_sum
 from pipeline.linear.projection import unit_rows
 from pipeline.linear.views import ImageView
-from pipeline.neural.task import Task
+from pipeline.neural.task import Settings, Task
 from pipeline.neural.training import Training
 
 SENTENCE_LENGTH = 3.0
@@ -73,6 +73,8 @@ class RefinedCCA:
     """
 
     sentence_view: ClassVar[str] = "tfidf"
+    settings_type: ClassVar[type[Settings]] = Settings
+    kind: ClassVar[str] = "global"
     metric: ClassVar[str] = "inner_product"
 
     def __init__(self, view: ImageView, w: np.ndarray, u: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray) -> None:

@@ -23,15 +23,35 @@ class Rows(Protocol):
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
 
 
+class RegionBlock(Protocol):
+    """Regions of n images one after another: `features` (total, dim), of several encoders side by side, `boxes`
+    (total, 4) x1, y1, x2, y2 in original pixels, `scores` (total,), and `offsets` (n + 1,) of each image's."""
+
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    offsets: np.ndarray
+
+
+class RegionRows(Protocol):
+    """The regions of n images, gathered when they are asked for; `packed` gives those of `rows` in that order."""
+
+    def __len__(self) -> int: ...
+
+    def packed(self, rows: np.ndarray) -> RegionBlock: ...
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Images with their sentences: `features` encoder -> (n, dim), `sentences` m of them in the form that the model
-    takes, `owners` (m,) the image row of each, `names` (m,) what errors call it."""
+    takes, `owners` (m,) the image row of each, `names` (m,) what errors call it. `regions` of the n images are there
+    for the models that look at them."""
 
     features: Mapping[str, Rows]
     sentences: Any
     owners: np.ndarray
     names: np.ndarray
+    regions: RegionRows | None = None
 
     def images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Features of the images `rows`."""
@@ -53,6 +73,7 @@ class Settings:
     margin: float
     temperature: float
     optimiser: str
+    adagrad_reset: int
     learning_rate: float
     decay: float
     weight_decay: float
@@ -68,14 +89,16 @@ class Settings:
         return Objective(self.loss, self.negatives, self.contrastive, self.margin, self.temperature)
 
     def schedule(self, seed: int) -> Schedule:
-        names = [field.name for field in fields(Schedule) if field.name != "seed"]
+        names = [each.name for each in fields(Schedule) if each.name != "seed"]
         return Schedule(seed=seed, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True)
 class Task:
     """One training. `words` (V + 1, d) are the first word vectors, kept as they are where `train_words` is false;
-    `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products."""
+    `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products; `region_view`
+    how the features of regions are normalised, where there are any; `noun_phrase` the label of noun phrases in trees.
+    """
 
     view: ImageView
     train: Pairs
@@ -86,6 +109,8 @@ class Task:
     train_words: bool
     words: np.ndarray | None = None
     start: Any = None
+    region_view: ImageView | None = None
+    noun_phrase: int | None = None
 
     def mean_image(self) -> np.ndarray:
         """(D,) float32, the mean of the training images' view."""

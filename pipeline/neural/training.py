@@ -1,9 +1,10 @@
 """The training loop: minibatches of pairs, early stopping on dev, and checkpoints from which it goes on exactly."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,15 @@ from torch import Tensor, nn
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.neural.losses import Objective
 
+MOMENTUM = 0.9
+"""Of the optimiser `momentum` (seed 000, section 3.3)."""
+
 
 @dataclass(frozen=True)
 class Schedule:
     """How long and how fast. The learning rate falls by the factor `decay` every epoch, step by step.
 
+    After `adagrad_reset` epochs AdaGrad's sums of squared gradients begin again at 1, as at first (seed 003, sec. 5).
     `weight_decay` pulls every parameter towards `Training`'s anchor for it, decoupled from the gradient. `clip` is the
     largest norm of the whole gradient. What is judged and kept are running averages of the parameters, of which every
     step replaces the share 1 - `averaging`. Training ends after `epochs`, or after `patience` epochs without a better
@@ -25,6 +30,7 @@ class Schedule:
     """
 
     optimiser: str
+    adagrad_reset: int
     learning_rate: float
     decay: float
     weight_decay: float
@@ -68,7 +74,9 @@ class Training:
 
     `draw(rows)` makes the module's arguments of the pairs `rows` (n,); `owners` (m,) tells every pair's image, `names`
     (m,) what errors call the pair; `judge()` is the score on dev, the greater the better. `anchors` are what weight
-    decay pulls parameters towards, by name; zero where there is none.
+    decay pulls parameters towards, by name; zero where there is none. With `turns`, sets of names, an epoch trains only
+    one set, each in its turn. `carried` are tensors by name which the module or `before_epoch(epoch)` changes in place,
+    and which belong to what is kept.
     Random numbers follow from the seed and the number of the batch, so that a checkpoint holds none.
     """
 
@@ -82,16 +90,26 @@ class Training:
         schedule: Schedule,
         judge: Callable[[], float],
         anchors: Mapping[str, Tensor] | None = None,
+        turns: Sequence[Collection[str]] = (),
+        carried: Mapping[str, Tensor] | None = None,
+        before_epoch: Callable[[int], None] = lambda epoch: None,
     ) -> None:
         self.module, self.draw, self.judge = module, draw, judge
         self.owners, self.names = owners, names
         self.objective, self.schedule = objective, schedule
+        self.turns, self.carried, self.before_epoch = turns, carried or {}, before_epoch
         self.progress = Progress()
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.anchors = {name: (anchors or {}).get(name) for name in self.trained}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
-        self.best = {name: p.detach().clone() for name, p in self.trained.items()}
-        make = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[schedule.optimiser]
+        self.best = {name: t.detach().clone() for name, t in {**self.trained, **self.carried}.items()}
+        make = {
+            "adam": torch.optim.Adam,
+            "sgd": torch.optim.SGD,
+            "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
+            "rmsprop": torch.optim.RMSprop,
+            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=True),
+        }[schedule.optimiser]
         self.optimiser = make(self.trained.values(), lr=schedule.learning_rate)
 
     @property
@@ -115,6 +133,8 @@ class Training:
         gradient is no finite number, before it changes a parameter.
         """
         while not self.finished:
+            if self.progress.step == 0:
+                self._begin_epoch()
             batches = self._batches()
             self.module.train()
             while self.progress.step < len(batches):
@@ -124,6 +144,13 @@ class Training:
         self._put(self.best)
         self.module.eval()
         return self.progress.history
+
+    def _begin_epoch(self) -> None:
+        schedule = self.schedule
+        if schedule.optimiser == "adagrad" and self.progress.epoch % schedule.adagrad_reset == 0:
+            for state in self.optimiser.state.values():
+                state["sum"].fill_(1)
+        self.before_epoch(self.progress.epoch)
 
     def _batches(self) -> list[np.ndarray]:
         """The batches of the epoch; at the end of each, the contrastive pairs where the objective draws some."""
@@ -142,6 +169,9 @@ class Training:
             loss = self.objective(self.module(*self.draw(rows)), torch.from_numpy(self.owners[rows]))
         self._require_finite("loss", loss, rows)
         loss.backward()
+        if self.turns:
+            for name in self.trained.keys() - self.turns[state.epoch % len(self.turns)]:
+                self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
         self._require_finite("gradient", norm, rows)
         self.optimiser.step()
@@ -178,18 +208,19 @@ class Training:
         entry = {"epoch": state.epoch, "loss": state.losses / self.steps, "dev": score, "learning_rate": rate}
         if state.best_epoch < 0 or score > state.history[state.best_epoch]["dev"]:
             state.best_epoch = state.epoch
-            self.best = {name: tensor.clone() for name, tensor in self.average.items()}
+            self.best = {name: tensor.clone() for name, tensor in {**self.average, **self.carried}.items()}
         state.history.append(entry)
         state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
 
     @torch.no_grad()
     def _put(self, values: Mapping[str, Tensor]) -> None:
-        for name, parameter in self.trained.items():
-            parameter.copy_(values[name])
+        for name, tensor in {**self.trained, **self.carried}.items():
+            if name in values:
+                tensor.copy_(values[name])
 
     def checkpoint(self) -> Checkpoint:
         """Where training stands now."""
-        groups = {"now": self.trained, "average": self.average, "best": self.best}
+        groups = {"now": {**self.trained, **self.carried}, "average": self.average, "best": self.best}
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}
         moments = self.optimiser.state_dict()["state"]
         tensors |= {f"moment/{i}/{key}": value for i, state in moments.items() for key, value in state.items()}
@@ -201,7 +232,8 @@ class Training:
         for path, array in checkpoint.tensors.items():
             group, _, name = path.partition("/")
             groups[group][name] = torch.from_numpy(array.copy())
-        if {n: t.shape for n, t in groups["now"].items()} != {n: p.shape for n, p in self.trained.items()}:
+        expected = {**self.trained, **self.carried}
+        if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in expected.items()}:
             raise IntegrityError("the checkpoint is of another model; remove it and train from the beginning")
         self._put(groups["now"])
         self.average, self.best = groups["average"], groups["best"]

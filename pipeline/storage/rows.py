@@ -10,6 +10,7 @@ from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, Sentences
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.tokens import TokenShards
+from pipeline.storage.trees import FIELDS, TreeShards
 
 
 class FeatureRows:
@@ -60,6 +61,26 @@ class TfidfRows:
         self.matrix = sparse.vstack([shard.matrix for shard in shards], format="csr")
 
 
-def open_rows(view: str, manifest: Manifest, folders: Mapping[str, Path | None]) -> TokenRows | TfidfRows:
-    """All sentences in the form `view`, from the folder of that name."""
+class TreeRows:
+    """All sentences by sentence_id: `trees`, the packed arrays of pipeline.text.trees.Trees by name, of one `kind`.
+
+    `vocabulary` and `labels` are the fingerprints of what their numbers refer to.
+    """
+
+    def __init__(self, kind: str, manifest: Manifest, folder: Path | None) -> None:
+        opened = TreeShards(manifest, folder)
+        shards = [opened.open(number) for number in range(manifest.n_shards)]
+        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
+        self.labels = require_same("label table", {str(shard.path): shard.labels for shard in shards})
+        self.fingerprints = {f"trees/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
+        packed = [getattr(shard, kind) for shard in shards]
+        self.trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
+        lengths = np.concatenate([np.diff(arrays["offsets"]) for arrays in packed])
+        self.trees["offsets"] = np.concatenate([[0], np.cumsum(lengths)])
+
+
+def open_rows(view: str, manifest: Manifest, folders: Mapping[str, Path | None]) -> TokenRows | TfidfRows | TreeRows:
+    """All sentences in the form `view`, from the folder of that name; of trees, from `trees`."""
+    if view.endswith("-trees"):
+        return TreeRows(view.removesuffix("-trees"), manifest, folders["trees"])
     return {"tfidf": TfidfRows, "tokens": TokenRows}[view](manifest, folders[view])

@@ -7,6 +7,7 @@ import pytest
 from made_up import make_run, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.storage.atomic import publish_json
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_evaluations_of_different_manifests_are_not_mixed(run: Path, tmp_path: P
     ours = evaluate(run, "test", "all-sentences")
     other = tmp_path / "other.json"
     value = json.loads(ours.read_text())
-    other.write_text(json.dumps({**value, "inputs": {**value["inputs"], "manifest": "another"}}))
+    publish_json(other, {**value, "inputs": {**value["inputs"], "manifest": "another"}})
     with pytest.raises(IntegrityError, match="other.json differ"):
         run_command("summarise", ours, other, "--output", tmp_path / "summary.json")
     assert not (tmp_path / "summary.json").exists()

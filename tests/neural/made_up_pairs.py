@@ -1,11 +1,15 @@
 """A small collection whose sentences say what their image shows, for every kind of neural model."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from made_up_trees import NOUN_PHRASE, Shown, grow
 from scipy import sparse
 
 from pipeline.linear.projection import Directions
 from pipeline.linear.views import ImageView
+from pipeline.models import model_class
 from pipeline.neural.task import Pairs, Settings, Task
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
@@ -14,10 +18,17 @@ VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 WORDS = 20
 SETTINGS = {
     "dimensions": 16, "loss": "info-nce", "negatives": "all", "contrastive": 8, "margin": 0.2, "temperature": 0.1,
-    "optimiser": "adam", "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "averaging": 0.0,
+    "optimiser": "adam", "adagrad_reset": 2, "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "averaging": 0.0,
     "dropout": 0.1, "clip": 2.0,
     "batch_size": 32, "epochs": 4, "patience": 4,
 }  # fmt: skip
+
+
+OWN = {
+    "sdtrnn": {"rare": 100},
+    "hmlstm": {"simplified_epochs": 1, "correspondence_epochs": 2, "phrase_share": 0.3},
+}
+"""Settings that only these models have."""
 
 
 class Start:
@@ -40,21 +51,32 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
     things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(n)])
     shown = np.zeros((n, WORDS - 1))
     shown[np.arange(n)[:, None], things] = 1
-    features = {
-        name: (shown @ rng.random((WORDS - 1, dim)) ** 3).astype(np.float16) for name, dim in (("one", 10), ("two", 6))
-    }
+    looks = {name: rng.random((WORDS - 1, dim)) ** 3 for name, dim in (("one", 10), ("two", 6))}
+    features = {name: (shown @ look).astype(np.float16) for name, look in looks.items()}
     ids = np.concatenate([rng.permutation(row) for row in np.repeat(things, 2, axis=0)]).astype(np.int32)
     tokens = Tokens(ids, np.arange(0, len(ids) + 1, 4))
     matrix = sparse.csr_array((np.full(len(ids), 0.5, np.float32), ids, tokens.offsets), shape=(2 * n, WORDS))
+    forms = {"tokens": lambda: tokens, "tfidf": lambda: matrix}
+    sentences = forms.get(view, lambda: grow(view, tokens))()
+    look = np.hstack(list(looks.values()))
+    regions = np.concatenate([(shown @ look)[:, None], look[things]], axis=1).astype(np.float32)
     owners = np.repeat(np.arange(n), 2)
     pairs = {}
     for name, first, last in (("train", 0, train), ("dev", train, n)):
         rows = np.flatnonzero((owners >= first) & (owners < last))
-        sentences = tokens.take(rows) if view == "tokens" else matrix[rows]
+        own = sentences[rows] if view == "tfidf" else sentences.take(rows)
         block = {encoder: values[first:last] for encoder, values in features.items()}
-        pairs[name] = Pairs(block, sentences, owners[rows] - first, rows)
+        pairs[name] = Pairs(block, own, owners[rows] - first, rows, regions=Shown(regions[first:last]))
     chosen = Settings(**{**SETTINGS, **settings})
     return Task(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "tfidf" else None,
+        region_view=VIEW, noun_phrase=NOUN_PHRASE,
     )  # fmt: skip
+
+
+def make_task_of(model: str, **settings: object) -> Task:
+    """A task in the form that the registered `model` takes."""
+    found = model_class(model)
+    task = make_task(found.sentence_view, **settings)
+    return replace(task, settings=found.settings_type(**{**vars(task.settings), **OWN.get(model, {})}))

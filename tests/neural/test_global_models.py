@@ -5,27 +5,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import VIEW, WORDS, make_task
+from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 from scipy import sparse
 
 from pipeline.errors import UsageError
 from pipeline.evaluate.ranks import count_ranks
-from pipeline.models import TRAINED, model_class, trained_class
+from pipeline.models import SETS, TRAINED, model_class, trained_class
 from pipeline.neural.task import train
 from pipeline.text.sequences import Tokens
+from pipeline.text.trees import Trees
+from pipeline.text.trees import pack as pack_trees
 
 
-@pytest.fixture(scope="module", params=TRAINED)
+@pytest.fixture(scope="module", params=[name for name in TRAINED if name not in SETS])
 def trained(request: pytest.FixtureRequest):
     """A registered model, and the dev pairs it was judged on."""
     model = trained_class(request.param)
-    task = make_task(model.sentence_view, epochs=8)
+    task = make_task_of(request.param, epochs=8)
     return train(model, task, None, lambda training: None).model, task.dev
 
 
 def take(pairs, row: int):
     sentences = pairs.sentences
-    return sentences.take(np.array([row])) if isinstance(sentences, Tokens) else sentences[[row]]
+    return sentences[[row]] if sparse.issparse(sentences) else sentences.take(np.array([row]))
 
 
 def test_embeddings_are_unit_vectors_of_one_space(trained) -> None:
@@ -55,7 +57,8 @@ def test_one_at_a_time_is_the_same(trained) -> None:
 
 def test_inputs_are_left_as_they_were(trained) -> None:
     model, dev = trained
-    form = dev.sentences.ids if isinstance(dev.sentences, Tokens) else dev.sentences.data
+    form = {Tokens: "ids", Trees: "words"}.get(type(dev.sentences), "data")
+    form = getattr(dev.sentences, form)
     before, words = {name: block.copy() for name, block in dev.features.items()}, form.copy()
     model.embed_images(dev.features)
     model.embed_sentences(dev.sentences)
@@ -76,16 +79,17 @@ def test_nothing_to_go_by_is_still_a_finite_vector(trained) -> None:
     model, _ = trained
     blank = {"one": np.zeros((1, 10), np.float16), "two": np.zeros((1, 6), np.float16)}
     assert np.isfinite(model.embed_images(blank)).all()
-    nothing = Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64))
-    if model.sentence_view == "tfidf":
-        nothing = sparse.csr_array((1, WORDS), dtype=np.float32)
+    nothing = {
+        "tokens": Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64)),
+        "tfidf": sparse.csr_array((1, WORDS), dtype=np.float32),
+    }.get(model.sentence_view, pack_trees([[]]))
     assert np.isfinite(model.embed_sentences(nothing)).all()
 
 
 def test_very_long_and_unknown_sentences_embed(trained) -> None:
     model, _ = trained
-    if model.sentence_view == "tfidf":
-        pytest.skip("tf-idf has no length")
+    if model.sentence_view != "tokens":
+        pytest.skip("tf-idf has no length, and trees have tests of their own")
     rng = np.random.default_rng(0)
     tokens = Tokens(
         np.concatenate([rng.integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32), np.array([0, 500, 503])
@@ -96,7 +100,7 @@ def test_very_long_and_unknown_sentences_embed(trained) -> None:
 def test_no_sentence_at_all_is_an_empty_block(trained) -> None:
     model, dev = trained
     none = np.zeros(0, np.int64)
-    sentences = dev.sentences.take(none) if isinstance(dev.sentences, Tokens) else dev.sentences[none]
+    sentences = dev.sentences[none] if sparse.issparse(dev.sentences) else dev.sentences.take(none)
     assert model.embed_sentences(sentences).shape == (0, 16)
     assert model.embed_images({name: block[:0] for name, block in dev.features.items()}).shape == (0, 16)
 

@@ -1,0 +1,103 @@
+"""Fragment scores of images and sentences, against a loop over pairs, masked padding, and the products alone.
+
+    python benchmarks/fragments.py [--dimensions 1000] [--regions 20] [--pairs 7]
+
+100 x 100 images and sentences; sentences are as long as captions are. All in float32 and in one process; `void` is as
+in `interleave`. `peak_mb` is the largest intermediate result of ours in MB.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import torch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores  # noqa: E402
+
+COUNT = 100
+RULE = ScoreRule("words", 0)
+
+
+def make_sets(lengths: np.ndarray, dimensions: int, seed: int) -> FragmentSets:
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((lengths.sum(), dimensions), dtype=np.float32)
+    return FragmentSets(torch.from_numpy(vectors), np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def pad(sets: FragmentSets) -> tuple[torch.Tensor, torch.Tensor]:
+    """(n, longest, c), zeros behind each set's own, and the mask (n, longest) of these."""
+    mask = torch.arange(int(sets.lengths.max())) < torch.from_numpy(sets.lengths)[:, None]
+    padded = torch.zeros(*mask.shape, sets.vectors.shape[1])
+    padded[mask] = sets.vectors
+    return padded, mask
+
+
+def loop(images: FragmentSets, sentences: FragmentSets) -> torch.Tensor:
+    """One product of matrices a pair."""
+    scores = torch.empty(len(images), len(sentences))
+    for k in range(len(images)):
+        for j in range(len(sentences)):
+            v = images.vectors[images.offsets[k] : images.offsets[k + 1]]
+            s = sentences.vectors[sentences.offsets[j] : sentences.offsets[j + 1]]
+            scores[k, j] = (v @ s.T).amax(dim=0).sum()
+    return scores
+
+
+def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Products of padded sets; what stands for padding is set to zero after the maximum."""
+    n, m = len(regions), len(words)
+    products = regions.flatten(0, 1) @ words.flatten(0, 1).T
+    return (products.view(n, -1, m, mask.shape[1]).amax(dim=1) * mask).sum(dim=2)
+
+
+class Largest(TorchDispatchMode):
+    """`bytes`: of the largest result of any operation within."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (list, tuple)) else [result]:
+            if isinstance(each, torch.Tensor):
+                self.bytes = max(self.bytes, each.nbytes)
+        return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dimensions", type=int, default=1000)
+    parser.add_argument("--regions", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=7)
+    options = parser.parse_args()
+    lengths = np.clip(np.random.default_rng(2).normal(11, 4, COUNT).astype(int), 3, 35)
+    images = make_sets(np.full(COUNT, options.regions), options.dimensions, 0)
+    sentences = make_sets(lengths, options.dimensions, 1)
+    padded, (words, mask) = pad(images)[0], pad(sentences)
+
+    def ours() -> torch.Tensor:
+        return fragment_scores(images, sentences, RULE)
+
+    references: dict[str, Callable[[], torch.Tensor]] = {
+        "a loop over pairs": lambda: loop(images, sentences),
+        "masked padding": lambda: masked(padded, words, mask),
+        "the products alone": lambda: images.vectors @ sentences.vectors.T,
+    }
+    for reference in ("a loop over pairs", "masked padding"):
+        torch.testing.assert_close(ours(), references[reference](), rtol=1e-4, atol=1e-2)
+    with Largest() as largest:
+        ours()
+    about = {"regions": len(images.vectors), "words": len(sentences.vectors), "dimensions": options.dimensions}
+    for name, reference in references.items():
+        result = compare(f"fragment scores over {name}", ours, reference, options.pairs, runtime.threads())
+        report({**result, **about, "peak_mb": largest.bytes / 1e6})
+
+
+if __name__ == "__main__":
+    main()

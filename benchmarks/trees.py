@@ -1,0 +1,147 @@
+"""Tree encoders, computed height by height over a minibatch, against the same recursion node by node.
+
+    python benchmarks/trees.py [--dimensions 512] [--pairs 5] [--epoch 30000]
+
+One timed run is forward and backward through the sentence encoder for a batch of 128 sentences; the recursion does a
+few of them, and its time is scaled up. `largest_difference` is of vectors and gradients, relative to the largest entry
+of each where that is above 1. The last line is one epoch of `sdtrnn` training on `--epoch` sentences: batches drawn,
+image map, loss, gradients and AdaGrad; `processor_seconds` are those of all threads.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from pipeline.neural.losses import Objective  # noqa: E402
+from pipeline.neural.networks import JointNetwork  # noqa: E402
+from pipeline.neural.training import Schedule, Training, seeded  # noqa: E402
+from pipeline.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
+from pipeline.precision import choose_precision  # noqa: E402
+from pipeline.text.trees import Trees, pack  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "neural"))
+from recursion import recursion  # noqa: E402  the tests' reference
+
+BATCH, FEW, IMAGE_DIM, WORD_DIM, WORDS, RELATIONS = 128, 16, 1792, 300, 5000, 40
+OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1)
+
+
+def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
+    """A projective tree over `length` words; words and relations by Zipf's law."""
+    parents = np.full(length, -1)
+    spans = [(0, length, -1)]
+    while spans:
+        start, stop, parent = spans.pop()
+        if start == stop:
+            continue
+        head = int(rng.integers(start, stop))
+        parents[head] = parent
+        for first, last in ((start, head), (head + 1, stop)):
+            cut = int(rng.integers(first, last + 1))
+            spans += [(first, cut, head), (cut, last, head)]
+    return [(int(p), _zipf(rng, WORDS), _zipf(rng, RELATIONS)) for p in parents]
+
+
+def draw_phrases(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
+    """A tree of phrases with two or three parts."""
+    inner: list[int] = []
+    up = {}
+
+    def phrase(start: int, stop: int) -> int:
+        if stop - start == 1:
+            return start
+        cuts = sorted(rng.choice(np.arange(start + 1, stop), min(stop - start - 1, int(rng.integers(1, 3))), False))
+        parts = [phrase(a, b) for a, b in zip([start, *cuts], [*cuts, stop], strict=True)]
+        inner.append(len(inner))
+        up.update(dict.fromkeys(parts, length + inner[-1]))
+        return length + inner[-1]
+
+    up[phrase(0, length)] = -1
+    return [(up[i], _zipf(rng, WORDS) if i < length else -1, 0) for i in range(length + len(inner))]
+
+
+def _zipf(rng: np.random.Generator, limit: int) -> int:
+    return int(min(rng.zipf(1.3) - 1, limit - 1))
+
+
+def draw_trees(draw, count: int) -> Trees:
+    """Sentences of about 11 words, as captions are."""
+    rng = np.random.default_rng(0)
+    return pack([draw(rng, int(n)) for n in np.clip(rng.normal(11, 4, count).astype(int), 3, 35)])
+
+
+def make_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int) -> TreeRNN:
+    learned = kind.learn(trees, 20) if kind is RelationRNN else kind.learn(trees)
+    with seeded(0):
+        return kind(torch.randn(WORDS + 1, WORD_DIM) * 0.1, dimensions, 0.0, **learned)
+
+
+def gradients(encoder: nn.Module, vectors: Tensor) -> list[Tensor]:
+    return torch.autograd.grad((vectors * vectors.detach().cos()).sum(), list(encoder.parameters()))
+
+
+def compare_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int, pairs: int) -> dict:
+    encoder = make_encoder(kind, trees, dimensions)
+    batch, few = trees.take(np.arange(BATCH)), trees.take(np.arange(FEW))
+    ours, reference = encoder(encoder.arrange(few)), recursion(encoder, few)
+    apart = zip(gradients(encoder, ours), gradients(encoder, reference), strict=True)
+    with torch.no_grad():
+        differences = [float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in [(ours, reference), *apart]]
+    result = compare(
+        f"{kind.__name__}, {BATCH} sentences, forward and backward, over node by node",
+        lambda: gradients(encoder, encoder(encoder.arrange(batch))),
+        lambda: gradients(encoder, recursion(encoder, few)),
+        pairs,
+        runtime.threads(),
+    )
+    scale = BATCH / FEW
+    scaled = {key: result[key] * scale for key in ("reference", "ratio")}
+    return {**result, **scaled, "dimensions": dimensions, "largest_difference": max(differences)}
+
+
+def time_epoch(trees: Trees, dimensions: int) -> dict:
+    """One epoch of `sdtrnn` on `trees`, five for each image."""
+    encoder, rng = make_encoder(RelationRNN, trees, dimensions), np.random.default_rng(0)
+    encoder.precision = choose_precision("auto", torch.device("cpu"))
+    images = torch.from_numpy(rng.standard_normal((len(trees) // 5 + 1, IMAGE_DIM), dtype=np.float32))
+    owners = np.arange(len(trees)) // 5
+    schedule = Schedule(
+        optimiser="adagrad", adagrad_reset=5, learning_rate=0.01, decay=1, weight_decay=0, averaging=0, clip=2,
+        batch_size=BATCH, epochs=1, patience=1, seed=0,
+    )  # fmt: skip
+    training = Training(
+        JointNetwork(torch.zeros(IMAGE_DIM), encoder, dimensions, 0.3),
+        lambda rows: (images[owners[rows]], encoder.arrange(trees.take(rows))),
+        owners, owners, OBJECTIVE, schedule, judge=lambda: 0.0,
+    )  # fmt: skip
+    wall, processor = time.perf_counter(), time.process_time()
+    training.run(lambda training: None)
+    return {"ours": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dimensions", type=int, default=512)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--epoch", type=int, default=30000)
+    options = parser.parse_args()
+    kinds = ((ConstituencyRNN, draw_phrases), (PositionRNN, draw_dependencies), (RelationRNN, draw_dependencies))
+    for kind, draw in kinds:
+        report(compare_encoder(kind, draw_trees(draw, 2000), options.dimensions, options.pairs))
+    timed = time_epoch(draw_trees(draw_dependencies, options.epoch), options.dimensions)
+    report({"name": "sdtrnn epoch", "sentences": options.epoch, "dimensions": options.dimensions, **timed})
+
+
+if __name__ == "__main__":
+    main()

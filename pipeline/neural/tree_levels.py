@@ -1,0 +1,194 @@
+"""The trees of a whole minibatch, height by height: what stands at one height is computed at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.text.trees import NOTHING, Trees
+
+
+class Forest(NamedTuple):
+    """The nodes of n trees, tree after tree. `parents` (total,): the parent among all of them, -1 for the root of each
+    tree; `words` (total,): the word's id, -1 for none; `labels` (total,); `trees` (total,): which tree it is of."""
+
+    parents: np.ndarray
+    words: np.ndarray
+    labels: np.ndarray
+    trees: np.ndarray
+
+    def roots(self) -> np.ndarray:
+        """(n,) the root of each tree."""
+        return np.flatnonzero(self.parents < 0)
+
+    def heights(self) -> list[np.ndarray]:
+        """The leaves, then the nodes all of whose children are leaves, or leaves and these, and so on."""
+        inner = self.parents[self.parents >= 0]
+        waiting = np.bincount(inner, minlength=len(self.parents))
+        ready, found = np.flatnonzero(waiting == 0), []
+        while len(ready):
+            found.append(ready)
+            above = self.parents[ready]
+            above = above[above >= 0]
+            np.subtract.at(waiting, above, 1)
+            above = np.unique(above)
+            ready = above[waiting[above] == 0]
+        return found
+
+
+def forest(trees: Trees, unknown: int) -> Forest:
+    """The nodes of `trees` with one numbering; a tree without nodes becomes the one word `unknown`.
+
+    Raises InputError where they are no trees.
+    """
+    trees.check()
+    empty = np.flatnonzero(trees.lengths == 0)
+    at, lengths = trees.offsets[empty], np.maximum(trees.lengths, 1)
+    parents = np.insert(trees.parents, at, NOTHING).astype(np.int64)
+    words, labels = np.insert(trees.words, at, unknown), np.insert(trees.labels, at, NOTHING)
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    parents = np.where(parents < 0, NOTHING, parents + first)
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    return Forest(parents, words.astype(np.int64), labels.astype(np.int64), owners)
+
+
+def positions(parents: np.ndarray) -> np.ndarray:
+    """(total,) pos(i, j) of seed 003, equation 4, for every node j of dependency trees: -1 for l1, the left child
+    nearest to its head, -2 for l2 further left, 1 for r1, 2 for r2; 0 for a root."""
+    nodes = np.flatnonzero(parents >= 0)
+    nodes = nodes[np.argsort(parents[nodes], kind="stable")]
+    heads = parents[nodes]
+    first = np.searchsorted(heads, heads, "left")
+    before = np.bincount(heads[nodes < heads], minlength=len(parents))[heads]
+    place = np.arange(len(nodes)) - first - before
+    found = np.zeros(len(parents), np.int64)
+    found[nodes] = place + (place >= 0)
+    return found
+
+
+def word_counts(nodes: Forest) -> np.ndarray:
+    """(total,) l(i) of seed 003, equation 4: words at and under every node."""
+    counts = (nodes.words >= 0).astype(np.int64)
+    for found in nodes.heights():
+        below = found[nodes.parents[found] >= 0]
+        np.add.at(counts, nodes.parents[below], counts[below])
+    return counts
+
+
+def in_order(nodes: Forest) -> np.ndarray:
+    """The nodes of phrase trees that have a parent, by parent, and there by their first word."""
+    parents, total = nodes.parents, len(nodes.parents)
+    first = np.where(nodes.words >= 0, np.arange(total), total)
+    for found in nodes.heights():
+        below = found[parents[found] >= 0]
+        np.minimum.at(first, parents[below], first[below])
+    children = np.flatnonzero(parents >= 0)
+    return children[np.lexsort((first[children], parents[children]))]
+
+
+def binary(nodes: Forest) -> Forest:
+    """Phrase trees with two children to every phrase; `labels` become 0 for a left child and for roots, 1 for a right.
+
+    Of more children the first two are joined, then the pair with the third, and so on. A phrase of one child is that
+    child.
+    """
+    parents, total = nodes.parents, len(nodes.parents)
+    children = in_order(nodes)
+    above = parents[children]
+    rank = np.arange(len(children)) - np.searchsorted(above, above, "left")
+    last = np.append(above[1:] != above[:-1], True)[: len(above)]
+    joins = np.flatnonzero(rank > 0)
+    join_of = np.full(len(children), NOTHING)
+    join_of[joins] = np.arange(total, total + len(joins))
+    stands_for = np.arange(total + len(joins))
+    stands_for[above[last]] = np.where(rank[last] > 0, join_of[last], children[last])
+    while (stands_for[stands_for] != stands_for).any():
+        stands_for = stands_for[stands_for]
+    left = np.where(rank[joins] == 1, stands_for[children[joins - 1]], join_of[joins - 1])
+    right = stands_for[children[joins]]
+    up, side = np.full(total + len(joins), NOTHING), np.zeros(total + len(joins), np.int64)
+    up[left] = up[right] = join_of[joins]
+    side[right] = 1
+    kept = np.concatenate([nodes.words >= 0, np.ones(len(joins), bool)])
+    tree = np.concatenate([nodes.trees, nodes.trees[above[joins]]])
+    order = np.flatnonzero(kept)
+    order = order[np.argsort(tree[order], kind="stable")]
+    number = np.full(total + len(joins) + 1, NOTHING)
+    number[order] = np.arange(len(order))
+    words = np.concatenate([nodes.words, np.full(len(joins), NOTHING)])
+    return Forest(number[up[order]], words[order], side[order], tree[order])
+
+
+class Level(NamedTuple):
+    """Rows `start` to `stop`, those before `joined` with a parent; of these, `groups` (kind, start, stop)."""
+
+    start: int
+    joined: int
+    stop: int
+    groups: list[tuple[int, int, int]]
+
+
+class Levels(NamedTuple):
+    """The nodes of n trees as rows: leaves first, then by height; within a height by kind, roots last.
+
+    `nodes` (total,): which node each row is. `words` (total,): its word, -1 for none. `parents` (total,): its
+    parent's row, -1 for a root. `weights` (total, 1) float32: its share in its parent. `own` (total, 1) float32: the
+    share of its word in itself. `roots` (n,): the row of each tree's root. `kinds`: for each kind the rows that
+    are of it and have a parent, in one tensor, and how many.
+    """
+
+    levels: list[Level]
+    nodes: Tensor
+    words: Tensor
+    parents: Tensor
+    weights: Tensor
+    own: Tensor
+    roots: Tensor
+    kinds: list[tuple[int, Tensor]]
+
+
+def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels:
+    """Arrange `nodes` whose children of one kind share their weights; kind -1 is that without any.
+
+    `counts` (total,) weight children by their words as in equation 4 of seed 003; None gives weights of 1.
+    """
+    parents, heights = nodes.parents, nodes.heights()
+    height = np.zeros(len(parents), np.int64)
+    for number, found in enumerate(heights):
+        height[found] = number
+    rooted = parents < 0
+    order = np.lexsort((kinds, rooted, height))
+    row = np.empty(len(order), np.int64)
+    row[order] = np.arange(len(order))
+    kind, above = kinds[order], parents[order]
+    joined = above >= 0
+    changes = np.flatnonzero(np.diff(kind) != 0) + 1
+    levels, start = [], 0
+    for found in heights:
+        stop = start + len(found)
+        end = start + int(joined[start:stop].sum())
+        cuts = changes[np.searchsorted(changes, start, "right") : np.searchsorted(changes, end, "left")]
+        edges = [start, *cuts.tolist(), end] if end > start else []
+        groups = [(int(kind[a]), a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        levels.append(Level(start, end, stop, groups))
+        start = stop
+    weights = np.ones(len(order), np.float32)
+    own = weights
+    if counts is not None:
+        weights = np.where(joined, counts[order] / counts[above], 1)
+        own = 1 / counts[order]
+    children = np.flatnonzero(joined)
+    children = children[np.argsort(kind[children], kind="stable")]
+    found, first = np.unique(kind[children], return_index=True)
+    by_kind = np.split(children, first[1:]) if len(found) else []
+    column = [torch.from_numpy(array.astype(np.float32))[:, None] for array in (weights, own)]
+    return Levels(
+        levels,
+        torch.from_numpy(order),
+        torch.from_numpy(nodes.words[order]),
+        torch.from_numpy(np.where(joined, row[above], NOTHING)),
+        *column,
+        torch.from_numpy(row[nodes.roots()]),
+        [(int(k), torch.from_numpy(rows)) for k, rows in zip(found, by_kind, strict=True)],
+    )

@@ -1,0 +1,76 @@
+"""Regions of chosen images, of one or several encoders side by side, gathered from the shards of a manifest."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.precision import to_float32
+from pipeline.storage.gather import shard_path
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.regions import Block, RegionShard
+
+
+class RegionRows:
+    """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
+
+    `dims` are those of each encoder's features, `fingerprints` those of the shards. Raises IntegrityError where the
+    shards are of other images than the manifest's, where the encoders' regions are not the same, and naming the first
+    image that has no region.
+    """
+
+    def __init__(self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray) -> None:
+        self._numbers, within = np.divmod(image_id, manifest.shard_size)
+        self._shards = {number: _open(manifest, folders, number) for number in np.unique(self._numbers).tolist()}
+        self.fingerprints = {
+            f"regions/{name}/{number:05d}": shard.fingerprint
+            for number, shards in self._shards.items()
+            for name, shard in zip(folders, shards, strict=True)
+        }
+        shards = next(iter(self._shards.values()))
+        self.dims = tuple(shard["features"].shape[1] for shard in shards)
+        self._starts = np.empty(len(image_id), np.int64)
+        self._lengths = np.empty(len(image_id), np.int64)
+        for number, (shard, *_) in self._shards.items():
+            own = self._numbers == number
+            self._starts[own] = shard.offsets[within[own]]
+            self._lengths[own] = shard.offsets[within[own] + 1] - shard.offsets[within[own]]
+        if not self._lengths.all():
+            first = image_id[self._lengths.argmin()]
+            raise IntegrityError(
+                f"image {first} has no regions in {shards[0].path.parent}; run ingest again, without it"
+            )
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def packed(self, rows: np.ndarray) -> Block:
+        """The regions of the images `rows` (k,), in that order."""
+        lengths = self._lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        sources = np.arange(offsets[-1]) + np.repeat(self._starts[rows] - offsets[:-1], lengths)
+        numbers = np.repeat(self._numbers[rows], lengths)
+        features = np.empty((len(sources), sum(self.dims)), np.float32)
+        boxes, scores = np.empty((len(sources), 4), np.float32), np.empty(len(sources), np.float32)
+        for number in np.unique(numbers).tolist():
+            chosen = np.flatnonzero(numbers == number)
+            own, shards = sources[chosen], self._shards[number]
+            boxes[chosen], scores[chosen] = shards[0]["boxes"][own], shards[0]["scores"][own]
+            start = 0
+            for shard, dim in zip(shards, self.dims, strict=True):
+                features[chosen, start : start + dim] = to_float32(shard["features"][own])
+                start += dim
+        return Block(features, boxes, scores, offsets)
+
+
+def _open(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:
+    """Shard `number` of every encoder."""
+    shards = [RegionShard(shard_path(folder, number)) for folder in folders.values()]
+    first = shards[0]
+    for shard in shards:
+        if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
+            raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
+        if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):
+            raise IntegrityError(f"{first.path} and {shard.path} have different regions; extract them again")
+    return shards

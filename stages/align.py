@@ -1,0 +1,98 @@
+"""`align`: which words of a sentence describe which region of its image, by a row of fragments."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stages import options
+
+BLOCK = 1024
+"""Images whose vectors are in memory at once."""
+
+
+@click.command("align")
+@options.manifest
+@options.embeddings
+@click.option("--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What the row's tokens are of.")
+@click.option("--split", required=True, help="Split of the manifest whose sentences are aligned.")
+@click.option("--images", "count", type=click.IntRange(min=1), default=24, show_default=True, help="Images drawn.")
+@click.option("--columns", type=click.IntRange(min=1), default=6, show_default=True, help="Images side by side.")
+@click.option("--top", type=click.IntRange(min=1), default=4, show_default=True, help="Regions drawn in each.")
+@options.config
+@options.output("file", "The segments, a file of JSON lines; a sheet of some lies beside it, with the ending .png.")
+def command(
+    manifest_folder: Path,
+    embeddings_folder: Path,
+    vocabulary_path: Path,
+    split: str,
+    count: int,
+    columns: int,
+    top: int,
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Write the segments of every sentence of a split, one a line, with their boxes in the image; draw some."""
+    import json
+
+    import numpy as np
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.images.contact_sheet import draw_sheet, to_png
+    from pipeline.neural.alignment import align
+    from pipeline.storage.atomic import publish_bytes, publish_text
+    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fragments import Fragments
+    from pipeline.storage.manifest import Manifest
+    from stages.inputs import open_photographs, read_words
+
+    settings = config.load(config_path)
+    manifest = Manifest(manifest_folder)
+    fragments, pairs, segments = Fragments(manifest, embeddings_folder), split_pairs(manifest, split), []
+    for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):
+        images = fragments.read_sets("images", block.image_id)
+        sentences = fragments.read_sets("sentences", block.sentence_id)
+        spoken = read_words(manifest, block.sentence_id, vocabulary_path, sentences)
+        words, regions = (np.split(sets.vectors, sets.offsets[1:-1]) for sets in (sentences, images))
+        found = align(words, [regions[owner] for owner in block.owners], settings.align.beta)
+        for sentence_id, owner, own_words, own in zip(block.sentence_id, block.owners, spoken, found, strict=True):
+            segments += [
+                {
+                    "sentence_id": int(sentence_id),
+                    "image_id": int(block.image_id[owner]),
+                    "words": own_words[one.first : one.last],
+                    "box": images.boxes[images.offsets[owner] + one.region].tolist(),
+                    "score": one.score,
+                }
+                for one in own
+            ]
+    publish_text(output, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in segments))
+
+    drawn = np.unique(pairs.owners, return_index=True)[1]  # the first sentence of each image
+    drawn = pairs.sentence_id[drawn[np.unique(np.linspace(0, len(drawn) - 1, count).astype(int))]]
+    texts = manifest.sentences["text"].take(drawn).to_pylist()
+    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings.collection)
+    pictures = [
+        _picture(image or reason, text, [one for one in segments if one["sentence_id"] == sentence_id], top)
+        for sentence_id, text, (image, reason) in zip(drawn, texts, photographs, strict=True)
+    ]
+    publish_bytes(output.with_suffix(".png"), to_png(draw_sheet(pictures, columns)))
+
+
+def _picture(image: Any, text: str, segments: Sequence[Mapping[str, Any]], top: int) -> Any:
+    """The `top` regions of one sentence, each with all that is said of it; `image` is a reason where there is none."""
+    import numpy as np
+
+    from pipeline.images.contact_sheet import Picture
+
+    by_box: dict[tuple[float, ...], list[Mapping[str, Any]]] = {}
+    for segment in segments:
+        by_box.setdefault(tuple(segment["box"]), []).append(segment)
+    best = sorted(by_box.items(), key=lambda item: -sum(one["score"] for one in item[1]))[:top]
+    boxes, scores = np.array([box for box, _ in best]), np.array([sum(o["score"] for o in own) for _, own in best])
+    labels = [" .. ".join(" ".join(one["words"]) for one in own) for _, own in best]
+    if isinstance(image, str):
+        return Picture(None, boxes, scores, image, labels)
+    return Picture(image, boxes, scores, text, labels)

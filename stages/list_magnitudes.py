@@ -1,0 +1,79 @@
+"""`list-magnitudes`: the words and regions with the longest and shortest vectors, by a row of fragments."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("list-magnitudes")
+@options.manifest
+@options.embeddings
+@click.option("--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What the row's tokens are of.")
+@click.option("--split", required=True, help="Split of the manifest that is looked at.")
+@click.option("--words", "listed", type=click.IntRange(min=1), default=40, show_default=True, help="Words at each end.")
+@click.option("--images", "count", type=click.IntRange(min=1), default=24, show_default=True, help="Regions listed.")
+@click.option("--columns", type=click.IntRange(min=1), default=6, show_default=True, help="Images side by side.")
+@options.config
+@options.output("file", "The tables, a JSON file; a sheet of the regions lies beside it, with the ending .png.")
+def command(
+    manifest_folder: Path,
+    embeddings_folder: Path,
+    vocabulary_path: Path,
+    split: str,
+    listed: int,
+    count: int,
+    columns: int,
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """List words by the mean length of their vectors, and the regions with the longest ones; draw these."""
+    import numpy as np
+
+    from pipeline import config
+    from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
+    from pipeline.neural.alignment import longest_vectors, word_magnitudes
+    from pipeline.storage.atomic import publish_bytes, publish_json
+    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fragments import Fragments
+    from pipeline.storage.manifest import Manifest
+    from stages.inputs import open_photographs, read_words
+
+    settings = config.load(config_path)
+    manifest = Manifest(manifest_folder)
+    fragments, pairs = Fragments(manifest, embeddings_folder), split_pairs(manifest, split)
+    sentences = fragments.read_sets("sentences", pairs.sentence_id)
+    words = [word for own in read_words(manifest, pairs.sentence_id, vocabulary_path, sentences) for word in own]
+    terms, ids = np.unique(words, return_inverse=True)
+    table = word_magnitudes(sentences.vectors, ids, settings.align.least_count)
+    images = fragments.read_sets("images", pairs.image_id)
+    owners = np.repeat(np.arange(len(pairs.image_id)), np.diff(images.offsets))
+    rows = longest_vectors(images.vectors, owners, count)
+
+    columns_of_words = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
+    ranked = [
+        {"word": word, "magnitude": length, "count": places}
+        for word, length, places in zip(*columns_of_words, strict=True)
+    ]
+    regions = [
+        {"image_id": int(pairs.image_id[owners[row]]), "box": images.boxes[row].tolist(), "magnitude": float(length)}
+        for row, length in zip(rows, np.linalg.norm(images.vectors[rows], axis=1), strict=True)
+    ]
+    publish_json(
+        output,
+        {
+            "model": fragments.row,
+            "split": split,
+            "lowest": ranked[:listed],
+            "highest": ranked[::-1][:listed],
+            "regions": regions,
+            "inputs": fragments.inputs,
+        },
+    )
+    photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings.collection)
+    pictures = [
+        Picture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
+        for one, (image, reason) in zip(regions, photographs, strict=True)
+    ]
+    publish_bytes(output.with_suffix(".png"), to_png(draw_sheet(pictures, columns)))

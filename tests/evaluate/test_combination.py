@@ -1,0 +1,93 @@
+"""Weights of an ensemble against a search over all of them, and vectors side by side against sums of scores."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.evaluate.combination import choose_weights, combine_scores, join_vectors, judge_scores
+from pipeline.evaluate.retrieval import recall_sum
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def make_members(seed: int, noises: tuple[float, ...]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """Models that see the same pairs, each with its own dimension and its own noise."""
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(120), 2)
+    images, sentences = [], []
+    for noise, dim in zip(noises, (6, 9, 7), strict=False):
+        hidden = rng.standard_normal((120, dim))
+        images.append(unit(hidden + noise * rng.standard_normal((120, dim))))
+        sentences.append(unit(hidden[owners] + noise * rng.standard_normal((240, dim))))
+    return images, sentences, owners
+
+
+def test_joined_vectors_score_the_weighted_sum_and_are_of_unit_length() -> None:
+    images, sentences, owners = make_members(1, (0.8, 1.2, 1.0))
+    weights = (0.5, 0.3, 0.2)
+    left, right = join_vectors(images, weights), join_vectors(sentences, weights)
+    expected = sum(w * a.astype(float) @ b.T.astype(float) for w, a, b in zip(weights, images, sentences, strict=True))
+    np.testing.assert_allclose(left @ right.T, expected, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(left, axis=1), 1, atol=1e-6)
+    scores = [a @ b.T for a, b in zip(images, sentences, strict=True)]
+    assert judge_scores(scores, owners)(weights) == recall_sum(left, right, owners, "inner_product")
+
+
+def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit() -> None:
+    grid, summit = (0, 0.25, 0.5, 1, 2), np.array([2, 0.25, 1]) / 3.25
+
+    def judge(weights: tuple[float, ...]) -> float:
+        return -float(np.square(np.array(weights) - summit).sum())
+
+    chosen = choose_weights(judge, 3, grid)
+    np.testing.assert_allclose(chosen.values, summit, atol=1e-9)
+    every = [trial for trial in itertools.product(grid, repeat=3) if any(trial)]
+    assert chosen.judged == pytest.approx(max(judge(tuple(np.divide(t, sum(t)))) for t in every), abs=1e-12)
+
+
+def test_a_combination_is_no_worse_than_its_members_and_their_mean() -> None:
+    images, sentences, owners = make_members(2, (0.9, 1.5))
+    judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
+    chosen = choose_weights(judge, 2, (0, 0.25, 0.5, 1, 2))
+    assert sum(chosen.values) == pytest.approx(1) and chosen.judged == judge(chosen.values)
+    assert chosen.judged >= max(judge((1, 0)), judge((0, 1)), judge((0.5, 0.5)))
+
+
+def test_a_member_that_knows_nothing_is_left_out() -> None:
+    images, sentences, owners = make_members(3, (0.8, 0.8, 100.0))
+    judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
+    chosen = choose_weights(judge, 3, (0, 0.5, 1, 2))
+    assert chosen.values[2] < 0.1 and min(chosen.values[:2]) > 0.2
+
+
+def test_no_combination_is_judged_twice_and_equal_ones_keep_the_first() -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def judge(weights: tuple[float, ...]) -> float:
+        seen.append(weights)
+        return 0.0
+
+    chosen = choose_weights(judge, 3, (0.5, 1, 2))
+    assert len(seen) == len(set(seen)) == chosen.trials
+    assert chosen.values == pytest.approx((1 / 3,) * 3)
+
+
+@pytest.mark.parametrize("grid", [(), (0,), (-1, 1)])
+def test_a_grid_without_a_positive_weight_is_refused(grid: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="needs a positive value and no negative one"):
+        choose_weights(lambda weights: 0.0, 2, grid)
+
+
+def test_the_scale_of_a_members_scores_does_not_matter() -> None:
+    images, sentences, owners = make_members(4, (0.9, 1.3))
+    scores = [a @ b.T for a, b in zip(images, sentences, strict=True)]
+    calls: list[int] = []
+    plain = combine_scores(scores, owners, (0, 0.5, 1, 2), lambda: calls.append(1))
+    scaled = combine_scores([scores[0], 64 * scores[1]], owners, (0, 0.5, 1, 2), lambda: None)
+    assert plain.judged == scaled.judged and len(calls) == plain.trials == scaled.trials
+    assert scaled.values[0] / scaled.values[1] == pytest.approx(64 * plain.values[0] / plain.values[1], rel=1e-6)
+    assert plain.judged == pytest.approx(judge_scores(scores, owners)(plain.values), abs=1)

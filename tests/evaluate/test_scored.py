@@ -1,0 +1,36 @@
+"""Ranks from given scores against those from vectors, and against sorting."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError, IntegrityError
+from pipeline.evaluate import scored
+from pipeline.evaluate.ranks import count_ranks
+from pipeline.evaluate.retrieval import Bootstrap, evaluate, recall_sum
+from pipeline.evaluate.scored import evaluate_scores, rank_scores, recall_sum_of_scores
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(-4, 5, (70, 6)).astype(np.float32)
+OWNERS = np.concatenate([np.arange(70), RNG.integers(70, size=130)])
+SENTENCES = (IMAGES[OWNERS] + RNG.integers(-4, 5, (200, 6))).astype(np.float32)
+SCORES = IMAGES @ SENTENCES.T
+
+
+def test_they_are_those_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scored, "ROWS", 16)
+    expected, found = count_ranks(IMAGES, SENTENCES, OWNERS, "inner_product"), rank_scores(SCORES, OWNERS)
+    np.testing.assert_array_equal(found.image_to_sentence, expected.image_to_sentence)
+    np.testing.assert_array_equal(found.sentence_to_image, expected.sentence_to_image)
+    assert (np.bincount(found.sentence_to_image) > 1).any()
+    assert recall_sum_of_scores(SCORES, OWNERS) == recall_sum(IMAGES, SENTENCES, OWNERS, "inner_product")
+    bootstrap = Bootstrap(20, 0)
+    assert evaluate_scores(SCORES, OWNERS, bootstrap) == evaluate(IMAGES, SENTENCES, OWNERS, "inner_product", bootstrap)
+
+
+def test_scores_that_cannot_be_ranked_are_named() -> None:
+    with pytest.raises(InputError, match="image row 70 has no sentence"):
+        rank_scores(np.zeros((71, 200)), OWNERS)
+    broken = SCORES.copy()
+    broken[3, 5] = np.nan
+    with pytest.raises(IntegrityError, match="row 3"):
+        rank_scores(broken, OWNERS)

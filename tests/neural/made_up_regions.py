@@ -1,0 +1,73 @@
+"""A small collection whose images have regions: what each sentence names is in one region or another."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from made_up_pairs import SETTINGS, VIEW, WORDS, Start
+from scipy import sparse
+
+from pipeline.linear.views import ImageView
+from pipeline.neural.fragment_models import FragmentSettings
+from pipeline.neural.grounded_model import WordStart
+from pipeline.neural.task import Pairs, Task
+from pipeline.text.sequences import Tokens
+from pipeline.text.wordvectors import random_vectors
+
+REGION_VIEW = ImageView(("one", "two"), (10, 6), ("l2",))
+OWN = {"hidden": 12, "sum": "words", "global_weight": 0.0, "instance_weight": 0.0, "element_clip": None}
+
+
+class Block(NamedTuple):
+    features: np.ndarray
+    boxes: np.ndarray
+    scores: np.ndarray
+    offsets: np.ndarray
+
+
+class MadeUpRegions:
+    """Regions of n images, each a list of rows (k, 16)."""
+
+    def __init__(self, images: list[np.ndarray]) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def packed(self, rows: np.ndarray) -> Block:
+        chosen = [self.images[row] for row in rows]
+        lengths = [len(image) for image in chosen]
+        features = np.concatenate([*chosen, np.zeros((0, 16))]).astype(np.float32)
+        return Block(features, np.zeros((len(features), 4)), np.zeros(len(features)), np.cumsum([0, *lengths]))
+
+
+def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object) -> Task:
+    """Images of four kinds of thing each: the whole image, then one region a thing; two sentences name them all."""
+    rng = np.random.default_rng(0)
+    looks = rng.random((WORDS - 1, 16)) ** 3
+    things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(train + dev)])
+    ids = np.concatenate([rng.permutation(row) for row in np.repeat(things, 2, axis=0)]).astype(np.int32)
+    tokens, owners = Tokens(ids, np.arange(0, len(ids) + 1, 4)), np.repeat(np.arange(train + dev), 2)
+    whole = looks[things].mean(axis=1)
+    regions = [np.vstack([whole[i], looks[row] + 0.05 * rng.random((4, 16))]) for i, row in enumerate(things)]
+    pairs = {}
+    for name, first, last in (("train", 0, train), ("dev", train, train + dev)):
+        rows = np.flatnonzero((owners >= first) & (owners < last))
+        features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
+        own = MadeUpRegions(regions[first:last])
+        pairs[name] = Pairs(features, tokens.take(rows), owners[rows] - first, rows, own)
+    chosen = FragmentSettings(**{**SETTINGS, "patience": 9, **OWN, **settings})
+    return Task(
+        VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
+        words=random_vectors(WORDS, 16, 0.5, seed), start=make_start(), region_view=REGION_VIEW,
+    )  # fmt: skip
+
+
+def make_start() -> WordStart:
+    """Every word but the last one known by one term of its own."""
+    return WordStart(Start(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32)))
+
+
+def without_regions(task: Task) -> Task:
+    return replace(task, train=replace(task.train, regions=None))

@@ -1,0 +1,64 @@
+"""Tree encoders node by node, straight from the equations: what the computation by heights must equal."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.neural.tree_rnn import ConstituencyRNN, DependencyRNN, PositionRNN, TreeRNN
+from pipeline.text.trees import Trees
+
+
+def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
+    """(n, K) the vectors of `trees`, one node after another."""
+    compose = constituency if isinstance(encoder, ConstituencyRNN) else dependency
+    found = []
+    for start, stop in zip(trees.offsets[:-1], trees.offsets[1:], strict=True):
+        parents, words, labels = (part[start:stop] for part in (trees.parents, trees.words, trees.labels))
+        if start == stop:
+            parents, words, labels = np.array([-1]), np.array([len(encoder.words) - 1]), np.array([0])
+        children = [np.flatnonzero(parents == node) for node in range(len(parents))]
+        found.append(compose(encoder, int(np.flatnonzero(parents < 0)[0]), children, words, labels))
+    return torch.stack(found)
+
+
+def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
+    """Equation 4 of seed 003."""
+
+    def count(i: int) -> int:
+        return 1 + sum(count(j) for j in children[i])
+
+    total = encoder.w @ encoder.words[words[node]]
+    for child in children[node]:
+        state = dependency(encoder, int(child), children, words, labels)
+        matrix = place(encoder, node, child, children[node]) if isinstance(encoder, PositionRNN) else None
+        if matrix is None:
+            known = labels[child] < len(encoder.matrix_of)
+            matrix = int(encoder.matrix_of[labels[child]]) if known else -1
+        total = total + count(child) * (state if matrix < 0 else encoder.matrices[matrix] @ state)
+    return torch.tanh(total / count(node))
+
+
+def place(encoder: PositionRNN, head: int, child: int, siblings: np.ndarray) -> int:
+    """The matrix of l1, l2, ..., or r1, r2, ..., nearest first."""
+    if child < head:
+        nearer = int(((siblings > child) & (siblings < head)).sum())
+        return nearer if nearer < encoder.left else -1
+    nearer = int(((siblings < child) & (siblings > head)).sum())
+    return encoder.left + nearer if nearer < encoder.right else -1
+
+
+def constituency(encoder: ConstituencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
+    """h = f(W [c1; c2]), of more children the first two first; a phrase of one child is that child."""
+
+    def first_word(i: int) -> int:
+        return i if len(children[i]) == 0 else min(first_word(j) for j in children[i])
+
+    if not len(children[node]):
+        return encoder.words[words[node]]
+    parts = [
+        constituency(encoder, int(child), children, words, labels) for child in sorted(children[node], key=first_word)
+    ]
+    state = parts[0]
+    for part in parts[1:]:
+        state = torch.tanh(encoder.matrices[0] @ state + encoder.matrices[1] @ part)
+    return state

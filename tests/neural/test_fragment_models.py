@@ -1,0 +1,170 @@
+"""The contract of the registered models whose images and sentences are sets, and what is particular to each."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_up_pairs import VIEW, WORDS
+from made_up_regions import REGION_VIEW, MadeUpRegions, make_task, without_regions
+
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.evaluate.scored import rank_scores
+from pipeline.models import SETS, model_class, trained_class
+from pipeline.neural.fragment_scores import fragment_scores
+from pipeline.neural.task import train
+from pipeline.neural.training import Checkpoint, Training
+from pipeline.text.sequences import Tokens
+
+OWN = {
+    "dvsa": {"loss": "ranking", "margin": 1.0, "epochs": 6, "element_clip": 5.0, "clip": 1e6},
+    "defrag": {"loss": "ranking", "margin": 1.0, "epochs": 6, "sum": "positive", "instance_weight": 1.0},
+    "fragments": {"sum": "mean-words", "global_weight": 1.0, "epochs": 3},
+}
+
+
+@pytest.fixture(scope="module", params=SETS)
+def trained(request: pytest.FixtureRequest):
+    """A registered model, and the dev pairs it was judged on."""
+    task = make_task(**OWN[request.param])
+    return train(trained_class(request.param), task, None, lambda training: None).model, task.dev
+
+
+def embed(model, pairs):
+    features = {name: pairs.features[name] for name in model.encoders}
+    return model.embed_image_sets(features, pairs.regions), model.embed_sentence_sets(pairs.sentences)
+
+
+def test_sets_are_finite_and_one_vector_a_fragment(trained) -> None:
+    model, dev = trained
+    images, sentences = embed(model, dev)
+    assert model.kind == "fragments" and model.metric == "inner_product"
+    assert (images.lengths == 5).all() and (sentences.lengths == 4).all() and len(images) == 40
+    for sets in (images, sentences):
+        assert sets.vectors.dtype == np.float32 and np.isfinite(sets.vectors).all()
+        assert (sets.globals is not None) == bool(model.rule.global_weight)
+
+
+def test_it_beats_chance_by_far_on_unseen_pairs(trained) -> None:
+    model, dev = trained
+    scores = fragment_scores(*embed(model, dev), model.rule).numpy()
+    ranks = rank_scores(scores, dev.owners)
+    assert np.median(ranks.sentence_to_image) < 3 and np.median(ranks.image_to_sentence) < 3  # chance: 20, 27
+
+
+def test_one_at_a_time_is_the_same(trained) -> None:
+    model, dev = trained
+    images, sentences = embed(model, dev)
+    for row in (0, 17, 39):
+        features = {name: dev.features[name][[row]] for name in model.encoders}
+        alone = model.embed_image_sets(features, MadeUpRegions([dev.regions.images[row]]))
+        np.testing.assert_allclose(alone.vectors, images.between(row, row + 1).vectors, atol=1e-5)
+        alone = model.embed_sentence_sets(dev.sentences.take(np.array([row])))
+        np.testing.assert_allclose(alone.vectors, sentences.between(row, row + 1).vectors, atol=1e-5)
+
+
+def test_parts_bring_it_back(trained) -> None:
+    model, dev = trained
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    for ours, theirs in zip(embed(model, dev), embed(twin, dev), strict=True):
+        np.testing.assert_array_equal(ours.vectors, theirs.vectors)
+    assert twin.rule == model.rule and twin.encoders == model.encoders
+    assert twin.region_encoders == model.region_encoders == REGION_VIEW.encoders
+
+
+def test_empty_unknown_and_very_long_sentences_embed(trained) -> None:
+    model, _ = trained
+    ids = np.concatenate([np.random.default_rng(0).integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32)
+    sets = model.embed_sentence_sets(Tokens(ids, np.array([0, 500, 500, 503])))
+    assert sets.lengths.tolist() == [500, 1, 3] and np.isfinite(sets.vectors).all()
+    none = model.embed_sentence_sets(Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)))
+    assert len(none) == 0 and none.vectors.shape[0] == 0
+
+
+def test_an_image_may_have_one_region_or_hundreds(trained) -> None:
+    model, dev = trained
+    images = MadeUpRegions([dev.regions.images[0][:1], np.tile(dev.regions.images[1], (60, 1)), np.zeros((1, 16))])
+    sets = model.embed_image_sets({name: dev.features[name][:3] for name in model.encoders}, images)
+    assert sets.lengths.tolist() == [1, 300, 1] and np.isfinite(sets.vectors).all()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_killed_training_goes_on_to_the_same_model(name: str) -> None:
+    task = make_task(train=60, dev=20, **{**OWN[name], "epochs": 2, "averaging": 0.9, "optimiser": "momentum"})
+    kept: list[Checkpoint] = []
+
+    def after_step(training: Training) -> None:
+        kept.append(training.checkpoint())
+
+    whole = train(model_class(name), task, None, after_step).model.tensors()
+    resumed = train(model_class(name), task, kept[4], lambda training: None).model.tensors()
+    for key, tensor in whole.items():
+        np.testing.assert_array_equal(resumed[key], tensor)
+
+
+def test_a_loss_that_is_no_number_names_the_batch() -> None:
+    task = make_task(train=60, dev=20, **OWN["dvsa"])
+    task.train.regions.images[7][2] = np.nan
+    with pytest.raises(JointspaceError, match=r"the loss is nan in epoch 0, batch 0 \(sentences \d+"):
+        train(model_class("dvsa"), task, None, lambda training: None)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_regions_are_asked_for(name: str) -> None:
+    with pytest.raises(UsageError, match="--regions"):
+        model_class(name).begin(without_regions(make_task(train=20, dev=5, **OWN[name])))
+
+
+def test_entries_of_the_gradient_are_clipped() -> None:
+    task = make_task(
+        train=60, dev=20, **{**OWN["dvsa"], "element_clip": 1e-3, "optimiser": "sgd", "learning_rate": 1.0}
+    )
+    begun = model_class("dvsa").begin(task)
+    before = begun.training.trained["regions.weight"].detach().clone()
+    begun.training._step(np.arange(32))
+    moved = (begun.training.trained["regions.weight"] - before).abs().max().item()
+    assert 0.9e-3 < moved < 1.1e-3
+
+
+def test_fragments_begin_where_ncca_ends() -> None:
+    task = make_task(**OWN["fragments"])
+    model, start = model_class("fragments").begin(task).finish(), task.start.model
+    scaled = start.directions.w * start.directions.values
+    x = (VIEW.stack(task.dev.features) - start.mean_x) @ scaled
+    images, sentences = embed(model, task.dev)
+    np.testing.assert_allclose(images.globals, x / np.linalg.norm(x, axis=1, keepdims=True), atol=1e-4)
+    words = start.directions.u * start.directions.values
+    sums = words[task.dev.sentences.ids.reshape(-1, 4)].sum(axis=1)
+    train_sums = words[task.train.sentences.ids.reshape(-1, 4)].sum(axis=1)
+    expected = sums - train_sums.mean(axis=0)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(sentences.globals, expected, atol=1e-4)
+    first = words[task.dev.sentences.ids[:4]]
+    np.testing.assert_allclose(
+        sentences.between(0, 1).vectors, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-4
+    )
+
+
+def test_fragments_need_a_start_of_their_own_view() -> None:
+    task = make_task(train=20, dev=5, **OWN["fragments"])
+    for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
+        with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
+            model_class("fragments").begin(wrong)
+
+
+def test_weight_decay_pulls_towards_the_start() -> None:
+    moved = []
+    for decay in (0.0, 20.0):
+        task = make_task(train=60, dev=20, **{**OWN["fragments"], "weight_decay": decay, "epochs": 2})
+        start = model_class("fragments").begin(task).finish().tensors()["region"]
+        after = train(model_class("fragments"), task, None, lambda training: None).model.tensors()["region"]
+        moved.append(np.abs(after - start).mean())
+    assert moved[1] < moved[0] / 2
+
+
+def test_bfloat16_comes_to_an_equal_loss() -> None:
+    losses = []
+    for precision in (torch.float32, torch.bfloat16):
+        task = replace(make_task(**{**OWN["fragments"], "epochs": 3}), precision=precision)
+        losses.append(train(model_class("fragments"), task, None, lambda training: None).log["history"][-1]["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)

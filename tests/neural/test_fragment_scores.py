@@ -1,0 +1,88 @@
+"""Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import IntegrityError
+from pipeline.neural import fragment_scores as module
+from pipeline.neural.fragment_scores import SUMS, FragmentSets, ScoreRule, exact_scores, fragment_scores
+
+REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
+
+
+def make_sets(lengths: list[int], seed: int, dtype: torch.dtype = torch.float32) -> FragmentSets:
+    rng = np.random.default_rng(seed)
+    vectors, wholes = rng.standard_normal((sum(lengths), 5)), rng.standard_normal((len(lengths), 3))
+    return FragmentSets(
+        torch.from_numpy(vectors).to(dtype), np.cumsum([0, *lengths]), torch.from_numpy(wholes).to(dtype)
+    )
+
+
+def naive(images: FragmentSets, sentences: FragmentSets, rule: ScoreRule) -> np.ndarray:
+    """Equation 7 or 8, pair by pair and word by word."""
+    scores = np.zeros((len(images), len(sentences)))
+    for k in range(len(images)):
+        regions = images.between(k, k + 1).vectors.numpy().astype(float)
+        for j in range(len(sentences)):
+            words = sentences.between(j, j + 1).vectors.numpy().astype(float)
+            for s in words if len(regions) else ():
+                products = [float(v @ s) for v in regions]
+                scores[k, j] += sum(max(0, p) for p in products) if rule.sum == "positive" else max(products)
+            if rule.sum == "mean-words":
+                scores[k, j] /= max(1, len(words))
+            scores[k, j] += rule.global_weight * float(images.globals[k] @ sentences.globals[j])
+    return scores
+
+
+@pytest.mark.parametrize("weight", [0, 0.7])
+@pytest.mark.parametrize("rule", SUMS)
+@pytest.mark.parametrize("products", [1, 64, 1 << 22])
+def test_they_are_the_papers_sums(rule: str, weight: float, products: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PRODUCTS", products)
+    monkeypatch.setattr(module, "WORDS", min(products, module.WORDS))
+    images, sentences, chosen = make_sets(REGIONS, 0), make_sets(WORDS, 1), ScoreRule(rule, weight)
+    scores = fragment_scores(images, sentences, chosen)
+    np.testing.assert_allclose(scores, naive(images, sentences, chosen), rtol=1e-4, atol=1e-4)
+    arrays = [FragmentSets(s.vectors.numpy(), s.offsets, s.globals.numpy()) for s in (images, sentences)]
+    np.testing.assert_array_equal(fragment_scores(*arrays, chosen), scores)
+
+
+@pytest.mark.parametrize("rule", SUMS)
+def test_gradients_are_those_of_the_function(rule: str) -> None:
+    images, sentences = make_sets(REGIONS, 0, torch.float64), make_sets([2, 1, 3], 1, torch.float64)
+
+    def scores(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return fragment_scores(replace(images, vectors=v), replace(sentences, vectors=s), ScoreRule(rule, 0))
+
+    parts = (images.vectors.clone().requires_grad_(), sentences.vectors.clone().requires_grad_())
+    assert torch.autograd.gradcheck(scores, parts)
+
+
+def test_nothing_by_nothing_is_empty() -> None:
+    none, some = make_sets([], 0), make_sets([2, 3], 1)
+    rule = ScoreRule("words", 0.5)
+    shapes = [fragment_scores(a, b, rule).shape for a, b in ((none, some), (some, none), (none, none))]
+    assert shapes == [(0, 2), (2, 0), (0, 0)]
+
+
+def test_equal_pairs_have_equal_exact_scores_wherever_they_stand() -> None:
+    images, sentences = make_sets([5] * 40, 0), make_sets([9] * 300, 1)
+    images.vectors[100:105], images.globals[20] = images.vectors[5:10], images.globals[1]
+    sentences.vectors[270 * 9 : 271 * 9], sentences.globals[270] = sentences.vectors[18:27], sentences.globals[2]
+    for name in SUMS:
+        rule = ScoreRule(name, 0.3)
+        scores = exact_scores(images, sentences, rule)
+        np.testing.assert_array_equal(scores[20], scores[1])
+        np.testing.assert_array_equal(scores[:, 270], scores[:, 2])
+        shuffled = exact_scores(images.take(np.arange(40)[::-1]), sentences, rule)
+        np.testing.assert_array_equal(shuffled[::-1], scores)
+        np.testing.assert_allclose(scores, fragment_scores(images, sentences, rule), atol=1e-3)
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    assert ScoreRule.from_dict({"sum": "words", "global_weight": 0}) == ScoreRule("words", 0)
+    with pytest.raises(IntegrityError, match="unknown score max; there are words, mean-words, positive"):
+        ScoreRule.from_dict({"sum": "max", "global_weight": 0})

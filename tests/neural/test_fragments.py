@@ -1,0 +1,93 @@
+"""Words read from both ends, and the multiple-instance objective, against torch's own modules and naive loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.neural.fragment_losses import MultipleInstance, ScoredFragments
+from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.neural.fragments import RectifiedBRNN, by_sentence, mirror
+from pipeline.neural.grounded import BiGRU
+from pipeline.neural.losses import Objective
+from pipeline.neural.packing import pack
+from pipeline.text.sequences import Tokens
+
+LENGTHS = [3, 0, 7, 1, 7, 2]
+
+
+def make_tokens() -> Tokens:
+    offsets = np.cumsum([0, *LENGTHS])
+    return Tokens(np.random.default_rng(0).integers(20, size=offsets[-1]).astype(np.int32), offsets)
+
+
+def test_a_mirrored_word_stands_as_far_from_the_other_end() -> None:
+    packed = pack(make_tokens(), unknown=20)
+    mirrored = by_sentence(packed.ids[mirror(packed)][:, None], packed)
+    straight = by_sentence(packed.ids[:, None], packed)
+    for i, ids in enumerate(make_tokens()):
+        expected = list(ids) or [20]
+        assert straight.between(i, i + 1).vectors[:, 0].tolist() == expected
+        assert mirrored.between(i, i + 1).vectors[:, 0].tolist() == expected[::-1]
+
+
+def test_words_are_those_of_the_equations() -> None:
+    """Equations 2 to 6, word by word, and torch's own rectified network for the recurrence."""
+    torch.manual_seed(0)
+    network, tokens = RectifiedBRNN(torch.randn(21, 5), hidden=4, dimensions=3, dropout=0), make_tokens()
+    for name in ("b_e", "b_f", "b_b", "b_d"):
+        getattr(network, name).data.normal_()
+    packed = pack(tokens, unknown=20)
+    found = by_sentence(network(packed), packed)
+    for i, ids in enumerate(tokens):
+        e = [(network.e @ network.words[w] + network.b_e).relu() for w in (list(ids) or [20])]
+        forwards, backwards, h = [], [], torch.zeros(4)
+        for each in e:
+            h = (each + network.f @ h + network.b_f).relu()
+            forwards.append(h)
+        h = torch.zeros(4)
+        for each in reversed(e):
+            h = (each + network.b @ h + network.b_b).relu()
+            backwards.append(h)
+        both = zip(forwards, reversed(backwards), strict=True)
+        expected = torch.stack([(network.d @ (hf + hb) + network.b_d).relu() for hf, hb in both])
+        torch.testing.assert_close(found.between(i, i + 1).vectors, expected)
+
+
+def test_both_directions_are_torchs_own() -> None:
+    torch.manual_seed(0)
+    reference, ours = torch.nn.GRU(5, 4, bidirectional=True), BiGRU(5, 4)
+    for end, suffix in (("first", ""), ("last", "_reverse")):
+        for name, theirs in (("w", "weight_ih"), ("u", "weight_hh"), ("bias", "bias_ih"), ("hidden_bias", "bias_hh")):
+            getattr(ours, f"{name}_{end}").data.copy_(getattr(reference, f"{theirs}_l0{suffix}"))
+    packed, words = pack(make_tokens(), unknown=20), torch.randn(21, 5)
+    sequence = torch.nn.utils.rnn.PackedSequence(words[packed.ids], torch.tensor(packed.sizes))
+    torch.testing.assert_close(ours(words[packed.ids], packed), reference(sequence)[0].data)
+
+
+def make_batch() -> tuple[FragmentSets, FragmentSets, torch.Tensor]:
+    """Three pairs, the first and last of the same image."""
+    rng = np.random.default_rng(1)
+    images = FragmentSets(torch.from_numpy(rng.standard_normal((9, 4))), np.array([0, 4, 5, 9]))
+    sentences = FragmentSets(torch.from_numpy(rng.standard_normal((6, 4))), np.array([0, 2, 5, 6]))
+    return images, sentences, torch.tensor([8, 5, 8])
+
+
+def test_the_multiple_instance_objective_is_the_papers_sum() -> None:
+    images, sentences, owners = make_batch()
+    ranking = Objective("ranking", "all", 0, margin=1.0, temperature=1.0)
+    scores = fragment_scores(images, sentences, ScoreRule("positive", 0))
+    regions, words = np.repeat(owners.numpy(), images.lengths), np.repeat(owners.numpy(), sentences.lengths)
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    for t, s in enumerate(sentences.vectors.numpy()):
+        products = images.vectors.numpy() @ s
+        bag = np.flatnonzero(regions == words[t])
+        best = bag[products[bag].argmax()]
+        for i, product in enumerate(products):
+            y = i in bag and (product > 0 or i == best)
+            costs[y].append(max(0.0, 1 - product if y else 1 + product))
+    expected = sum(np.mean(each) for each in costs.values())
+    objective = MultipleInstance(ranking, weight=0.5)
+    assert objective.align(images, sentences, owners).item() == pytest.approx(expected)
+    total = objective(ScoredFragments(scores, images, sentences), owners).item()
+    assert total == pytest.approx(ranking(scores, owners).item() + 0.5 * expected)
+    assert MultipleInstance(ranking, 0)(ScoredFragments(scores, images, sentences), owners) == ranking(scores, owners)

@@ -1,0 +1,135 @@
+"""hmlstm: its units against the equations, correspondences against a loop, and what alternating training keeps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from drawn_trees import draw_phrases
+from made_up_pairs import make_task_of
+from made_up_trees import NOUN_PHRASE
+from torch import Tensor
+
+from pipeline.errors import UsageError
+from pipeline.models import model_class
+from pipeline.neural.correspondence import match, noun_phrases
+from pipeline.neural.hlstm import HierarchicalLSTM
+from pipeline.neural.hmlstm import phrase_rows
+from pipeline.neural.task import train
+from pipeline.text.trees import Trees
+
+LENGTHS = [1, 5, 0, 9, 17, 30]
+
+
+def make_encoder() -> HierarchicalLSTM:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        encoder = HierarchicalLSTM(torch.randn(21, 7), 6, 0.0, noun_phrase=2)
+        for parameter in (encoder.w, encoder.u, encoder.bias):
+            torch.nn.init.normal_(parameter)
+    return encoder
+
+
+def unit(encoder: HierarchicalLSTM, node: int, parents, words, labels) -> tuple[Tensor, Tensor]:
+    """Equations 2 to 8 at one node: hidden state and cell, from those of its children."""
+    (wi, wo, wu, wf), (bi, bo, bu, bf) = encoder.w.chunk(4), encoder.bias.chunk(4)
+    (ui, uo, uu, uf), (ni, no, nu, nf) = (u.chunk(4) for u in encoder.u)
+    x = encoder.words[words[node]] if words[node] >= 0 else torch.zeros(7)
+    children = [(labels[k] == 2, *unit(encoder, k, parents, words, labels)) for k in np.flatnonzero(parents == node)]
+    hat = sum((h for noun, h, _ in children if noun), torch.zeros(6))
+    bar = sum((h for noun, h, _ in children if not noun), torch.zeros(6))
+    i = torch.sigmoid(wi @ x + ni @ hat + ui @ bar + bi)
+    o = torch.sigmoid(wo @ x + no @ hat + uo @ bar + bo)
+    u = torch.tanh(wu @ x + nu @ hat + uu @ bar + bu)
+    c = i * u
+    for noun, h, cell in children:
+        c = c + torch.sigmoid(wf @ x + (nf if noun else uf) @ h + bf) * cell
+    return o * torch.tanh(c), c
+
+
+def recursion(encoder: HierarchicalLSTM, trees: Trees) -> Tensor:
+    found = []
+    for start, stop in zip(trees.offsets[:-1], trees.offsets[1:], strict=True):
+        parts = [part[start:stop] for part in (trees.parents, trees.words, trees.labels)]
+        if start == stop:
+            parts = [np.array([-1]), np.array([20]), np.array([0])]
+        found.append(unit(encoder, int(np.flatnonzero(parts[0] < 0)[0]), *parts)[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_units_are_the_equations_and_their_gradients(seed: int) -> None:
+    encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(seed), LENGTHS, 20, 4)
+    levels = encoder.arrange(trees)
+    found, expected = encoder(levels)[levels.roots], recursion(encoder, trees)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(seed))
+    parameters = list(encoder.parameters())
+    ours, theirs = (torch.autograd.grad((states * weights).sum(), parameters) for states in (found, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_noun_phrases_are_found_among_the_rows() -> None:
+    encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
+    levels = encoder.arrange(trees)
+    nodes = noun_phrases(trees, 2)
+    assert len(nodes) > 5
+    states, rows = encoder(levels), phrase_rows(levels, trees, encoder)
+    for node, row in zip(nodes, rows, strict=True):
+        tree = np.searchsorted(trees.offsets, node, "right") - 1
+        start, stop = trees.offsets[tree : tree + 2]
+        parts = (part[start:stop] for part in (trees.parents, trees.words, trees.labels))
+        torch.testing.assert_close(states[row], unit(encoder, node - start, *parts)[0], rtol=0, atol=1e-5)
+
+
+def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> None:
+    rng = np.random.default_rng(0)
+    offsets, images = np.array([0, 4, 5, 12]), np.array([0, 2, 1, 0, 2])
+    phrases, regions = (torch.from_numpy(rng.standard_normal((n, 6), dtype=np.float32)) for n in (5, 12))
+    chosen, confidence = match(phrases, images, regions, offsets)
+    for phrase, image in enumerate(images):
+        own = (phrases[phrase] @ regions[offsets[image] : offsets[image + 1]].T).numpy()
+        best = 0 if len(own) == 1 else 1 + own[1:].argmax()
+        assert chosen[phrase] == best and confidence[phrase] == pytest.approx(own[best], abs=1e-6)
+
+
+def test_phrases_find_the_things_that_they_name() -> None:
+    task = make_task_of("hmlstm", epochs=10, dropout=0.0)
+    model = train(model_class("hmlstm"), task, None, lambda training: None).model
+    dev = task.dev
+    found = model.correspond(dev.sentences, dev.owners, dev.regions, task.region_view)
+    trees, nodes = dev.sentences, noun_phrases(dev.sentences, NOUN_PHRASE)
+    sentence = np.searchsorted(trees.offsets, nodes, "right") - 1
+    looks = task.train.regions.features[:, 1:].reshape(-1, 16)  # the first train images show every thing
+    named = trees.words[nodes - 4]  # the leaf of (NP a) stands four nodes before it
+    shown = dev.regions.features[dev.owners[sentence], found.chosen.numpy()]
+    thing = {look.tobytes(): i for i, look in enumerate(np.unique(looks, axis=0))}
+    pairs = list(zip(named.tolist(), (thing[row.tobytes()] for row in shown), strict=True))
+    usual = {
+        word: max(set(seen), key=seen.count)
+        for word in set(named.tolist())
+        for seen in [[b for a, b in pairs if a == word]]
+    }
+    assert len(set(usual.values())) > 15
+    assert np.mean([usual[word] == seen for word, seen in pairs]) > 0.8  # chance: a quarter
+
+
+def test_correspondences_begin_after_the_simplified_model_and_change_its_learning() -> None:
+    task = make_task_of("hmlstm", epochs=2)
+    begun = model_class("hmlstm").begin(task)
+    begun.training.run(lambda training: None)
+    assert len(begun.found.chosen) == 1200 and begun.found.chosen.min() >= 1
+    simplified = model_class("hmlstm").begin(replace(task, settings=replace(task.settings, simplified_epochs=9)))
+    simplified.training.run(lambda training: None)
+    assert not simplified.found.confidence.any()
+    losses = [each.training.progress.history for each in (begun, simplified)]
+    assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
+
+
+def test_other_encoders_and_losses_without_contrasts_are_refused() -> None:
+    task = make_task_of("hmlstm")
+    with pytest.raises(UsageError, match="extract regions of all encoders"):
+        model_class("hmlstm").begin(replace(task, region_view=None))
+    with pytest.raises(UsageError, match="contrasts within the batch"):
+        model_class("hmlstm").begin(replace(task, settings=replace(task.settings, loss="squared")))

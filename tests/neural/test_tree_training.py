@@ -1,0 +1,69 @@
+"""Training of trees: going on after a kill, AdaGrad's reset, and the squared loss in turns."""
+
+import numpy as np
+import pytest
+import torch
+from made_up_pairs import make_task, make_task_of
+
+from pipeline.models import model_class
+from pipeline.neural.task import train
+from pipeline.neural.training import Checkpoint, Training
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("model", ["sdtrnn", "hmlstm"])
+@pytest.mark.parametrize("step", [25, 45])
+def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int) -> None:
+    task = make_task_of(model, epochs=3, optimiser="adagrad", averaging=0.9)
+    kept: list[Checkpoint] = []
+
+    def after_step(training: Training) -> None:
+        if training.steps_done == step:
+            raise Killed
+        kept.append(training.checkpoint())
+
+    with pytest.raises(Killed):
+        train(model_class(model), task, None, after_step)
+    whole, resumed = (
+        train(model_class(model), task, start, lambda training: None).model.tensors() for start in (None, kept[-1])
+    )
+    for name, tensor in whole.items():
+        np.testing.assert_array_equal(resumed[name], tensor)
+
+
+def test_adagrad_begins_again_at_one() -> None:
+    sums = []
+
+    def after_step(training: Training) -> None:
+        if training.progress.step in (1, training.steps):
+            state = training.optimiser.state[training.module.image_map]["sum"]
+            sums.append(float(state.max()) - 1)
+
+    train(model_class("dtrnn"), make_task_of("dtrnn", epochs=4, optimiser="adagrad"), None, after_step)
+    first, last = sums[::2], sums[1::2]
+    assert last[0] < first[1] < last[1] and first[2] < last[1] / 4 and first[2] < first[3] < last[3]
+
+
+def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> None:
+    task = make_task("dependency-trees", epochs=6, loss="squared", learning_rate=0.02)
+    begun = model_class("dtrnn").begin(task)
+    before = {name: p.detach().clone() for name, p in begun.training.trained.items()}
+    moved = []
+
+    def after_step(training: Training) -> None:
+        if training.progress.step == training.steps:
+            moved.append({name for name, p in training.trained.items() if not torch.equal(p, before[name])})
+            before.update({name: p.detach().clone() for name, p in training.trained.items()})
+
+    begun.training.run(after_step)
+    assert moved[0] == moved[2] == {"image_map"} and "image_map" not in moved[1] and moved[1] == moved[3]
+    model = begun.finish()
+    assert model.metric == "euclidean"
+    images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
+    assert images.std(axis=0).max() > 0.05 and sentences.std(axis=0).max() > 0.05
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    assert twin.metric == "euclidean"
+    assert max(entry["dev"] for entry in begun.training.progress.history) > 100  # chance: 53
