@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.linear.cca import NormalizedCCA
 from pipeline.linear.feature_maps import FeatureMaps, Rows
 from pipeline.linear.mapped import mapped_moments
@@ -45,8 +45,15 @@ class KernelFeatures:
 
     @classmethod
     def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelFeatures":
-        """With `count` of `rows` as landmarks; all of them, and then exact, where there are no more."""
-        gamma = factor / _spread(rows) if kernel in ("rbf", "laplacian") else None
+        """With `count` of `rows` as landmarks; all of them, and then exact, where there are no more.
+
+        Raises InputError where rows are not finite, or do not differ and the kernel is one of distances.
+        """
+        spread, by_distance = _spread(rows), kernel in ("rbf", "laplacian")
+        if not np.isfinite(spread) or (by_distance and spread <= 0):
+            fault = "do not differ from one another" if np.isfinite(spread) else "are not finite"
+            raise InputError(f"the training rows of a view {fault}; repair the features, or take another kernel")
+        gamma = factor / spread if by_distance else None
         count = min(count, rows.shape[0])
         fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(
             rows.astype(np.float64)
@@ -110,6 +117,8 @@ class KernelCCA(NormalizedCCA):
 
 def _spread(rows: Rows) -> float:
     """The total variance of `rows`: half the mean squared distance of two of them."""
-    squares = rows.multiply(rows).sum(axis=1) if sparse.issparse(rows) else np.einsum("ij,ij->i", rows, rows)
+    rows = rows.astype(np.float64)
     mean = np.asarray(rows.mean(axis=0)).ravel()
-    return float(np.mean(squares) - mean @ mean)
+    if sparse.issparse(rows):
+        return float(rows.multiply(rows).sum(axis=1).mean() - mean @ mean)
+    return float(np.einsum("ij,ij->i", rows - mean, rows - mean).mean())

@@ -44,6 +44,7 @@ class LinearModel:
     """
 
     solver: ClassVar[type[Solver]]
+    kind: ClassVar[str] = "global"
     metric: ClassVar[str] = "euclidean"
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False

@@ -1,7 +1,8 @@
 """Putting the sets of a row together: folds of pairs, restricted to some encoders and to the first terms."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ from pipeline.linear.moments import Moments, sum_moments
 from pipeline.linear.training import Sets
 from pipeline.linear.tuning import Pairs
 from pipeline.linear.views import ImageView
+from pipeline.mapreduce import LOCAL, map_reduce
 
 MAPPED_ROWS = 1024
 """Images in one block of a second pass, which holds the mapped rows of all their sentences."""
@@ -23,7 +25,7 @@ class PairSource(Protocol):
     n_folds: int
     terms: int
 
-    def moments(self, folds: Sequence[int]) -> list[dict[str, np.ndarray]]: ...
+    def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]: ...
 
     def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterable[Any]: ...
 
@@ -41,10 +43,11 @@ class Restriction:
 
 
 class FoldedMoments:
-    """The moments of a source's folds, read from storage once."""
+    """The moments of a source's folds, read from storage once, by whom `scheduler` says (see `map_reduce`)."""
 
-    def __init__(self, source: PairSource) -> None:
+    def __init__(self, source: PairSource, scheduler: str = LOCAL) -> None:
         self.source = source
+        self.scheduler = scheduler
         self.view = ImageView.from_dict(source.view)
         self._folds: dict[int, Moments] = {}
 
@@ -60,9 +63,13 @@ class FoldedMoments:
 
     def _fold(self, fold: int) -> Moments:
         if fold not in self._folds:
-            parts = [Moments.from_arrays(part) for part in self.source.moments([fold])]
-            self._folds[fold] = sum_moments([Moments.zero(self.view.dim, self.source.terms), *parts])
+            none, parts = Moments.zero(self.view.dim, self.source.terms), self.source.moments([fold])
+            self._folds[fold] = map_reduce(_load_moments, parts, add, self.scheduler) if parts else none
         return self._folds[fold]
+
+
+def _load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
+    return Moments.from_arrays(read())
 
 
 def make_sets(

@@ -43,6 +43,10 @@ class ImageView:
             start += dim
         return x
 
+    def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
+        """Encoder -> its columns of `stacked` (n, dim)."""
+        return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
+
     def columns(self, encoders: Sequence[str]) -> np.ndarray:
         """The columns of this view that belong to `encoders`, in this view's order."""
         starts = np.concatenate([[0], np.cumsum(self.dims)])

@@ -1,0 +1,149 @@
+"""`combine`: a score-level ensemble of embedded models, its weights chosen on the dev split."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stages import options
+
+
+@click.command("combine")
+@click.argument("row")
+@options.manifest
+@click.option(
+    "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the members' embeddings."
+)
+@click.option("--models", "models_root", type=options.FOLDER, required=True, help="Folder with the members' models.")
+@click.option(
+    "--vocabulary", "vocabularies", type=options.FILE, multiple=True, required=True,
+    help="A vocabulary of the members; once for each.",
+)  # fmt: skip
+@options.config
+@options.output("folder", "Folder of the model.")
+def command(
+    row: str,
+    manifest_folder: Path,
+    embeddings_root: Path,
+    models_root: Path,
+    vocabularies: tuple[Path, ...],
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Choose the weights of ROW, one of the configuration's ensembles, and put its members into one model."""
+    import logging
+
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.errors import UsageError
+    from pipeline.evaluate.combination import combine_scores
+    from pipeline.models import SETS, model_class
+    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import MODEL, write_parameters
+
+    settings = config.load(config_path)
+    if row not in settings.ensembles:
+        raise UsageError(f"{row} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})")
+    chosen, manifest = settings.ensembles[row], Manifest(manifest_folder)
+    pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
+    scores, stored = [], {}
+    for name in chosen.members:
+        embeddings, stored[name] = _open_member(name, manifest, embeddings_root / name, models_root / name)
+        scores.append(_score(embeddings, pairs))
+
+    with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
+        found = combine_scores(scores, pairs.owners, chosen.weights, bar.update)
+    weights = dict(zip(chosen.members, found.values, strict=True))
+    used = {name: stored[name] for name, weight in weights.items() if weight}
+    sets = any(parameters.details["registered"] in SETS for parameters in used.values())
+    kind = "fragment-ensemble" if sets else "ensemble"
+    model = model_class(kind)([_member(parameters, weights[name]) for name, parameters in used.items()])
+    vocabulary = _join_vocabularies(model, list(used.values()), vocabularies)
+
+    inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
+    publish_json(output / "vocabulary.json", vocabulary)
+    write_parameters(
+        output / "model.safetensors",
+        MODEL,
+        model.tensors(),
+        settings=model.settings(),
+        fingerprint=fingerprint("ensemble", 1, weights, inputs),
+        details={
+            "row": row,
+            "registered": kind,
+            "training": settings.row(row).training,
+            "vocabulary": vocabulary["fingerprint"],
+            "weights": weights,
+            "inputs": inputs,
+            "training_log": {
+                "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
+                "weights": weights,
+                "recall_sum": found.judged,
+                "trials": found.trials,
+            },
+        },
+    )
+    logging.getLogger(__name__).info("%s: recall sum %.1f on dev with %s", row, found.judged, weights)
+
+
+def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder: Path) -> tuple[Any, Any]:
+    """The embeddings and the model of one member, which belong together and compare by inner products."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.fragments import Fragments, holds_fragments
+    from pipeline.storage.parameters import MODEL, read_parameters
+
+    opened = Fragments if holds_fragments(embeddings_folder) else Embeddings
+    embeddings = opened(manifest, embeddings_folder)
+    if embeddings.metric != "inner_product":
+        raise UsageError(f"{name} scores by distance, not by inner products; leave it out of the ensemble")
+    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
+    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
+    return embeddings, parameters
+
+
+def _score(embeddings: Any, pairs: Any) -> Any:
+    """(n, m) the scores of all images by all sentences of `pairs`."""
+    ids = {"images": pairs.image_id, "sentences": pairs.sentence_id}
+    if not hasattr(embeddings, "score"):
+        images, sentences = (embeddings.read(what, ids[what]) for what in ids)
+        return images @ sentences.T
+    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+
+    read = (embeddings.read_sets(what, ids[what]) for what in ids)
+    images, sentences = (FragmentSets(one.vectors, one.offsets, one.globals) for one in read)
+    return fragment_scores(images, sentences, ScoreRule.from_dict(embeddings.score)).numpy()
+
+
+def _member(parameters: Any, weight: float) -> Any:
+    from pipeline.linear.ensemble import Member
+    from pipeline.models import model_class
+
+    kind = parameters.details["registered"]
+    return Member(kind, model_class(kind).from_parts(parameters.settings, parameters.tensors), weight)
+
+
+def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path]) -> dict[str, Any]:
+    """The vocabulary of every form of sentences that the members take, under its name; with one fingerprint."""
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.fingerprint import fingerprint, require_same
+
+    given = {value["fingerprint"]: value for value in map(read_json, paths)}
+    views = {}
+    for view in model.views:
+        members = zip(model.members, stored, strict=True)
+        used = {
+            p.details["row"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
+        }
+        if (digest := require_same("vocabulary", used)) not in given:
+            raise IntegrityError(f"the vocabulary of {min(used)} is none of {', '.join(map(str, paths))}; give it too")
+        views[view] = given[digest]
+    inputs = {view: value["fingerprint"] for view, value in views.items()}
+    return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
