@@ -1,0 +1,61 @@
+"""Beam search for many images at once, against the same search for one image after another.
+
+    python benchmarks/beam.py [--images 64] [--beam 7] [--dimensions 256] [--pairs 7]
+
+The network has the shape of a trained `mrnn`, with a vocabulary as large as Flickr8k's; its weights are drawn, so that
+no sentence ends before its 15th word. `equal` says whether both ways found the same sentences.
+"""
+
+import argparse
+
+from interleave import compare, report
+
+from pipeline import runtime
+
+runtime.configure()
+
+import torch  # noqa: E402  after the BLAS kernels are chosen
+
+from pipeline.language.beam import Hypothesis, Search, beam_search  # noqa: E402
+from pipeline.language.recurrent import Decoder, DescribingNetwork  # noqa: E402
+from pipeline.neural.training import seeded  # noqa: E402
+from pipeline.precision import choose_precision  # noqa: E402
+
+WORDS, IMAGE_DIM, LONGEST = 4000, 1280, 15
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("images", 64), ("beam", 7), ("dimensions", 256), ("pairs", 7)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--precision", default="float32")
+    given = parser.parse_args()
+    size, search = given.dimensions, Search(given.beam, 0.7, LONGEST)
+    with seeded(0):
+        frequencies = torch.randn(WORDS + 2)
+        frequencies[-1] = -30
+        network = DescribingNetwork("lstm", size, size, torch.zeros(IMAGE_DIM), torch.ones(()), frequencies, 0).eval()
+        images = torch.randn(given.images, IMAGE_DIM)
+    network.precision = choose_precision(given.precision, torch.device("cpu"))
+
+    def together() -> list[list[Hypothesis]]:
+        with torch.inference_mode():
+            return beam_search(Decoder(network, images), search)
+
+    def alone() -> list[list[Hypothesis]]:
+        # One decoder for all, as `together` has: what it prepares of the weights is not what is compared.
+        with torch.inference_mode():
+            decoder = Decoder(network, images)
+            every, found = decoder.first, []
+            for image in range(len(images)):
+                decoder.first = every[image : image + 1]
+                found += beam_search(decoder, search)
+        return found
+
+    words = [[[one.words for one in found] for found in way()] for way in (together, alone)]
+    result = compare(f"beam search of {given.images} images, beam {given.beam}", together, alone, given.pairs)
+    report({**result, "equal": words[0] == words[1]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Snippets of sentences with the regions that they were aligned with, as pairs to learn from (seed 000)."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.neural.task import Pairs
+from pipeline.text.sequences import encode_tokens
+from pipeline.text.vocabulary import Vocabulary
+
+TOLERANCE = 1.0
+"""Pixels by which the sides of a snippet's box may differ from those of its region."""
+
+
+class Snippet(NamedTuple):
+    """Some `words` of a sentence and the `box` (x1, y1, x2, y2), in original pixels, that shows them."""
+
+    sentence_id: int
+    image_id: int
+    words: Sequence[str]
+    box: tuple[float, float, float, float]
+    score: float
+
+
+class Regions(NamedTuple):
+    """The regions of some images: `boxes` and `features` of image i are rows offsets[i] to offsets[i + 1]."""
+
+    image_id: np.ndarray
+    offsets: np.ndarray
+    boxes: np.ndarray
+    features: np.ndarray
+
+
+def region_pairs(
+    snippets: Sequence[Snippet], regions: Mapping[str, Regions], splits: np.ndarray, vocabulary: Vocabulary
+) -> dict[str, Pairs]:
+    """The snippets of `train` and of `dev`, each with the features, encoder -> `regions`, of its box; `splits`
+    (n_images,) is that of every image. Errors call a snippet by its number.
+
+    Raises InputError naming a snippet without a region, and where a split has none.
+    """
+    tokens = encode_tokens([" ".join(snippet.words) for snippet in snippets], vocabulary)
+    of = np.array([splits[snippet.image_id] for snippet in snippets])
+    chosen = {
+        name: np.array([_find(number, s, own) for number, s in enumerate(snippets)]) for name, own in regions.items()
+    }
+    pairs = {}
+    for split in ("train", "dev"):
+        rows = np.flatnonzero((of == split) & (tokens.lengths > 0))
+        if not len(rows):
+            raise InputError(f"no snippet is of the {split} split; align the sentences of train and dev")
+        features = {name: own.features[chosen[name][rows]] for name, own in regions.items()}
+        pairs[split] = Pairs(features, tokens.take(rows), np.arange(len(rows)), rows)
+    return pairs
+
+
+def _find(number: int, snippet: Snippet, regions: Regions) -> int:
+    """The row of the region that is the snippet's box."""
+    place = int(np.searchsorted(regions.image_id, snippet.image_id))
+    rows = np.arange(regions.offsets[place], regions.offsets[place + 1])
+    distance = np.abs(regions.boxes[rows] - np.asarray(snippet.box)).max(axis=1)
+    if not len(rows) or distance.min() > TOLERANCE:
+        raise InputError(
+            f"snippet {number} (sentence {snippet.sentence_id}) has a box that is no region of image"
+            f" {snippet.image_id}; align with the regions that you give"
+        )
+    return int(rows[distance.argmin()])

@@ -1,0 +1,222 @@
+"""`describe`: sentences for photographs, for the images of an index, or for a split of stored features."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+
+
+@click.command("describe")
+@click.argument("paths", type=options.PATH, nargs=-1)
+@click.option(
+    "--generator", "generator_folder", type=options.FOLDER, required=True, help="Folder that `train-generator` wrote."
+)
+@options.manifest
+@options.tokens
+@click.option(
+    "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-token-vocabulary` wrote."
+)
+@click.option("--index", "bundle_folder", type=options.FOLDER, help="Bundle: encoders, joint space, and its images.")
+@click.option("--features", "features_root", type=options.FOLDER, help="Stored features, for the images of --split.")
+@click.option("--split", help="Describe the images of this split: of --features, else of --index.")
+@click.option(
+    "--box", "boxes", type=(float, float, float, float), multiple=True, help="Regions x1 y1 x2 y2 of one photograph."
+)
+@options.config
+@options.output("folder", "Folder of descriptions.json, descriptions.txt and index.html.")
+def command(
+    paths: tuple[Path, ...],
+    generator_folder: Path,
+    manifest_folder: Path,
+    tokens_folder: Path | None,
+    vocabulary_path: Path,
+    bundle_folder: Path | None,
+    features_root: Path | None,
+    split: str | None,
+    boxes: tuple[tuple[float, float, float, float], ...],
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Describe PATHS, photographs or folders of them; or the images of a split."""
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.models import generator_class
+    from pipeline.report.descriptions import as_text, render
+    from pipeline.storage.atomic import publish_json, publish_text
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import MODEL, read_parameters
+
+    settings, manifest = config.load(config_path), Manifest(manifest_folder)
+    parameters = read_parameters(generator_folder / "model.safetensors", MODEL)
+    generator = generator_class(parameters.details["generator"]).from_parts(parameters.settings, parameters.tensors)
+    bundle = Bundle(bundle_folder) if bundle_folder else None
+    sources = _read_sources(settings, manifest, parameters, generator_folder, tokens_folder, vocabulary_path, bundle)
+    images = _choose_images(settings, manifest, generator, paths, bundle, features_root, split, boxes)
+
+    described = []
+    for batch in tqdm(images, f"describe with {parameters.details['generator']}", unit="batch", disable=None):
+        found = generator.describe(batch.features, sources, settings.describe.top)
+        likenesses = iter(sources.corpus.likeness([" ".join(one.words) for group in found for one in group]))
+        for shown, group in zip(batch.images, found, strict=True):
+            sentences = []
+            for one in group:
+                likeness = next(likenesses)
+                nearest = {"text": sources.corpus.texts[likeness.row], "cosine": likeness.cosine}
+                sentences.append(
+                    {"text": " ".join(one.words), "score": one.score, "verbatim": likeness.verbatim, "nearest": nearest}
+                )
+            described.append({**shown, "sentences": sentences})
+
+    about = {"generator": parameters.details["generator"], "split": split, "settings": settings.describe.model_dump()}
+    inputs = {"manifest": manifest.fingerprint, "generator": parameters.fingerprint}
+    value = {
+        **about,
+        "inputs": inputs,
+        "fingerprint": fingerprint("descriptions", 1, about, inputs),
+        "images": described,
+    }
+    publish_text(
+        output / "index.html", render(value, _thumbnails(settings, manifest, described[: settings.describe.shown]))
+    )
+    publish_text(output / "descriptions.txt", as_text(value))
+    publish_json(output / "descriptions.json", value)
+
+
+def _read_sources(
+    settings: "Config", manifest: Any, parameters: Any, folder: Path, tokens_folder: Path | None, vocabulary_path: Path,
+    bundle: Any,
+) -> Any:  # fmt: skip
+    """The training sentences, and the joint space and trigram for a generator that takes them."""
+    import numpy as np
+
+    from pipeline.errors import UsageError
+    from pipeline.language.beam import Search
+    from pipeline.language.corpus import Corpus
+    from pipeline.language.describing import Candidates, Sources
+    from pipeline.language.space import JointSpace
+    from pipeline.language.trigram import Trigram
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.rows import TokenRows
+    from pipeline.text.sequences import Tokens
+    from pipeline.text.vocabulary import Vocabulary
+
+    chosen, value, stored = settings.describe, read_json(vocabulary_path), TokenRows(manifest, tokens_folder)
+    require_same(
+        "vocabulary",
+        {
+            str(folder): parameters.details["vocabulary"],
+            str(vocabulary_path): value["fingerprint"],
+            str(tokens_folder): stored.vocabulary,
+        },
+    )
+    rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
+    tokens = Tokens(stored.ids, stored.offsets).take(rows)
+    corpus = Corpus(manifest.training_texts, tokens, Vocabulary.from_dict(value))
+    space = trigram = None
+    if parameters.details["space"] is not None:
+        if bundle is None:
+            raise UsageError(f"{folder} stands on a joint space; give the index that it was trained with as --index")
+        space = JointSpace(bundle)
+        require_same("joint space", {str(folder): parameters.details["space"], str(bundle.folder): space.fingerprint})
+        trigram = Trigram(tokens, len(value["terms"]) + 1)
+    search = Search(chosen.beam, chosen.length_power, chosen.longest)
+    candidates = Candidates(**chosen.candidates.model_dump())
+    return Sources(corpus, search, chosen.temperature, candidates, settings.seed, space, trigram)
+
+
+def _choose_images(
+    settings: "Config", manifest: Any, generator: Any, paths: tuple[Path, ...], bundle: Any, features_root: Path | None,
+    split: str | None, boxes: tuple,
+) -> Iterator[Any]:  # fmt: skip
+    """The images to describe, in batches with their features. UsageError where the options do not go together."""
+    from functools import partial
+
+    import numpy as np
+
+    from pipeline.errors import InputError, UsageError
+    from pipeline.images.decode import ImageLimits
+    from pipeline.language.batches import Photograph, encode_photographs, stored_batches
+    from pipeline.storage.gather import Features
+    from pipeline.storage.rows import FeatureRows
+    from pipeline.storage.sources import ImageSource
+
+    size, limits = settings.describe.batch_size, settings.collection
+    if bool(paths) == bool(split) or (boxes and len(paths) != 1):
+        raise UsageError("give photographs (one with --box), or a --split of --features or --index")
+    if features_root is not None:
+        if split is None:
+            raise UsageError("--features go with --split; photographs are encoded by the encoders of --index")
+        ids = np.flatnonzero(manifest.splits == split)
+        if not len(ids):
+            raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
+        rows = {name: FeatureRows(Features(manifest, features_root), name, ids) for name in generator.encoders}
+        shown = [
+            {"image_id": r["image_id"], "image": r["path"], "box": None} for r in manifest.images.take(ids).to_pylist()
+        ]
+        return stored_batches(rows, shown, size)
+    if bundle is None:
+        raise UsageError("photographs need encoders; give what build-index wrote as --index")
+    missing = set(generator.encoders) - set(bundle.card["encoders"])
+    if missing:
+        raise UsageError(
+            f"{bundle.folder} has no encoder {min(missing)}, which the generator takes (it has"
+            f" {', '.join(bundle.card['encoders'])}); give an index of a model on all of its encoders"
+        )
+    encoders = {name: bundle.encoder(name) for name in generator.encoders}
+    bounds = ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio)
+    if split is not None:
+        read = ImageSource(Path(bundle.card["data_root"])).read
+        rows = [row for row in bundle.table("images").to_pylist() if row["split"] == split]
+        photographs = [
+            Photograph(
+                {"image_id": row["image_id"], "image": row["path"], "box": None},
+                None,
+                partial(read, row["path"], row["offset"], row["size"]),
+            )  # fmt: skip
+            for row in rows
+        ]
+    else:
+        files = [
+            file
+            for path in paths
+            for file in (sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path])
+        ]
+        photographs = [
+            Photograph({"image_id": None, "image": str(file), "box": box}, box, file.read_bytes)
+            for file in files
+            for box in [None, *boxes]
+        ]
+    return encode_photographs(photographs, encoders, bounds, size)
+
+
+def _thumbnails(settings: "Config", manifest: Any, described: list[dict]) -> list[str | None]:
+    """The address of a small picture of each described image; None where it cannot be read."""
+    from pipeline.errors import InputError
+    from pipeline.images.decode import ImageLimits
+    from pipeline.report.thumbnails import thumbnail
+    from pipeline.storage.sources import ImageSource
+
+    limits = settings.collection
+    bounds = ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio)
+    rows = {}
+    if any(one["image_id"] is not None for one in described):
+        rows = {row["image_id"]: row for row in manifest.images.to_pylist()}
+    source, addresses = ImageSource(manifest.root), []
+    for one in described:
+        try:
+            row = rows.get(one["image_id"])
+            data = source.read(row["path"], row["offset"], row["size"]) if row else Path(one["image"]).read_bytes()
+            addresses.append(thumbnail(data, bounds))
+        except (InputError, OSError):
+            addresses.append(None)
+    return addresses

@@ -1,0 +1,140 @@
+"""`train-generator`: a generator of descriptions from stored features and training sentences."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stages import options
+
+
+@click.command("train-generator")
+@click.argument("name")
+@options.manifest
+@options.features
+@options.tokens
+@click.option(
+    "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-token-vocabulary` wrote."
+)
+@click.option("--index", "bundle_folder", type=options.FOLDER, help="Folder that `build-index` wrote: the joint space.")
+@click.option("--snippets", "snippets_path", type=options.FILE, help="Snippets with boxes (JSON lines) to learn from.")
+@click.option("--regions", "regions_root", type=options.FOLDER, help="Region shards of each encoder, for --snippets.")
+@options.config
+@options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
+def command(
+    name: str,
+    manifest_folder: Path,
+    features_root: Path,
+    tokens_folder: Path | None,
+    vocabulary_path: Path,
+    bundle_folder: Path | None,
+    snippets_path: Path | None,
+    regions_root: Path | None,
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Train the generator NAME: nearest, mrnn, lbl, mnlm or sc-nlm."""
+    import logging
+
+    import torch
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.language.material import Material
+    from pipeline.language.space import JointSpace
+    from pipeline.linear.views import ImageView
+    from pipeline.models import generator_class
+    from pipeline.neural.training import Checkpoint, Training
+    from pipeline.precision import choose_precision
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.checkpoints import Checkpoints
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.parameters import MODEL, write_parameters
+    from stages.inputs import read_described, read_language_text
+
+    settings, registered = config.load(config_path), generator_class(name)
+    own = settings.own_section(name)
+    seconds = own.pop("checkpoint_seconds", 0)
+    precision = choose_precision(own.pop("precision", "float32"), torch.device("cpu"))
+    encoders = tuple(encoder.name for encoder in settings.encoders)
+    found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, encoders, ("train", "dev"))
+    pairs, inputs = dict(found.pairs), dict(found.inputs)
+    if snippets_path is not None:
+        pairs, inputs["snippets"] = _read_snippets(snippets_path, found, regions_root, encoders)
+    dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
+    view = ImageView(encoders, dims, settings.image_view.normalise)
+    space = JointSpace(Bundle(bundle_folder)) if bundle_folder else None
+    extra, treebank = read_language_text(settings) if hasattr(registered, "network_type") else ([], None)
+    about = [name, own, str(precision), view.steps, settings.seed]
+    about += [fingerprint("text", 1, [extra, treebank])] if extra or treebank else []
+    inputs |= {"space": space.fingerprint} if space else {}
+    digest = fingerprint("generator", 1, about, inputs)
+    checkpoints = Checkpoints(output / "checkpoints", digest, seconds)
+    resumed = checkpoints.latest()
+
+    with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
+
+        def after_step(training: Training) -> None:
+            bar.total, bar.n = training.steps * own["epochs"], training.steps_done
+            bar.update(0)
+            checkpoints.offer(lambda: vars(training.checkpoint()).values())
+
+        learned = registered.learn(
+            Material(
+                view,
+                **pairs,
+                texts=found.texts,
+                vocabulary=found.vocabulary,
+                space=space,
+                extra=extra,
+                treebank=treebank,
+                settings=own,
+                seed=settings.seed,
+                precision=precision,
+                checkpoint=Checkpoint(resumed.tensors, resumed.settings) if resumed else None,
+                after_step=after_step,
+            )  # fmt: skip
+        )
+
+    write_parameters(
+        output / "model.safetensors",
+        MODEL,
+        learned.generator.tensors(),
+        settings=learned.generator.settings(),
+        fingerprint=digest,
+        details={
+            "generator": name,
+            "vocabulary": found.vocabulary_fingerprint,
+            "space": space.fingerprint if learned.generator.in_space else None,
+            "inputs": inputs,
+            "training_log": learned.log,
+        },
+    )
+    checkpoints.clear()
+    logging.getLogger(__name__).info("%s on %d sentences: %s", name, learned.log["sentences"], learned.log["chosen"])
+
+
+def _read_snippets(path: Path, found: Any, regions_root: Path | None, encoders: tuple[str, ...]) -> tuple[dict, str]:
+    """The pairs of regions with snippets of their images' sentences, and the fingerprint of `path`."""
+    import json
+
+    import numpy as np
+
+    from pipeline.errors import InputError, UsageError
+    from pipeline.language.snippets import Regions, Snippet, region_pairs
+    from pipeline.storage.atomic import file_sha256
+    from pipeline.storage.regions import Regions as StoredRegions
+
+    if regions_root is None:
+        raise UsageError("--snippets are of regions; give what extract-regions wrote as --regions")
+    snippets = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        try:
+            snippets += [Snippet(**json.loads(line))] if line else []
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}, line {number} is no snippet ({error}); give what align wrote") from error
+    image_id, regions = np.unique([snippet.image_id for snippet in snippets]), {}
+    for name in encoders:
+        block, order = StoredRegions(found.manifest, regions_root / name).packed(image_id)
+        regions[name] = Regions(image_id[order], block.offsets, block.boxes, block.features)
+    return region_pairs(snippets, regions, found.manifest.splits, found.vocabulary), file_sha256(path)

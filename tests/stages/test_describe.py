@@ -1,0 +1,182 @@
+"""From stored features to judged descriptions, by the commands."""
+
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from made_up import THINGS, build_bundle, make_run, run_command
+
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.images.preprocess import Preprocessing
+from pipeline.storage.features import write_features
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+
+TAGGED = (
+    (("the", "DET"), ("big", "ADJ"), ("{}", "NOUN"), ("number", "NOUN"), ("3", "NUM")),
+    (("a", "DET"), ("{}", "NOUN")),
+)
+CONLLU = "\n".join(
+    "".join(f"{i}\t{word.format(thing)}\t_\t{tag}\n" for i, (word, tag) in enumerate(sentence, 1))
+    for thing in THINGS
+    for sentence in TAGGED
+)
+FAST = {
+    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
+    "image_view": {"normalise": []},
+    "tokens": {"min_count": 1},
+    "mrnn": {"dimensions": 16, "word_dim": 8, "epochs": 8, "batch_size": 8, "learning_rate": 0.02, "dropout": 0},
+    "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005},
+    "describe": {"top": 2, "beam": 3, "candidates": {"count": 40, "shortest": 2}, "meteor": False},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up run with features, tokens, an index and a configuration; every third image is of dev."""
+    folder = make_run(tmp_path_factory.mktemp("describe") / "run", held_out="dev", images=48)
+    manifest = Manifest(folder / "manifest")
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = np.arange(rows.first_image, rows.last_image)
+        inputs = {"inputs": {"images": rows.fingerprints["images"]}}
+        features = np.eye(len(THINGS), dtype=np.float16)[ids % len(THINGS)]
+        write_features(folder / f"features/colour/shard-{number:05d}.h5", features, ids, f"shard {number}", inputs)
+    (folder / "bank.conllu").write_text(CONLLU)
+    FAST["language_text"] = {"treebank": str(folder / "bank.conllu")}
+    (folder / "config.yaml").write_text(yaml.safe_dump(FAST))
+    run_command("build_token_vocabulary", "--manifest", folder / "manifest", "--config", folder / "config.yaml",
+                "--output", folder / "tokens.json")  # fmt: skip
+    for number in range(manifest.n_shards):
+        run_command("encode_tokens", "--manifest", folder / "manifest", "--shard", number, "--vocabulary",
+                    folder / "tokens.json", "--output", folder / f"tokens/shard-{number:05d}.h5")  # fmt: skip
+    build_bundle(folder)
+    return folder
+
+
+def options(run: Path, **more: object) -> list[object]:
+    given = {"manifest": run / "manifest", "tokens": run / "tokens", "vocabulary": run / "tokens.json"}
+    given |= {"config": run / "config.yaml", **more}
+    return [part for name, value in given.items() for part in (f"--{name}", value)]
+
+
+def train(run: Path, name: str) -> Path:
+    folder = run / "generators" / name
+    if not folder.exists():
+        given = options(run, features=run / "features", index=run / "bundle", output=folder)
+        run_command("train_generator", name, *given)
+    return folder
+
+
+def describe(run: Path, name: str, *arguments: object, **more: object) -> dict:
+    output = run / "descriptions" / name
+    run_command("describe", *arguments, *options(run, generator=train(run, name), output=output, **more))
+    assert "<html" in (output / "index.html").read_text() and (output / "descriptions.txt").read_text().strip()
+    return json.loads((output / "descriptions.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"])
+def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
+    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
+    index = {} if name in ("mrnn", "nearest") else {"index": run / "bundle"}
+    found = describe(run, name, features=run / "features", split="dev", **index)
+    images = found["images"]
+    assert [one["image_id"] for one in images] == list(range(2, 48, 3))
+    right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
+    assert np.mean(right) > 0.8
+    for sentence in (sentence for one in images for sentence in one["sentences"]):
+        assert 0 <= sentence["nearest"]["cosine"] <= 1.001 and sentence["nearest"]["text"]
+        assert sentence["verbatim"] or name != "nearest"
+    output = run / "evaluation" / f"{name}.json"
+    run_command(
+        "evaluate_descriptions", run / "descriptions" / name / "descriptions.json",
+        *options(run, generator=train(run, name), features=run / "features", output=output, **index),
+    )  # fmt: skip
+    value = json.loads(output.read_text())
+    assert value["n_images"] == 16 and value["bleu_1"] > 50 and value["meteor"] is None
+    assert (value["perplexity"] is None) == (name == "nearest")
+    assert value["copied"] == 100 * np.mean([one["sentences"][0]["verbatim"] for one in images])
+
+
+class Eyes:
+    """An encoder that knows the made-up photographs by their mean colour."""
+
+    spec = SimpleNamespace(preprocessing=Preprocessing(8, None, (0, 0, 0), (1, 1, 1)))
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        colours = torch.stack([torch.tensor(np.random.default_rng(i).integers(256, size=3)) for i in range(8)])
+        distance = (pixels.float().mean(dim=(1, 2))[:, None] - colours.float()).abs().sum(dim=2)
+        return torch.nn.functional.one_hot(distance.argmin(dim=1), 8).float()
+
+
+@pytest.fixture
+def eyes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("pipeline.language.batches"), "restore", lambda *parts: Eyes())
+
+
+def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> None:
+    box = ("--box", 1, 1, 30, 30, "--box", 0, 0, 20, 40)
+    found = describe(run, "mrnn", run / "data" / "cat-1.png", *box, index=run / "bundle")["images"]
+    assert [one["box"] for one in found] == [None, [1, 1, 30, 30], [0, 0, 20, 40]]
+    assert all("cat" in one["sentences"][0]["text"].split() for one in found)
+
+
+def test_a_folder_is_described_and_what_is_no_photograph_left_out(
+    run: Path, eyes: None, tmp_path: Path, caplog
+) -> None:
+    for name in ("dog-0.png", "boat-4.png"):
+        (tmp_path / name).write_bytes((run / "data" / name).read_bytes())
+    (tmp_path / "notes.txt").write_text("no photograph")
+    found = describe(run, "mrnn", tmp_path, index=run / "bundle")["images"]
+    assert [Path(one["image"]).name for one in found] == ["boat-4.png", "dog-0.png"]
+    assert "notes.txt is left out: not-an-image" in caplog.text
+    with pytest.raises(InputError, match="none of 1 photographs can be used"):
+        describe(run, "mrnn", tmp_path / "notes.txt", index=run / "bundle")
+
+
+def test_the_images_of_an_index_are_described(run: Path, eyes: None) -> None:
+    found = describe(run, "mrnn", index=run / "bundle", split="dev")["images"]
+    assert len(found) == 16 and all(THINGS[one["image_id"] % 8] in one["sentences"][0]["text"] for one in found)
+
+
+def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
+    stored = {"features": run / "features", "split": "dev"}
+    with pytest.raises(UsageError, match="give photographs"):
+        describe(run, "mrnn", features=run / "features")
+    with pytest.raises(UsageError, match="--index"):
+        describe(run, "mrnn", run / "data" / "cat-1.png")
+    with pytest.raises(UsageError, match="stands on a joint space; give the index"):
+        describe(run, "mnlm", **stored)
+    with pytest.raises(InputError, match="the weak split .* has no image"):
+        describe(run, "mrnn", **{**stored, "split": "weak"})
+    with pytest.raises(IntegrityError, match=r"colour/shard-00000.*does not exist; run the stage"):
+        describe(run, "mrnn", **{**stored, "features": tmp_path})
+
+
+def test_another_vocabulary_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump({**FAST, "tokens": {"min_count": 3}}))
+    run_command("build_token_vocabulary", "--manifest", run / "manifest", "--config", tmp_path / "few.yaml",
+                "--output", tmp_path / "few.json")  # fmt: skip
+    with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
+        describe(run, "mrnn", features=run / "features", split="dev", vocabulary=tmp_path / "few.json")
+
+
+def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_path: Path) -> None:
+    import shutil
+
+    bundle = shutil.copytree(run / "bundle", tmp_path / "bundle")
+    shutil.rmtree(bundle / "encoders")
+    with pytest.raises(IntegrityError, match="missing although its card lists it; run build-index again"):
+        describe(run, "mrnn", run / "data" / "cat-1.png", index=bundle)
+    generator = read_parameters(train(run, "mrnn") / "model.safetensors", MODEL)
+    write_parameters(
+        run / "generators" / "smelling" / "model.safetensors", MODEL, generator.tensors,
+        settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); give an index"):
+        describe(run, "smelling", run / "data" / "cat-1.png", index=run / "bundle")
