@@ -1,33 +1,33 @@
-"""Building a FAISS index and measuring it with real queries of the other modality."""
+"""Building the index that meets the requirements, and the card that says what it does."""
 
-import math
-import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import faiss
 import numpy as np
 
-from pipeline.errors import InputError
-from pipeline.index.format import METRICS, to_bytes
+from pipeline.errors import InputError, UsageError
+from pipeline.index.candidates import Progress, build, unwatched
+from pipeline.index.chooser import Requirements, Trial, choose, refusal
+from pipeline.index.format import to_bytes
+from pipeline.index.tuning import NEIGHBOURS, Operation, Questions, ask, latency, tune
+from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
 
-NEIGHBOURS = 10
-"""Index recall is measured at this many neighbours."""
 QUERIES = 1000
 """Vectors of the other modality that measure an index."""
-LISTS = 4
-"""Times the square root of the number of vectors: the lists of an inverted file."""
-TRAINING_LEAST, TRAINING_MOST = 39, 50
-"""Training vectors for each list; below the first FAISS warns of poor centroids."""
+FLAT_HEADER = 45
+"""Bytes of an exact index beside its vectors."""
+FINALISTS = 3
+"""Choices that are built with all vectors, until one meets the requirements there too."""
 
 
 @dataclass(frozen=True)
 class IndexCard:
     """What an index is and does.
 
-    `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds, `queries_per_second` is of one batch
-    of `queries`, and `nprobe` how many lists a search visits (None for an exact index).
+    `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds on the `queries` that it was tuned with,
+    `queries_per_second` is of one batch of them, `latency_ms` the 95th percentile of one query alone. `nprobe`,
+    `efSearch` and `k_factor` are what it was tuned to (None: it has no such thing).
     """
 
     factory: str
@@ -36,9 +36,12 @@ class IndexCard:
     count: int
     bytes: int
     nprobe: int | None
+    efSearch: int | None  # noqa: N815  FAISS's own name
+    k_factor: int | None
     recall: float
     queries: int
     queries_per_second: float
+    latency_ms: float
     build_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,84 +52,82 @@ class IndexCard:
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, its position i being row i of the vectors, and its card."""
+    """A FAISS index as bytes, its position i being row i of the vectors, its card, and, where candidates were
+    measured, what they did (`tradeoff`)."""
 
     data: memoryview
     card: IndexCard
+    tradeoff: dict[str, Any] | None
 
 
 def build_index(
-    vectors: np.ndarray, queries: np.ndarray, metric: str, exact_limit: int, recall_floor: float
+    vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements, progress: Progress = unwatched
 ) -> BuiltIndex:
-    """Index `vectors` (n, c) float32: exactly up to `exact_limit` of them, by an inverted file above.
+    """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
 
-    `queries` (q, c) measure it; an inverted file visits as few lists as reach `recall_floor` on them.
-    Raises InputError where there is nothing to index or to ask, IntegrityError for a row that is not finite.
+    Raises InputError where there is nothing to index or to ask, IntegrityError for a row that is not finite, and
+    UsageError where no index meets the requirements.
     """
-    require_finite("embeddings", "vectors", vectors)
     require_finite("embeddings", "queries", queries)
-    if not len(vectors) or not len(queries):
+    count = vectors.count
+    if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
-    n, k, faiss_metric = len(vectors), min(NEIGHBOURS, len(vectors)), METRICS[metric]
-    start = time.perf_counter()
-    factory = "Flat" if n <= exact_limit else f"IVF{_lists(n)},Flat"
-    index = faiss.index_factory(vectors.shape[1], factory, faiss_metric)
-    if not index.is_trained:
-        _train(index, vectors)
-    index.add(vectors)
-    build_seconds = time.perf_counter() - start
-
-    exact = faiss.knn(queries, vectors, k, metric=faiss_metric)[0][:, -1]
-    nprobe = None if factory == "Flat" else tune_nprobe(index, queries, exact, k, recall_floor)
-    start = time.perf_counter()
-    recall = index_recall(index, queries, exact, k)
-    speed = len(queries) / (time.perf_counter() - start)
-    data = to_bytes(index)
-    card = IndexCard(factory, metric, index.d, n, len(data), nprobe, recall, len(queries), speed, build_seconds)
-    return BuiltIndex(data, card)
+    questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric)
+    if count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes:
+        finished = _finish("Flat", vectors, questions, metric, requirements, progress)
+        if finished.trial.failure is None:
+            return finished.deliver(vectors, questions, metric, [])
+    trials = choose(vectors, queries, metric, requirements, progress)
+    tried = []
+    for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
+        finished = _finish(trial.factory, vectors, questions, metric, requirements, progress)
+        if finished.trial.failure is None:
+            return finished.deliver(vectors, questions, metric, trials)
+        tried.append(finished.trial)
+    raise UsageError(refusal(tried, count, vectors.dim, requirements))
 
 
-def _lists(n: int) -> int:
-    return max(1, min(round(LISTS * math.sqrt(n)), n // TRAINING_LEAST))
+@dataclass(frozen=True)
+class _Finished:
+    """An index of all vectors, as bytes, what was tried on it, and how it does at what it is set to."""
+
+    data: memoryview
+    operations: list[Operation]
+    trial: Trial
+
+    def deliver(self, vectors: Vectors, questions: Questions, metric: str, trials: list[Trial]) -> BuiltIndex:
+        trial, setting = self.trial, self.trial.setting
+        card = IndexCard(
+            factory=trial.factory,
+            metric=metric,
+            dim=vectors.dim,
+            count=vectors.count,
+            bytes=len(self.data),
+            nprobe=setting.lists,
+            efSearch=setting.vertices,
+            k_factor=setting.k_factor,
+            recall=trial.recall,
+            queries=len(questions.queries),
+            queries_per_second=1 / trial.seconds,
+            latency_ms=trial.latency_ms,
+            build_seconds=trial.build_seconds,
+        )
+        tradeoff = {
+            "chosen": trial.to_dict(),
+            "operations": [operation.to_dict() for operation in self.operations],
+            "candidates": [candidate.to_dict() for candidate in trials],
+        }
+        return BuiltIndex(self.data, card, tradeoff if trials else None)
 
 
-def _train(index: faiss.IndexIVF, vectors: np.ndarray) -> None:
-    index.cp.max_points_per_centroid = TRAINING_MOST
-    index.train(vectors[evenly_spaced(len(vectors), TRAINING_MOST * index.nlist)])
-
-
-def evenly_spaced(n: int, most: int) -> np.ndarray:
-    """At most `most` of the rows 0 to n - 1, from the first to the last."""
-    return np.linspace(0, n - 1, min(n, most)).astype(np.int64)
-
-
-def index_recall(index: faiss.Index, queries: np.ndarray, exact: np.ndarray, k: int) -> float:
-    """The share of the k nearest that `index` finds; `exact` (q,) is each query's true k-th score.
-
-    Found is what scores as well as the true k-th neighbour, so that equal vectors may stand for each other.
-    """
-    scores, rows = index.search(queries, k)
-    slack = 1e-5 * np.maximum(np.abs(exact), 1)[:, None]
-    if index.metric_type == faiss.METRIC_L2:
-        found = scores <= exact[:, None] + slack
-    else:
-        found = scores >= exact[:, None] - slack
-    return float((found & (rows >= 0)).mean())
-
-
-def tune_nprobe(index: faiss.IndexIVF, queries: np.ndarray, exact: np.ndarray, k: int, floor: float) -> int:
-    """Set and return the smallest number of visited lists whose recall is at least `floor`."""
-
-    def reaches(nprobe: int) -> bool:
-        index.nprobe = nprobe
-        return index_recall(index, queries, exact, k) >= floor
-
-    high = 1
-    while high < index.nlist and not reaches(high):
-        high = min(2 * high, index.nlist)
-    low = high // 2 + 1  # half of it did not reach the floor
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reaches(middle) else (middle + 1, high)
-    index.nprobe = high
-    return high
+def _finish(
+    factory: str, vectors: Vectors, questions: Questions, metric: str, requirements: Requirements, progress: Progress
+) -> _Finished:
+    """Build with all vectors, tune, and measure."""
+    built = build(factory, vectors, metric, progress=progress)
+    operations = tune(built.index, questions, requirements.recall_floor)
+    best, alone = operations[-1], 1000 * latency(built.index, questions)
+    data, seconds = to_bytes(built.index), built.train_seconds + built.add_seconds
+    failure = requirements.failure(best.recall, len(data), alone)
+    trial = Trial(factory, best.setting, best.recall, len(data), best.seconds, alone, seconds, failure)
+    return _Finished(data, operations, trial)

@@ -20,10 +20,15 @@ class Parameters(Protocol):
 
 def image_features(data: bytes, encoders: Mapping[str, Parameters], limits: ImageLimits) -> dict[str, np.ndarray]:
     """Encoder name -> (1, dim) float32 of the encoded image `data`. Raises UnreadableImage."""
+    restored = {name: restore(parameters.settings, parameters.tensors) for name, parameters in encoders.items()}
+    return encode_image(data, restored, limits)
+
+
+def encode_image(data: bytes, encoders: Mapping[str, Any], limits: ImageLimits) -> dict[str, np.ndarray]:
+    """The same with encoders that pipeline.images.kinds has restored once for many images."""
     image = decode(data, limits)
     features = {}
-    for name, parameters in encoders.items():
-        encoder = restore(parameters.settings, parameters.tensors)
+    for name, encoder in encoders.items():
         pixels = torch.tensor(prepare(image, encoder.spec.preprocessing))[None]
         with torch.inference_mode():
             features[name] = encoder(pixels).numpy()

@@ -1,6 +1,6 @@
 """Searching a bundle: images by a sentence, sentences by an image."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -9,7 +9,8 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
+from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.format import from_bytes
 from pipeline.models import model_class
 from pipeline.text.sequences import encode_tokens
@@ -18,7 +19,7 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 FORMS = {"tfidf": encode, "tokens": encode_tokens}
-"""How a sentence becomes what a model of that `sentence_view` takes."""
+"""How a sentence becomes what a model of that `sentence_view` takes; `each` is a mapping of them all."""
 
 
 class Parts(Protocol):
@@ -57,8 +58,24 @@ class Searcher:
     def images(self, sentence: str, top: int) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
         self.require_known(sentence)
-        form = FORMS[self._model.sentence_view]([sentence], self._vocabulary)
-        return self._nearest("images", self._model.embed_sentences(form), top)
+        return self._nearest("images", self.embed_sentence(sentence), top)
+
+    def batch(self, sentences: Sequence[str], top: int) -> list[list[Hit] | InputError]:
+        """The answers of `images` to many sentences in one search; what it would raise stands in its place."""
+        answers: list[list[Hit] | InputError] = []
+        embedded = []
+        for sentence in sentences:
+            try:
+                self.require_known(sentence)
+            except InputError as error:
+                answers.append(error)
+            else:
+                answers.append([])
+                embedded.append(self.embed_sentence(sentence))
+        if embedded:
+            found = iter(self._nearest_of_each("images", np.concatenate(embedded), top))
+            answers = [answer if isinstance(answer, InputError) else next(found) for answer in answers]
+        return answers
 
     def sentences(self, features: Mapping[str, np.ndarray], top: int) -> list[Hit]:
         """The `top` sentences nearest to an image, given as encoder name -> (1, dim) float32.
@@ -67,10 +84,42 @@ class Searcher:
         """
         return self._nearest("sentences", self._model.embed_images(features), top)
 
+    def analogy(
+        self, features: Mapping[str, np.ndarray], minus: Sequence[str], plus: Sequence[str], top: int, among: int
+    ) -> list[Hit]:
+        """The `top` images for an image less the words `minus` plus the words `plus` (seed 001, section 3.2).
+
+        The `among` nearest are re-sorted by their distance to their mean. Raises InputError naming an unknown word.
+        """
+        if self.parts.card["metric"] != "inner_product":
+            raise UsageError("words are added to images as unit vectors, and this model has none; use another row")
+        for word in (*minus, *plus):
+            self.require_known(word)
+        image = self._model.embed_images(features)
+        words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
+        index, table = self._open("images")
+        rows, scores = search_around_mean(index, compose(image, *words), top, among)
+        return list_hits(table, rows, scores)
+
+    def open(self) -> None:
+        """Read the model, the indices and their tables now; threads may share the searcher from then on."""
+        _ = self._model
+        for modality in ("images", "sentences"):
+            self._open(modality)
+
+    def table(self, modality: str) -> pa.Table:
+        """What the rows of an index are."""
+        return self._open(modality)[1]
+
+    def embed_sentence(self, sentence: str) -> np.ndarray:
+        """(1, c) float32, `sentence` in the joint space."""
+        return self._model.embed_sentences(self._encode(sentence))
+
     def require_known(self, sentence: str) -> None:
-        """Raises InputError naming the words of `sentence` when the vocabulary has none of them."""
-        terms = dict.fromkeys(make_analyzer(self._vocabulary.settings)(sentence))
-        if not any(term in self._vocabulary.index for term in terms):
+        """Raises InputError naming the words of `sentence` when no vocabulary has any of them."""
+        known = [(make_analyzer(one.settings)(sentence), one.index) for one in self._vocabularies.values()]
+        terms = dict.fromkeys(term for own, _ in known for term in own)
+        if not any(term in index for own, index in known for term in own):
             words = ", ".join(term for term in terms if " " not in term) or "it has only stop words and signs"
             raise InputError(f"no word of {sentence!r} is in the vocabulary ({words}); use other words")
 
@@ -79,25 +128,59 @@ class Searcher:
         """The encoders whose features `sentences` takes."""
         return self._model.encoders
 
+    def _encode(self, sentence: str) -> Any:
+        """`sentence` alone in the form that the model takes."""
+        forms = {view: FORMS[view]([sentence], vocabulary) for view, vocabulary in self._vocabularies.items()}
+        return forms if self._model.sentence_view == "each" else forms[self._model.sentence_view]
+
     @cached_property
     def _model(self) -> Any:
         parameters = self.parts.model()
         return model_class(self.parts.card["registered"]).from_parts(parameters.settings, parameters.tensors)
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        return Vocabulary.from_dict(self.parts.vocabulary())
+    def _vocabularies(self) -> dict[str, Vocabulary]:
+        """By the form of sentences that each is for; a model that takes `each` has several. Raises UsageError for one
+        that takes trees, which only a parser makes of a query."""
+        value, view = self.parts.vocabulary(), self._model.sentence_view
+        views = value["views"] if view == "each" else {view: value}
+        if parsed := [name for name in views if name not in FORMS]:
+            raise UsageError(
+                f"{self.parts.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
+                " search with a photograph (--image), or the index of a row that reads plain words"
+            )
+        return {name: Vocabulary.from_dict(one) for name, one in views.items()}
 
-    def _nearest(self, modality: str, query: np.ndarray, top: int) -> list[Hit]:
+    def _open(self, modality: str) -> tuple[faiss.Index, pa.Table]:
         if modality not in self._opened:
             index = from_bytes(self.parts.index(modality), f"{modality}.faiss", self.parts.card[modality])
-            self._opened[modality] = index, self.parts.table(modality)
-        index, table = self._opened[modality]
-        scores, rows = index.search(np.ascontiguousarray(query, np.float32), min(top, index.ntotal))
+            table = self.parts.table(modality).combine_chunks()  # from whose pieces a row is taken slowly
+            self._opened[modality] = index, table
+        return self._opened[modality]
+
+    def _nearest(self, modality: str, query: np.ndarray, top: int) -> list[Hit]:
+        return self._nearest_of_each(modality, query, top)[0]
+
+    def _nearest_of_each(self, modality: str, queries: np.ndarray, top: int) -> list[list[Hit]]:
+        index, table = self._open(modality)
+        scores, rows = index.search(np.ascontiguousarray(queries, np.float32), min(top, index.ntotal))
         sign = -1 if index.metric_type == faiss.METRIC_L2 else 1
-        found = rows[0] >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
-        records = table.take(rows[0][found]).to_pylist()
-        return [
-            Hit(rank, sign * float(score), record)
-            for rank, (score, record) in enumerate(zip(scores[0][found], records, strict=True), 1)
-        ]
+        found = rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
+        return [list_hits(table, rows[i][found[i]], sign * scores[i][found[i]]) for i in range(len(rows))]
+
+
+def open_searcher(parts: Parts) -> Searcher:
+    """The searcher of a bundle, whichever kind of row it is of."""
+    if parts.card.get("kind") != "fragments":
+        return Searcher(parts)
+    from pipeline.index.fragment_search import FragmentSearcher  # takes torch, which other rows do without
+
+    return FragmentSearcher(parts)
+
+
+def list_hits(table: pa.Table, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+    """The `rows` (k,) of a bundle's table with their `scores` (k,), ranked as they come."""
+    records = table.take(rows).to_pylist()
+    return [
+        Hit(rank, float(score), record) for rank, (score, record) in enumerate(zip(scores, records, strict=True), 1)
+    ]

@@ -6,9 +6,23 @@ import faiss
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError, IntegrityError
-from pipeline.index.build import build_index, index_recall, tune_nprobe
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.build import BuiltIndex, build_index
+from pipeline.index.candidates import build, candidate_factories, lists_of
+from pipeline.index.chooser import Requirements
 from pipeline.index.format import from_bytes, to_bytes
+from pipeline.index.tuning import Setting, apply, ask, index_recall, stages_of, tune
+from pipeline.index.vectors import ArrayVectors
+
+ANY = {
+    "recall_floor": 0.9,
+    "memory": None,
+    "latency_ms": None,
+    "exact_limit": 1000,
+    "candidates": ("IVF50,Flat",),
+    "sample": 1000,
+    "workload": 1000,
+}
 
 
 def clustered(n: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -19,19 +33,27 @@ def clustered(n: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return tuple((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32) for x in (cloud, queries))
 
 
+def make(vectors: np.ndarray, queries: np.ndarray, metric: str = "inner_product", **asked: object) -> BuiltIndex:
+    return build_index(ArrayVectors(vectors), queries, metric, Requirements(**{**ANY, **asked}))
+
+
 def nearest(vectors: np.ndarray, queries: np.ndarray, metric: str) -> np.ndarray:
     scores = queries @ vectors.T if metric == "inner_product" else -faiss.pairwise_distances(queries, vectors)
     return np.argsort(-scores, axis=1)[:, :10]
 
 
+def overlap(found: np.ndarray, true: np.ndarray) -> float:
+    return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, true, strict=True)]))
+
+
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_few_vectors_are_indexed_exactly(metric: str) -> None:
     vectors, queries = clustered(1000, 16)
-    built = build_index(vectors, queries, metric, exact_limit=1000, recall_floor=0.9)
+    built = make(vectors, queries, metric)
     card = built.card
     assert (card.factory, card.count, card.dim, card.metric, card.nprobe) == ("Flat", 1000, 16, metric, None)
     assert (card.recall, card.queries, card.bytes) == (1, 200, len(built.data))
-    assert card.queries_per_second > 0 and card.to_dict()["recall@10"] == 1
+    assert card.queries_per_second > 0 and card.to_dict()["recall@10"] == 1 and built.tradeoff is None
     index = from_bytes(built.data, "images.faiss", card.to_dict())
     assert (index.search(queries, 10)[1] == nearest(vectors, queries, metric)).all()
     np.testing.assert_array_equal(index.reconstruct(7), vectors[7])
@@ -41,57 +63,104 @@ def test_few_vectors_are_indexed_exactly(metric: str) -> None:
 @pytest.mark.parametrize("floor", [0.8, 0.99])
 def test_many_vectors_reach_the_recall_floor(metric: str, floor: float) -> None:
     vectors, queries = clustered(6000, 16)
-    built = build_index(vectors, queries, metric, exact_limit=5999, recall_floor=floor)
+    built = make(vectors, queries, metric, recall_floor=floor, candidates=("IVF150,Flat",))
     card = built.card
-    assert card.factory == "IVF153,Flat" and card.recall >= floor
+    assert card.factory == "IVF150,Flat" and card.recall >= floor
     index = from_bytes(built.data, "images.faiss", card.to_dict())
-    found, true = index.search(queries, 10)[1], nearest(vectors, queries, metric)
-    overlap = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, true, strict=True)])
-    assert overlap >= floor  # as the file is delivered: nprobe travels in it
-    assert index.nprobe == card.nprobe < index.nlist
+    assert overlap(index.search(queries, 10)[1], nearest(vectors, queries, metric)) >= floor
+    assert index.nprobe == card.nprobe < index.nlist  # as the file is delivered: nprobe travels in it
 
 
-def test_no_more_lists_are_visited_than_needed() -> None:
+@pytest.mark.parametrize(
+    "factory", ["HNSW16", "IVF50,PQ8x4fsr,Refine(SQfp16)", "OPQ8_16,IVF50,PQ8x8,RFlat", "SQ8", "IVF50,RaBitQ4,RFlat"]
+)
+def test_search_parameters_travel_in_the_file(factory: str) -> None:
     vectors, queries = clustered(6000, 16)
-    quantizer = faiss.IndexFlatIP(16)
-    index = faiss.IndexIVFFlat(quantizer, 16, 100, faiss.METRIC_INNER_PRODUCT)
-    index.train(vectors)
-    index.add(vectors)
-    exact = faiss.knn(queries, vectors, 10, metric=faiss.METRIC_INNER_PRODUCT)[0][:, -1]
-    chosen = tune_nprobe(index, queries, exact, 10, 0.9)
-    recalls = []
-    for index.nprobe in (chosen - 1, chosen):
-        recalls.append(index_recall(index, queries, exact, 10))
-    assert chosen > 1 and recalls[0] < 0.9 <= recalls[1]
-    assert tune_nprobe(index, queries, exact, 10, 1.0) <= 100
-    assert tune_nprobe(index, queries, exact, 10, 0.01) == 1
+    built = make(vectors, queries, candidates=(factory,))
+    index, card = from_bytes(built.data, "images.faiss", built.card.to_dict()), built.card
+    stages = stages_of(index)
+    assert (stages.graph.hnsw.efSearch if stages.graph else None) == card.efSearch
+    assert (stages.inverted.nprobe if stages.inverted else None) == card.nprobe
+    assert (stages.refine.k_factor if stages.refine else None) == card.k_factor
+    assert overlap(index.search(queries, 10)[1], nearest(vectors, queries, "inner_product")) >= 0.9
+
+
+def test_hardly_more_lists_are_visited_than_needed() -> None:
+    vectors, queries = clustered(6000, 16)
+    questions = ask(queries, [vectors], 6000, "inner_product")
+    index = build("IVF100,Flat", ArrayVectors(vectors), "inner_product").index
+    chosen = tune(index, questions, 0.97)[-1]
+    assert index.nprobe == chosen.setting.lists > 4 and chosen.recall >= 0.97
+    apply(index, Setting(lists=int(chosen.setting.lists * 0.85)))
+    assert index_recall(index, questions) < 0.97
+    assert tune(index, questions, 1.0)[-1].setting.lists <= 100
+    assert tune(index, questions, 0.01)[-1].setting.lists == 1
+
+
+def test_what_is_hopeless_is_given_up_early() -> None:
+    vectors, queries = clustered(6000, 16)
+    questions = ask(queries, [vectors], 6000, "inner_product")
+    index = build("IVF100,PQ2x4", ArrayVectors(vectors), "inner_product").index
+    tried = tune(index, questions, 0.99)
+    assert tried[-1].recall == max(operation.recall for operation in tried) < 0.99
+    assert len(tune(index, questions, 0.99, limit=0)) == 1
 
 
 def test_equal_vectors_stand_for_each_other_in_recall() -> None:
     vectors = np.repeat(np.eye(4, dtype=np.float32), 50, axis=0)
-    built = build_index(vectors, np.eye(4, dtype=np.float32), "inner_product", 10, 1.0)
-    assert built.card.recall == 1
+    assert make(vectors, np.eye(4, dtype=np.float32), exact_limit=10, recall_floor=1.0).card.recall == 1
 
 
 def test_fewer_vectors_than_neighbours() -> None:
-    built = build_index(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:1], "euclidean", 10, 0.9)
+    built = make(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[:1], "euclidean")
     assert built.card.recall == 1 and built.card.queries == 1
 
 
 def test_what_cannot_be_indexed_is_refused() -> None:
-    vectors, queries = clustered(400, 8)
+    vectors, queries = clustered(2000, 8)
     with pytest.raises(InputError, match="nothing to index"):
-        build_index(vectors[:0], queries, "inner_product", 10, 0.9)
+        make(vectors[:0], queries)
     with pytest.raises(InputError, match="nothing to index"):
-        build_index(vectors, queries[:0], "inner_product", 10, 0.9)
+        make(vectors, queries[:0])
+    with pytest.raises(UsageError, match="index.candidates: FAISS .* makes no PQ3"):
+        make(vectors, queries, candidates=("PQ3",))
     vectors[13, 2] = np.nan
-    with pytest.raises(IntegrityError, match="vectors row 13 is not finite"):
-        build_index(vectors, queries, "inner_product", 10, 0.9)
+    for limit in (10, 10_000):
+        with pytest.raises(IntegrityError, match="vectors row 13 is not finite"):
+            make(vectors, queries, exact_limit=limit)
+
+
+def test_every_automatic_candidate_can_be_built_and_saved() -> None:
+    vectors, queries = clustered(3000, 24)
+    factories = [factory for tier in candidate_factories(3000, 24) for factory in tier]
+    assert len(factories) >= 12 and any("RaBitQ" in f for f in factories) and any("fs" in f for f in factories)
+    for factory in factories:
+        index = build(factory, ArrayVectors(vectors), "inner_product").index
+        again = faiss.deserialize_index(np.frombuffer(to_bytes(index), np.uint8))
+        assert again.ntotal == 3000 and (again.search(queries, 10)[1] == index.search(queries, 10)[1]).all(), factory
+        assert lists_of(factory) <= 3000 / 39
+
+
+def test_a_gpu_assigns_and_what_is_saved_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, queries = clustered(3000, 16)
+    moved = []
+
+    def to_gpus(index: faiss.Index) -> faiss.Index:
+        moved.append(index.ntotal)
+        return faiss.clone_index(index)
+
+    expected = build("IVF50,Flat", ArrayVectors(vectors), "inner_product").index.search(queries, 10)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", to_gpus)
+    index = build("IVF50,Flat", ArrayVectors(vectors), "inner_product").index
+    assert moved == [0, 50]  # an empty one to find the centroids with, and these to find each vector's list
+    again = faiss.deserialize_index(np.frombuffer(to_bytes(index), np.uint8))
+    assert (again.search(queries, 10)[1] == expected[1]).all()
 
 
 def test_bytes_that_are_no_index_are_refused_by_name() -> None:
     vectors, queries = clustered(400, 8)
-    built = build_index(vectors, queries, "inner_product", 1000, 0.9)
+    built = make(vectors, queries)
     card = built.card.to_dict()
     for bad in (b"", b"IxFI", bytes(built.data[:-9]), b"\0" * 500):
         with pytest.raises(IntegrityError, match="images.faiss is not a readable FAISS index"):

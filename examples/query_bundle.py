@@ -1,0 +1,28 @@
+"""Photographs for a photograph, from a bundle alone: python examples/query_bundle.py results/demo/index/ncca 0
+
+Prints the rows of the bundle's images that are nearest to its image in row 0, the best first, with their scores.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow.parquet as pq
+
+
+def main(folder: Path, row: int, top: int = 5) -> None:
+    card = json.loads((folder / "card.json").read_text())
+    index = faiss.read_index(str(folder / "images.faiss"))
+    table = pq.read_table(folder / "images.parquet")
+    if index.ntotal != card["images"]["count"] or index.d != card["dim"]:
+        sys.exit(f"{folder}/images.faiss is not the index of card.json")
+    if isinstance(core := faiss.downcast_index(index), faiss.IndexIVF):
+        core.set_direct_map_type(faiss.DirectMap.Hashtable)
+    query = np.array([index.reconstruct(row)], np.float32)
+    for score, found in zip(*(part[0] for part in index.search(query, top)), strict=True):
+        print(f"{score:.4f}", table["path"][int(found)].as_py())
+
+
+main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,194 @@
+"""Candidate indices: FAISS factory strings for a number of vectors, and what building one of them takes."""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import faiss
+import numpy as np
+
+from pipeline.errors import UsageError
+from pipeline.index.format import METRICS
+from pipeline.index.tuning import stages_of
+from pipeline.index.vectors import Vectors, evenly_spaced
+from pipeline.precision import require_finite
+
+TRAINING_LEAST, TRAINING_MOST = 39, 50
+"""Training vectors for each list; below the first FAISS warns of poor centroids."""
+TRAINING_FLOOR = 20_000
+"""Training vectors that a quantizer without lists may have."""
+ROTATION_STEPS = 8
+"""Iterations of a learned rotation; FAISS's own 50 take minutes for hardly more recall."""
+GRAPH_LINKS = 32
+FEW, MANY = 1, 4
+"""Lists of an inverted file, in square roots of the number of vectors."""
+INVERTED = re.compile(r"IVF(\d+)")
+
+Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+"""Wraps what is done one by one, with a word for it, so that a person can watch."""
+
+
+def unwatched(items: Iterable[Any], what: str) -> Iterable[Any]:
+    return items
+
+
+def candidate_factories(count: int, dim: int) -> tuple[list[str], list[str]]:
+    """The factory strings that are worth a try for `count` vectors of `dim` numbers, those that this FAISS knows; and
+    those that are only where none of the first fits into memory."""
+    few, many = lists_for(count, FEW), lists_for(count, MANY)
+    pairs, eighths = math.ceil(dim / 2), 8 * math.ceil(dim / 32)
+    precise = [
+        "Flat",
+        "SQfp16",
+        f"IVF{few},PQ{pairs}x4fsr,Refine(SQfp16)",
+        f"IVF{few},PQ{pairs}x4fsr,Refine(SQ8)",
+        "SQ8",
+        f"IVF{few},Flat",
+        f"IVF{few},SQ8",
+        f"IVF{many},Flat",
+        f"IVF{few},RaBitQfs4,Refine(SQ8)",
+        f"HNSW{GRAPH_LINKS}",
+    ]
+    small = [
+        f"IVF{few},RaBitQ4",
+        f"IVF{few},RaBitQ,Refine(RaBitQ4)",
+        f"IVF{few},PQ{pairs}x8",
+        f"OPQ{eighths}_{4 * eighths},IVF{few},PQ{eighths}x8",
+    ]
+    known = ([factory for factory in dict.fromkeys(some) if is_known(factory, dim)] for some in (precise, small))
+    return next(known), next(known)
+
+
+def is_known(factory: str, dim: int) -> bool:
+    """Whether this FAISS can make the index."""
+    try:
+        faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError:
+        return False
+    return True
+
+
+def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
+    """The factory strings themselves. Raises UsageError naming the first that this FAISS cannot make."""
+    for factory in factories:
+        if not is_known(factory, dim):
+            raise UsageError(
+                f"index.candidates: FAISS {faiss.__version__} makes no {factory} of {dim} dimensions; leave it out"
+            )
+    return list(factories)
+
+
+def code_bytes(index: faiss.Index) -> int:
+    """The least that one vector takes in `index`; 0 where FAISS does not say."""
+    try:
+        return index.sa_code_size()
+    except RuntimeError:
+        return 0
+
+
+def lists_for(count: int, multiple: int) -> int:
+    return max(1, min(round(multiple * math.sqrt(count)), count // TRAINING_LEAST))
+
+
+def lists_of(factory: str) -> int:
+    """The number of lists in a factory string; 0 where it names none."""
+    match = INVERTED.search(factory)
+    return int(match[1]) if match else 0
+
+
+def with_lists(factory: str, lists: int) -> str:
+    """The factory string with that many lists in place of its own."""
+    return INVERTED.sub(f"IVF{lists}", factory)
+
+
+@dataclass(frozen=True)
+class Built:
+    """An index of all vectors and the seconds that its training and the adding took."""
+
+    index: faiss.Index
+    train_seconds: float
+    add_seconds: float
+
+
+def build(
+    factory: str,
+    vectors: Vectors,
+    metric: str,
+    centroids: np.ndarray | None = None,
+    ids: np.ndarray | None = None,
+    progress: Progress = unwatched,
+) -> Built:
+    """Train an index on at most `TRAINING_MOST` vectors a list and add all, block by block.
+
+    `centroids` (lists, c) stand for the training of the lists; `ids` (n,) are what the index calls the
+    vectors, if not by their rows. Raises IntegrityError naming a row that is not finite.
+    """
+    start = time.perf_counter()
+    index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
+    lists = lists_of(factory)
+    inverted = stages_of(index).inverted
+    if inverted is not None and centroids is not None:
+        inverted.quantizer.add(centroids)
+    if not index.is_trained:
+        sample = vectors.take(evenly_spaced(vectors.count, max(TRAINING_MOST * lists, TRAINING_FLOOR)))
+        require_finite("embeddings", "vectors", sample)
+        train(index, sample)
+    trained = time.perf_counter()
+    if ids is not None:
+        index = faiss.IndexIDMap(index)
+    with accelerated(index):
+        for block in progress(vectors.blocks(), f"adding to {factory}"):
+            require_finite("embeddings", "vectors", block)
+            if ids is None:
+                index.add(block)
+            else:
+                index.add_with_ids(block, ids[index.ntotal : index.ntotal + len(block)])
+    return Built(index, trained - start, time.perf_counter() - trained)
+
+
+def train(index: faiss.Index, sample: np.ndarray) -> None:
+    """Train `index`, its lists on a GPU where FAISS has one."""
+    inverted = stages_of(index).inverted
+    for rotation in rotations_of(index):
+        rotation.niter, rotation.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
+    if isinstance(inverted, faiss.IndexIVFPQ):
+        inverted.do_polysemous_training = False  # it takes minutes, for a search that is never asked for
+    if inverted is not None:
+        inverted.cp.max_points_per_centroid = TRAINING_MOST
+        if faiss.get_num_gpus():
+            flat = faiss.IndexFlat(inverted.d, inverted.metric_type)
+            inverted.clustering_index = faiss.index_cpu_to_all_gpus(flat)
+    index.train(sample)
+    if inverted is not None:
+        inverted.clustering_index = None
+
+
+def rotations_of(index: faiss.Index) -> list[faiss.OPQMatrix]:
+    """The rotations that `index` learns."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        return rotations_of(index.base_index)
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    transforms = [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
+    return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]
+
+
+@contextmanager
+def accelerated(index: faiss.Index) -> Iterator[None]:
+    """Assign vectors to lists on a GPU where FAISS has one; the index itself stays one that any CPU reads."""
+    inverted = stages_of(index).inverted
+    if inverted is None or not faiss.get_num_gpus():
+        yield
+        return
+    on_cpu, owned = inverted.quantizer, inverted.own_fields
+    on_gpu = faiss.index_cpu_to_all_gpus(on_cpu)
+    inverted.own_fields, inverted.quantizer = False, on_gpu
+    try:
+        yield
+    finally:
+        inverted.quantizer, inverted.own_fields = on_cpu, owned

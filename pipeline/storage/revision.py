@@ -1,0 +1,99 @@
+"""A bundle made from another one by adding or removing images and sentences; both stay whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.bundle import Bundle, BundleWriter, is_removed
+from pipeline.storage.embeddings import EmbeddedRows, Embeddings
+from pipeline.storage.fingerprint import fingerprint, require_same
+
+NUMBER = {"images": "image_id", "sentences": "sentence_id"}
+TELLING = {"images": ("path", "sha256"), "sentences": ("text",)}
+"""The columns by which a row is recognised in a manifest."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One modality of a bundle: its card, its table, and which rows of it are `alive`, not removed."""
+
+    modality: str
+    card: dict[str, Any]
+    table: pa.Table
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(n,) the manifest's number of each row."""
+        return self.table[NUMBER[self.modality]].to_numpy()
+
+    @property
+    def owners(self) -> np.ndarray:
+        """(n,) the image of each row."""
+        return self.table["image_id"].to_numpy()
+
+    @property
+    def alive(self) -> np.ndarray:
+        return np.flatnonzero(~is_removed(self.table))
+
+
+class Revision:
+    """The bundle `folder`, to be written to `output` with other indices and tables.
+
+    Raises as `open_parts` does, and UsageError where the two folders are one.
+    """
+
+    def __init__(self, folder: Path, embeddings: Embeddings, output: Path) -> None:
+        if folder.resolve() == output.resolve():
+            raise UsageError(f"{output} is the bundle to start from; give --output another folder")
+        self.bundle, self.parts = open_parts(folder, embeddings)
+        self.embeddings, self.writer = embeddings, BundleWriter(output)
+        self.cards: dict[str, dict[str, Any]] = {}
+
+    def vectors(self, part: Part, rows: np.ndarray) -> EmbeddedRows:
+        """The vectors of some rows of the table."""
+        return self.embeddings.rows_of(part.modality, part.ids[rows])
+
+    def queries(self, part: Part, most: int) -> np.ndarray:
+        """At most `most` vectors of the other modality, at even distances through its rows."""
+        other = next(one for one in self.parts if one.modality != part.modality)
+        chosen = other.alive[np.linspace(0, len(other.alive) - 1, min(most, len(other.alive))).astype(np.int64)]
+        return self.vectors(other, chosen).take(np.arange(len(chosen)))
+
+    def put(self, part: Part, data: memoryview, card: dict[str, Any]) -> None:
+        """Write an index and the table of `part`; `card` holds what is no longer as in its card."""
+        self.writer.add(f"{part.modality}.faiss", data)
+        self.writer.add_table(f"{part.modality}.parquet", part.table)
+        self.cards[part.modality] = {**part.card, "count": len(part.alive), "bytes": len(data), **card}
+
+    def commit(self) -> None:
+        """Copy all else, and write the card."""
+        self.writer.copy(self.bundle, but=set(self.writer.files))
+        inputs = {**self.bundle.card["inputs"], **self.embeddings.inputs, "bundle": self.bundle.card["fingerprint"]}
+        told = {name: self.writer.files[f"{name}.parquet"]["sha256"] for name in NUMBER}
+        card = {name: value for name, value in self.bundle.card.items() if name != "files"}
+        self.writer.commit(
+            {**card, **self.cards, "inputs": inputs, "fingerprint": fingerprint("revision", 1, told, inputs)}
+        )
+
+
+def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Part]]:
+    """The bundle `folder` and its images and sentences.
+
+    Raises IntegrityError unless `embeddings` are of its model, and their manifest numbers what it holds as it does.
+    """
+    bundle = Bundle(folder)
+    require_same("model", {str(folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model})
+    parts = [Part(name, bundle.card[name], bundle.table(name)) for name in NUMBER]
+    for part in parts:
+        given, told = getattr(embeddings.manifest, part.modality), TELLING[part.modality]
+        rows, ids = part.alive, part.ids[part.alive]
+        if ids.max(initial=-1) >= given.num_rows or given.select(told).take(ids) != part.table.select(told).take(rows):
+            raise IntegrityError(
+                f"{embeddings.manifest.folder} numbers its {part.modality} otherwise than {folder}; give the manifest"
+                " that the bundle was made from, or one that has grown out of it"
+            )
+    return bundle, parts

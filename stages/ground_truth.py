@@ -1,0 +1,57 @@
+"""`ground-truth`: the exact neighbours of some vectors of one modality among all of the other."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("ground-truth")
+@options.manifest
+@options.embeddings
+@click.option("--gallery", type=click.Choice(["images", "sentences"]), required=True, help="What is searched.")
+@click.option("--queries", "count", type=click.IntRange(min=1), required=True, help="Vectors of the other modality.")
+@click.option("--neighbours", type=click.IntRange(min=1), required=True, help="Nearest ones of each.")
+@options.scheduler
+@options.output("file", "The neighbours' ids and scores, an HDF5 file.")
+def command(
+    manifest_folder: Path,
+    embeddings_folder: Path,
+    gallery: str,
+    count: int,
+    neighbours: int,
+    scheduler: str,
+    output: Path,
+) -> None:
+    """Search all shards exactly, one at a time or many at once; what an index finds is compared with this."""
+    from functools import partial
+
+    import numpy as np
+
+    from pipeline.index.shard_search import Part, search_parts
+    from pipeline.index.vectors import evenly_spaced
+    from pipeline.storage.embeddings import Embeddings, read_vectors
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.shards import NEIGHBOURS, write_shard
+
+    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
+    other, first = ("sentences", "first_image") if gallery == "images" else ("images", "first_sentence")
+    ids = evenly_spaced(getattr(embeddings.manifest, other).num_rows, count)
+    parts = [
+        Part(getattr(rows, first), partial(read_vectors, shard.path.absolute(), gallery))
+        for shard, rows in zip(embeddings.shards, embeddings.rows, strict=True)
+    ]
+
+    found = search_parts(embeddings.read(other, ids), parts, neighbours, embeddings.metric, scheduler)
+
+    about = {"gallery": gallery, "queries": len(ids), "neighbours": neighbours}
+    write_shard(
+        output,
+        NEIGHBOURS,
+        {"query_id": ids, "ids": found.rows, "scores": np.nan_to_num(found.scores, neginf=np.finfo(np.float32).min)},
+        rows=len(ids),
+        fingerprint=fingerprint("neighbours", 1, about, embeddings.inputs),
+        details={**about, "metric": embeddings.metric, "inputs": embeddings.inputs},
+    )

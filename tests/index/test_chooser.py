@@ -1,0 +1,78 @@
+"""Choosing among candidates by what they do, and refusing what none of them can."""
+
+import numpy as np
+import pytest
+from test_build import clustered, make
+
+from pipeline.errors import UsageError
+from pipeline.index.chooser import Requirements, Trial, choose
+from pipeline.index.tuning import Setting
+from pipeline.index.vectors import ArrayVectors
+from pipeline.report.tradeoff import draw_tradeoff
+
+ASKED = {
+    "recall_floor": 0.9,
+    "memory": None,
+    "latency_ms": None,
+    "exact_limit": 100,
+    "candidates": ("Flat", "SQ8", "PQ4x4"),
+    "sample": 2000,
+    "workload": 10_000,
+}
+
+
+def trials(**asked: object) -> list[Trial]:
+    vectors, queries = clustered(8000, 32)
+    requirements = Requirements(**{**ASKED, **asked})
+    return choose(ArrayVectors(vectors), queries, "inner_product", requirements, lambda items, what: items)
+
+
+def test_the_estimates_are_near_the_truth() -> None:
+    vectors, queries = clustered(8000, 32)
+    for trial in trials(recall_floor=0.5, candidates=("SQ8", "IVF300,Flat", "HNSW16", "IVF100,PQ16x4fsr,Refine(SQ8)")):
+        built = make(vectors, queries, candidates=(trial.factory,), sample=2000, recall_floor=0.5)
+        assert trial.bytes == pytest.approx(built.card.bytes, rel=0.1), trial.factory
+        assert built.tradeoff["candidates"][0]["factory"] == trial.factory
+
+
+def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
+    found = trials()
+    assert [trial.factory for trial in found if trial.failure] == ["PQ4x4"]
+    assert found[-1].failure == "recall below 0.9" and found[-1].recall < 0.9
+    costs = [trial.cost(10_000) for trial in found if not trial.failure]
+    assert costs == sorted(costs) and len(costs) == 2
+
+
+def test_memory_excludes_what_is_larger() -> None:
+    vectors, queries = clustered(40_000, 32)  # 4.9 MiB exact, 1.2 MiB in 8 bits
+    built = make(vectors, queries, exact_limit=50_000, memory=2, candidates=("Flat", "SQ8", "IVF200,Flat"), sample=2000)
+    assert built.card.factory == "SQ8" and len(built.data) <= 2 << 20
+    assert make(vectors, queries, exact_limit=50_000, memory=5).card.factory == "Flat"
+
+
+def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
+    message = (
+        r"no index of 40,000 vectors of 32 dimensions has index recall@10 0.9 within index.memory 1 MiB; the smallest"
+        r" that has it needs 3 MiB .* \(SQfp16\).*; the best within the memory reaches 0\.\d+ \(PQ4x4\): raise"
+    )
+    vectors, queries = clustered(40_000, 32)
+    with pytest.raises(UsageError, match=message):
+        make(vectors, queries, memory=1, candidates=("SQfp16", "PQ4x4"), sample=2000)
+    with pytest.raises(UsageError, match="within index.latency_ms 1e-06 ms; the smallest that has it needs 1 MiB"):
+        trials(latency_ms=1e-6, candidates=("Flat", "SQ8"))
+
+
+def test_the_cost_weighs_building_against_answering() -> None:
+    slow = Trial("a", Setting(), 1.0, 1, seconds=1e-3, latency_ms=1.0, build_seconds=0.0, failure=None)
+    fast = Trial("b", Setting(), 1.0, 1, seconds=1e-4, latency_ms=1.0, build_seconds=50.0, failure=None)
+    assert min(slow, fast, key=lambda t: t.cost(10_000)) is slow
+    assert min(slow, fast, key=lambda t: t.cost(100_000)) is fast
+
+
+def test_the_tradeoff_is_drawn() -> None:
+    vectors, queries = clustered(3000, 16)
+    built = make(vectors, queries, candidates=("IVF50,Flat", "SQ8"))
+    assert {"chosen", "operations", "candidates"} == set(built.tradeoff)
+    picture = draw_tradeoff(built.tradeoff, "ncca, images")
+    assert picture.startswith(b"<?xml") and b"ncca, images" in picture or b"svg" in picture
+    assert np.isfinite(built.tradeoff["chosen"]["queries_per_second"])

@@ -1,0 +1,95 @@
+"""Exact search against a naive oracle in double precision and against IndexFlatIP."""
+
+import faiss
+import numpy as np
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.index import exact
+from pipeline.index.exact import blocks_of, search_exact
+
+
+def naive(vectors: np.ndarray, queries: np.ndarray, k: int, metric: str) -> np.ndarray:
+    """Rows by descending score in double precision, equal ones by ascending row."""
+    x, q = vectors.astype(np.float64), queries.astype(np.float64)
+    scores = q @ x.T if metric == "inner_product" else -((q[:, None] - x[None]) ** 2).sum(axis=2)
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+
+
+def whole_numbers(n: int, dim: int, seed: int) -> np.ndarray:
+    """Vectors whose scores any arithmetic gives exactly, with many equal ones among them."""
+    return np.random.default_rng(seed).integers(-2, 3, size=(n, dim)).astype(np.float32)
+
+
+def cloud(n: int, dim: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 6)) @ rng.standard_normal((6, dim)) + 0.3 * rng.standard_normal((n, dim))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Small pieces, so that many are merged, and one precision wherever it can serve."""
+    for name in ("FIRST_ROWS", "PIECE_ROWS", "SCORE_ROWS"):
+        monkeypatch.setattr(exact, name, 512 if name != "SCORE_ROWS" else 200)
+    halves = request.param == "bfloat16"
+    pays = lambda self, piece: halves and self.metric == "inner_product"  # noqa: E731
+    monkeypatch.setattr(exact._Search, "_halves_pay", pays)
+    return request.param
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_ties_go_to_the_lower_row(precision: str, metric: str) -> None:
+    vectors, queries = whole_numbers(3000, 4, 0), whole_numbers(70, 4, 1)
+    found = search_exact(queries, [vectors[:1], vectors[1:1700], vectors[1700:]], 20, metric)
+    assert (found.rows == naive(vectors, queries, 20, metric)).all()
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_rows_are_those_of_double_precision_and_of_faiss(precision: str, metric: str) -> None:
+    vectors, queries = cloud(4000, 24, 0), cloud(1100, 24, 0)[1030:]
+    found = search_exact(queries, blocks_of(vectors, 1500), 10, metric)
+    assert (found.rows == naive(vectors, queries, 10, metric)).all()
+    index = faiss.IndexFlatIP(24) if metric == "inner_product" else faiss.IndexFlatL2(24)
+    index.add(vectors)
+    scores, rows = index.search(queries, 10)
+    assert (found.rows == rows).all()
+    sign = 1 if metric == "inner_product" else -1
+    np.testing.assert_allclose(found.scores, sign * scores, atol=1e-5)
+
+
+def test_bfloat16_is_used_and_found_the_same(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = exact._Search._by_bfloat16
+    monkeypatch.setattr(exact._Search, "_by_bfloat16", lambda self, *a: calls.append(1) or original(self, *a))
+    vectors = cloud(4000, 24, 3)
+    assert (search_exact(vectors[:80], [vectors], 10, "inner_product").rows[:, 0] == np.arange(80)).all()
+    assert bool(calls) == (precision == "bfloat16")
+
+
+@pytest.mark.parametrize("k", [1, 10, 120])
+def test_equal_vectors_without_number(precision: str, k: int) -> None:
+    vectors = np.repeat(np.eye(4, dtype=np.float32)[:3], 3000, axis=0)[np.random.default_rng(0).permutation(9000)]
+    found = search_exact(np.eye(4, dtype=np.float32), [vectors], k, "inner_product")
+    assert (found.rows == naive(vectors, np.eye(4), k, "inner_product")).all()
+
+
+def test_negative_scores(precision: str) -> None:
+    vectors, queries = -np.abs(cloud(2000, 8, 0)), np.abs(cloud(20, 8, 1))
+    found = search_exact(queries, [vectors], 5, "inner_product")
+    assert (found.rows == naive(vectors, queries, 5, "inner_product")).all() and (found.scores < 0).all()
+
+
+def test_fewer_vectors_than_neighbours() -> None:
+    found = search_exact(np.eye(3, dtype=np.float32), [np.eye(3, dtype=np.float32)[:2]], 4, "inner_product")
+    assert found.rows.tolist() == [[0, 1, -1, -1], [1, 0, -1, -1], [0, 1, -1, -1]]
+    assert np.isneginf(found.scores[:, 2:]).all()
+
+
+def test_what_is_not_finite_is_named() -> None:
+    vectors = cloud(600, 8, 0)
+    vectors[599, 3] = np.inf
+    with pytest.raises(IntegrityError, match="row 599 is not finite"):
+        search_exact(vectors[:2], [vectors], 3, "inner_product")
+    with pytest.raises(IntegrityError, match="queries row 1 is not finite"):
+        search_exact(vectors[[0, 599]], [vectors[:9]], 3, "inner_product")

@@ -1,0 +1,188 @@
+"""Searching bundles of sets of fragments: built by the command, and compared with a plain loop over all items."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_up import THINGS, build_bundle, make_run, run_command
+from made_up_sets import OTHER, THING, add_fragments
+
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.chooser import Requirements
+from pipeline.index.fragment_index import Shortlist, build_fragment_index
+from pipeline.index.search import Searcher, open_searcher
+from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.fragments import Fragments
+from pipeline.storage.manifest import Manifest
+
+SCORE = {"sum": "words", "global_weight": 0}
+
+
+def build(run: Path, output: str, *more: object) -> Path:
+    parts = {"manifest": "manifest", "embeddings": "rows/dvsa", "model": "models/dvsa", "encoders": "encoders"}
+    parts |= {"vocabulary": "vocabulary.json", "output": output}
+    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
+    run_command("build_index", *arguments, *more)
+    return run / output
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    add_fragments(folder, "dvsa", SCORE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(run: Path) -> Path:
+    return build(run, "exact")
+
+
+@pytest.fixture(scope="module")
+def inverted(run: Path) -> Path:
+    """The same with an inverted file, and a shortlist that holds everything."""
+    config = run / "inverted.yaml"
+    config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
+    return build(run, "inverted", "--config", config)
+
+
+class Worded(dict):
+    """Vectors of words, which stand in for the untrained model: axis k for thing k, 0 for all else."""
+
+    def embed_sentence_sets(self, sentences) -> FragmentSets:
+        vectors = np.array([self.get(int(word), np.zeros(8)) for word in sentences.ids], np.float32)
+        return FragmentSets(vectors, sentences.offsets)
+
+
+def worded(folder: Path) -> Searcher:
+    """The searcher of a bundle, with the words' vectors that the made-up sentences have."""
+    searcher = open_searcher(Bundle(folder))
+    index = searcher._vocabularies["tokens"].index
+    model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
+    searcher._model = model
+    model.sentence_view = "tokens"
+    return searcher
+
+
+def test_the_bundle_holds_every_fragment_and_its_card_says_what_it_does(run: Path, bundle: Path) -> None:
+    opened, stored = Bundle(bundle), Fragments(Manifest(run / "manifest"), run / "rows/dvsa")
+    opened.check()
+    card, arrays = opened.card, opened.arrays("fragments.safetensors")
+    assert {"regions.faiss", "words.faiss", "images.parquet", "sentences.parquet", "fragments.safetensors"} <= set(
+        card["files"]
+    )
+    assert "images.faiss" not in card["files"] and (card["kind"], card["score"]) == ("fragments", SCORE)
+    for modality, name in (("images", "regions"), ("sentences", "words")):
+        sets = stored.read_sets(modality, np.arange(opened.table(modality).num_rows))
+        assert card[name]["count"] == len(sets.vectors)
+        np.testing.assert_array_equal(arrays[f"{modality[:-1]}_offsets"], sets.offsets)
+        assert card[name]["shortlist"]["recall@10"] == 1 and card[name]["shortlist"]["queries_per_second"] > 0
+        assert card[name]["shortlist"]["shortlist"] is None  # few enough to score them all
+    np.testing.assert_array_equal(arrays["boxes"], stored.read_sets("images", np.arange(24)).boxes)
+    assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and set(card["encoders"]) == {"colour"}
+
+
+@pytest.mark.parametrize("kind", ["bundle", "inverted"])
+def test_images_are_ranked_by_exact_scores(kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    hits = worded(folder).images("a dog", 6)
+    assert [hit.row["path"] for hit in hits[:3]] == ["dog-0.png", "dog-8.png", "dog-16.png"]
+    assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])  # a car has a look of a dog
+    assert {hit.row["path"].split("-")[0] for hit in hits[3:]} == {"car"}
+    both = worded(folder).images("a dog and a cat", 3)
+    assert [hit.score for hit in both] == pytest.approx([2 + 1.2] * 3)
+
+
+@pytest.mark.parametrize("kind", ["bundle", "inverted"])
+def test_a_snippet_finds_regions_with_their_boxes(kind: str, request: pytest.FixtureRequest) -> None:
+    hits = worded(request.getfixturevalue(kind)).regions("dog", 6)
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5, 6]
+    assert {(hit.row["path"].split("-")[0], tuple(hit.row["box"])) for hit in hits} == {
+        ("dog", tuple(THING)),
+        ("car", tuple(OTHER)),
+    }
+    assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])
+
+
+def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path, monkeypatch) -> None:
+    path, plain = run / "data" / "horse-3.png", Bundle.table
+
+    def with_hashes(self: Bundle, modality: str) -> pa.Table:
+        table = plain(self, modality)
+        if modality == "sentences":
+            return table
+        digests = [hashlib.sha256((run / "data" / name).read_bytes()).hexdigest() for name in table["path"].to_pylist()]
+        digests = [f"{row} {one}" if row % 8 == 3 and row != 3 else one for row, one in enumerate(digests)]
+        return table.set_column(table.column_names.index("sha256"), "sha256", pa.array(digests))
+
+    monkeypatch.setattr(Bundle, "table", with_hashes)
+    values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top", 6, "--json"))
+    assert {value["text"] for value in values} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
+    assert [value["score"] for value in values] == pytest.approx([2] * 6)
+
+
+def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path) -> None:
+    photograph = run / "data" / "dog-0.png"  # the made-up manifest has another hash
+    with pytest.raises(InputError, match="compares photographs by their regions.*ingest it and build the index again"):
+        run_command("search", "--index", bundle, "--image", photograph)
+    with pytest.raises(UsageError, match="one vector of an image, and dvsa has one a region; use another row"):
+        run_command("search", "--index", bundle, "--image", photograph, "--plus", "dog")
+    with pytest.raises(InputError, match=r"no word of 'unicorn' is in the vocabulary"):
+        run_command("search", "--index", bundle, "unicorn")
+    with pytest.raises(InputError, match="is in the vocabulary"):
+        run_command("search", "--index", bundle, "--regions", "unicorn")
+
+
+def test_regions_are_of_rows_of_fragments(run: Path, bundle: Path) -> None:
+    whole = build_bundle(run)
+    for folder, what in ((whole, ["dog"]), (bundle, ["--image", "dog.png"])):
+        with pytest.raises(UsageError, match="--regions takes a snippet of words and the index of a row of fragments"):
+            run_command("search", "--index", folder, "--regions", *what)
+    assert Bundle(whole).card["kind"] == "global" and type(open_searcher(Bundle(whole))) is Searcher
+
+
+def test_the_command_prints_boxes_and_batches(bundle: Path, tmp_path: Path) -> None:
+    line = run_command("search", "--index", bundle, "--regions", "--top", 1, "dog").split()
+    assert line[0] == "1" and len(line) == 7 and [float(side) for side in line[3:]]
+    value = json.loads(run_command("search", "--index", bundle, "--regions", "--top", 2, "--json", "dog"))[1]
+    assert value["rank"] == 2 and len(value["box"]) == 4 and value["path"].endswith(".png")
+    (tmp_path / "batch.txt").write_text("a dog\nunicorn\n")
+    answers = run_command("search", "--index", bundle, "--batch", tmp_path / "batch.txt", "--top", 3).splitlines()
+    assert len(json.loads(answers[0])["results"]) == 3 and "unicorn" in json.loads(answers[1])["error"]
+
+
+@pytest.mark.parametrize("name", ["regions.faiss", "fragments.safetensors"])
+def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(bundle, tmp_path / "damaged")
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(IntegrityError, match=f"{name} is not what its card says"):
+        open_searcher(Bundle(folder)).images("dog", 3)
+    other = Bundle(bundle)
+    other.arrays = lambda name: {**Bundle.arrays(other, name), "image_offsets": np.arange(25)}
+    with pytest.raises(IntegrityError, match="does not fit regions.faiss"):
+        open_searcher(other).images("dog", 3)
+
+
+def test_a_shortlist_is_measured_where_there_are_many() -> None:
+    rng = np.random.default_rng(0)
+    images = FragmentSets(rng.standard_normal((6000, 16)).astype(np.float32), np.arange(0, 6001, 6))
+    sentences = FragmentSets(rng.standard_normal((120, 16)).astype(np.float32), np.arange(0, 121, 4))
+    asked = Requirements(0.9, None, None, 1000, "auto", 6000, 1000)
+    rule = ScoreRule("words", 0)
+    costs = []
+    for shortlist in (Shortlist(50, 40), Shortlist(400, 1000)):
+        built = build_fragment_index("images", images, sentences, rule, asked, shortlist)
+        card = built.card()
+        assert card["factory"].startswith("IVF") and card["factory"].endswith(",Flat") and card["recall@10"] >= 0.9
+        assert card["shortlist"]["shortlist"] == shortlist.shortlist and card["shortlist"]["queries"] == 30
+        costs.append(built.cost)
+    assert costs[0].recall < costs[1].recall == 1 and (costs[0].scored, costs[1].scored) == (40, 1000)
+    exact = build_fragment_index("images", images, sentences, rule, replace(asked, exact_limit=6000), shortlist)
+    assert exact.index.card.factory == "Flat" and exact.shortlist is None and exact.cost.recall == 1

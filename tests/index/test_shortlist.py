@@ -1,0 +1,144 @@
+"""Search by fragments against a plain loop over all items."""
+
+import faiss
+import numpy as np
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.index.shortlist import FragmentGallery, measure_shortlist
+from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+
+DIM = 12
+RULES = [ScoreRule("words", 0), ScoreRule("mean-words", 0.7), ScoreRule("positive", 0.4)]
+
+
+def make_sets(rng: np.random.Generator, n: int, longest: int, shortest: int = 1) -> FragmentSets:
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(shortest, longest + 1, n))])
+    vectors = rng.standard_normal((offsets[-1], DIM)).astype(np.float32)
+    return FragmentSets(vectors, offsets, rng.standard_normal((n, 5)).astype(np.float32))
+
+
+def make_gallery(what: str, sets: FragmentSets, rule: ScoreRule, factory: str = "Flat") -> FragmentGallery:
+    index = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(sets.vectors)
+    index.add(sets.vectors)
+    return FragmentGallery(what, index, sets.offsets, rule, sets.globals)
+
+
+def naive_score(regions: FragmentSets, words: FragmentSets, rule: ScoreRule) -> float:
+    """Of one image and one sentence, in float64."""
+    products = [[float(v.astype(float) @ s.astype(float)) for v in regions.vectors] for s in words.vectors]
+    if rule.sum == "positive":
+        score = sum(max(0, product) for of_word in products for product in of_word)
+    else:
+        score = sum(max(of_word, default=0) for of_word in products)
+    if rule.sum == "mean-words":
+        score /= max(len(products), 1)
+    return score + rule.global_weight * float(regions.globals[0].astype(float) @ words.globals[0].astype(float))
+
+
+def naive_scores(what: str, sets: FragmentSets, query: FragmentSets, rule: ScoreRule) -> np.ndarray:
+    items = [sets.between(row, row + 1) for row in range(len(sets))]
+    pairs = [(item, query) if what == "images" else (query, item) for item in items]
+    return np.array([naive_score(*pair, rule) for pair in pairs])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("what", ["images", "sentences"])
+def test_everything_on_the_shortlist_is_exact_search(what: str, rule: ScoreRule) -> None:
+    rng = np.random.default_rng(0)
+    sets, queries = make_sets(rng, 50, 7), make_sets(rng, 8, 6)
+    gallery = make_gallery(what, sets, rule)
+    for row in range(len(queries)):
+        query = queries.between(row, row + 1)
+        expected = naive_scores(what, sets, query, rule)
+        found = gallery.search(query, top=5, nearest=3, shortlist=50)
+        assert found.rows.tolist() == np.argsort(-expected)[:5].tolist()
+        np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
+        assert (found.scored, found.proven) == (50, True)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("what", ["images", "sentences"])
+def test_a_proven_answer_is_the_exact_one_and_more_neighbours_prove_more(what: str, rule: ScoreRule) -> None:
+    rng = np.random.default_rng(1)
+    sets, queries = make_sets(rng, 300, 5), make_sets(rng, 40, 4)
+    gallery = make_gallery(what, sets, rule)
+    proven = []
+    for nearest in (10, 100, 10_000):
+        found = [gallery.search(queries.between(row, row + 1), 3, nearest, 60) for row in range(len(queries))]
+        for row, one in enumerate(found):
+            if one.proven:
+                expected = naive_scores(what, sets, queries.between(row, row + 1), rule)
+                assert one.rows.tolist() == np.argsort(-expected)[:3].tolist()
+        proven.append(sum(one.proven for one in found))
+    assert proven[0] <= proven[1] <= proven[2] == len(queries)  # all fragments looked up: the bounds are the scores
+
+
+def test_planted_answers_are_found_with_a_short_list() -> None:
+    rng = np.random.default_rng(2)
+    images = make_sets(rng, 2000, 6, 3)
+    directions = rng.standard_normal((20, 3, DIM)).astype(np.float32)
+    for target in range(20):  # image 100 * target shows all that sentence `target` says, and the others nothing of it
+        rows = slice(images.offsets[100 * target], images.offsets[100 * target] + 3)
+        images.vectors[rows] = 4 * directions[target] / np.linalg.norm(directions[target], axis=1, keepdims=True)
+    queries = FragmentSets(directions.reshape(60, DIM), np.arange(0, 61, 3))
+    for factory in ("Flat", "IVF20,Flat"):
+        gallery = make_gallery("images", FragmentSets(images.vectors, images.offsets), ScoreRule("words", 0), factory)
+        for row in range(20):
+            assert gallery.search(queries.between(row, row + 1), 1, nearest=10, shortlist=10).rows.tolist() == [
+                100 * row
+            ]
+
+
+def test_the_cost_is_measured_against_rule_everything() -> None:
+    rng = np.random.default_rng(3)
+    sets, queries, rule = make_sets(rng, 400, 5), make_sets(rng, 30, 4), ScoreRule("words", 0.2)
+    gallery = make_gallery("images", sets, rule)
+    cost = measure_shortlist(gallery, queries, top=10, nearest=5, shortlist=40)
+    shares = []
+    for row in range(len(queries)):
+        expected = np.argsort(-naive_scores("images", sets, queries.between(row, row + 1), rule))[:10]
+        shares.append(np.isin(expected, gallery.search(queries.between(row, row + 1), 10, 5, 40).rows).mean())
+    assert cost.recall == pytest.approx(np.mean(shares)) and 0.1 < cost.recall < 1
+    assert cost.scored == 40 and cost.seconds > 0 and cost.exact_seconds > 0
+    everything = measure_shortlist(gallery, queries, top=10, nearest=5, shortlist=400)
+    assert (everything.recall, everything.first, everything.proven) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("what", ["images", "sentences"])
+def test_items_without_fragments_score_zero(what: str) -> None:
+    rng = np.random.default_rng(4)
+    sets, query = make_sets(rng, 30, 3, shortest=0), make_sets(rng, 1, 4)
+    assert (np.diff(sets.offsets) == 0).any()
+    for rule in RULES:
+        found = make_gallery(what, sets, rule).search(query.between(0, 1), 30, 90, 5)
+        expected = naive_scores(what, sets, query, rule)
+        np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
+        assert (np.sort(found.rows) == np.arange(30)).all()
+
+
+def test_a_query_that_is_not_finite_is_refused() -> None:
+    rng = np.random.default_rng(5)
+    gallery = make_gallery("images", make_sets(rng, 10, 3), ScoreRule("words", 0))
+    query = make_sets(rng, 1, 3)
+    query.vectors[-1, 2] = np.nan
+    with pytest.raises(IntegrityError, match="query: fragments row"):
+        gallery.search(query, 3, 5, 5)
+
+
+def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
+    rng = np.random.default_rng(6)
+    sets = make_sets(rng, 60, 6)
+    words = rng.standard_normal((3, DIM)).astype(np.float32)
+    owners = np.repeat(np.arange(60), np.diff(sets.offsets))
+    scores = (sets.vectors.astype(float) @ words.T.astype(float)).sum(axis=1)
+    expected = [max(np.flatnonzero(owners == image), key=lambda row: scores[row]) for image in range(60)]
+    expected = sorted(expected, key=lambda row: -scores[row])
+    for factory in ("Flat", "IVF1,Flat"):
+        gallery = make_gallery("images", sets, ScoreRule("words", 0), factory)
+        for top in (1, 7, 60, 100):
+            found = gallery.regions(words, top)
+            assert found.rows.tolist() == expected[:top]
+            assert found.items.tolist() == owners[expected[:top]].tolist()
+            np.testing.assert_allclose(found.scores, scores[expected[:top]], rtol=1e-4, atol=1e-5)
