@@ -1,0 +1,146 @@
+"""What visitors of `serve` wait for: text queries of several clients at once against a made-up bundle.
+
+    python benchmarks/serve.py [--vectors 1000000] [--dim 128] [--factory IVF1024,SQ8] [--clients 8] [--requests 10000]
+
+The server is a process of its own, started by the command, and clients are threads of this one that keep their
+connections and ask as soon as they are answered. Latency is what a client measures. The vectors are as in `index.py`
+(and their index is chosen by measurement where no --factory is given); the text model is a random projection of words.
+"""
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from index import make_pairs
+from interleave import report
+
+CLIENTS, REQUESTS, DIM, VECTORS = 8, 10_000, 128, 1_000_000
+
+import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
+import pyarrow as pa  # noqa: E402
+
+from pipeline.index.build import build_index  # noqa: E402
+from pipeline.index.chooser import Requirements  # noqa: E402
+from pipeline.index.vectors import ArrayVectors  # noqa: E402
+from pipeline.linear.projection import Directions  # noqa: E402
+from pipeline.linear.views import ImageView  # noqa: E402
+from pipeline.models import model_class  # noqa: E402
+from pipeline.storage.bundle import BundleWriter  # noqa: E402
+from pipeline.storage.parameters import MODEL, write_parameters  # noqa: E402
+from pipeline.text.tokens import TermSettings  # noqa: E402
+from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
+
+WORDS = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("lan", "mir", "tok", "vud", "zep")]
+TERMS = TermSettings(True, "words", True, (), 1)
+
+
+def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str) -> dict:
+    """A bundle of `count` images and a tenth as many sentences; its card of the images."""
+    rng = np.random.default_rng(0)
+    images, queries = make_pairs(count, max(count // 10, 1000), dim)
+    texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
+    writer = BundleWriter(folder / "bundle")
+    exact = 200_000 if candidates == "auto" else 1
+    asked = Requirements(0.95, None, None, exact, candidates, 50_000, 100_000)
+    built = build_index(ArrayVectors(images), queries[:1000], "inner_product", asked)
+    writer.add("images.faiss", built.data)
+    sentences = build_index(
+        ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000, 1)
+    )
+    writer.add("sentences.faiss", sentences.data)
+    ids, text_ids = np.arange(count), np.arange(len(queries))
+    paths = pa.array([f"images/{i:08d}.jpg" for i in range(count)])
+    writer.add_table("images.parquet", pa.table({"image_id": ids, "path": paths, "member": pa.nulls(count, "string")}))
+    writer.add_table("sentences.parquet", pa.table({"sentence_id": text_ids, "image_id": text_ids, "text": texts}))
+    vocabulary = build_vocabulary(texts[:1000], TERMS, size=len(WORDS), min_count=1, idf=False, normalise=True)
+    writer.add_json("vocabulary.json", vocabulary.to_dict())
+    size = len(vocabulary.index)
+    u = rng.standard_normal((size, dim), dtype=np.float32)
+    directions = Directions(np.eye(dim, dtype=np.float32), u, np.ones(dim, np.float32))
+    model = model_class("ncca")(ImageView(("none",), (dim,), ()), np.zeros(dim), np.zeros(size), directions)
+    path = folder / "model" / "model.safetensors"
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="made up")
+    writer.add_parameters(path.parent)
+    cards = {"images": built.card.to_dict(), "sentences": sentences.card.to_dict()}
+    about = {"model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, **cards}
+    writer.commit({**about, "data_root": str(folder)})
+    return cards["images"]
+
+
+def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:
+    """Be one client: ask `requests` random sentences, one after the other."""
+    rng, connection = np.random.default_rng(seed), http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    for _ in range(requests):
+        sentence = quote(" ".join(rng.choice(WORDS, rng.integers(3, 12))))
+        start = time.perf_counter()
+        try:
+            connection.request("GET", f"/api/models/made-up/images?sentence={sentence}&top=12")
+            answer = connection.getresponse()
+            value = json.loads(answer.read())
+            if answer.status != 200 or len(value["results"]) != 12:
+                errors.append(f"{answer.status} {value}")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            errors.append(repr(error))
+            connection.close()
+        seconds.append(time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (("vectors", VECTORS), ("dim", DIM), ("clients", CLIENTS), ("requests", REQUESTS)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--factory")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        card = make_bundle(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
+        command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "bundle"), "--port", "0"]
+        start = time.perf_counter()
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+            try:
+                address = server.stderr.readline().split(" at ")[1].split()[0]
+                ask(address, 1, 0, [], errors := [])
+                loaded = time.perf_counter() - start
+                seconds: list[float] = []
+                share = -(-given.requests // given.clients)
+                clients = [
+                    threading.Thread(target=ask, args=(address, share, seed + 1, seconds, errors))
+                    for seed in range(given.clients)
+                ]
+                start = time.perf_counter()
+                for client in clients:
+                    client.start()
+                for client in clients:
+                    client.join()
+                wall = time.perf_counter() - start
+            finally:
+                server.terminate()
+    p50, p95 = np.quantile(seconds, (0.5, 0.95))
+    report(
+        {
+            "name": f"text query among {given.vectors} by {given.clients} clients, over 100 ms at the 95th percentile",
+            "ours": float(p95),
+            "reference": 0.1,
+            "ratio": float(0.1 / p95),
+            "p50": float(p50),
+            "p95": float(p95),
+            "requests": len(seconds),
+            "errors": len(errors),
+            "first_errors": errors[:3],
+            "requests_per_second": len(seconds) / wall,
+            "started_and_answered": loaded,
+            "factory": card["factory"],
+            "recall@10": card["recall@10"],
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

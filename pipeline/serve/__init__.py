@@ -1,0 +1,1 @@
+"""Bundles behind HTTP: a JSON API and one page."""

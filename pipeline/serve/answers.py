@@ -1,0 +1,109 @@
+"""What the API answers, as its documentation at /openapi.json describes it."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+
+from pipeline.index.search import Hit
+
+
+class ModelAnswer(BaseModel):
+    """A bundle that can be asked."""
+
+    model: str
+    registered: str = Field(description="the kind of model")
+    metric: str = Field(description="inner_product: a score is a cosine; euclidean: it is minus a squared distance")
+    images: int
+    sentences: int
+    encoders: list[str]
+    regions: bool = Field(description="whether it can be asked for regions")
+    examples: list[str] = Field(description="sentences of its own, to begin with")
+
+
+class ModelsAnswer(BaseModel):
+    models: list[ModelAnswer]
+    top: int = Field(description="results where a request names no number")
+    max_top: int
+    max_sentence_chars: int
+    max_upload_bytes: int
+
+
+class ImageAnswer(BaseModel):
+    rank: int
+    score: float = Field(description="the greater the better")
+    image_id: int
+    name: str = Field(description="its path in the collection")
+    photograph: str = Field(description="address of a small JPEG of it on this server")
+
+
+class RegionAnswer(ImageAnswer):
+    width: int = Field(description="of the photograph, in pixels")
+    height: int
+    box: tuple[float, float, float, float] = Field(description="left, top, right and bottom, in these pixels")
+
+
+class SentenceAnswer(BaseModel):
+    rank: int
+    score: float = Field(description="the greater the better")
+    sentence_id: int
+    image_id: int
+    text: str
+
+
+class ImagesAnswer(BaseModel):
+    model: str
+    seconds: float = Field(description="that the search took, without waiting")
+    results: list[ImageAnswer]
+
+
+class RegionsAnswer(BaseModel):
+    model: str
+    seconds: float = Field(description="that the search took, without waiting")
+    results: list[RegionAnswer]
+
+
+class SentencesAnswer(BaseModel):
+    model: str
+    seconds: float = Field(description="that encoding and search took, without waiting")
+    results: list[SentenceAnswer]
+
+
+class ErrorAnswer(BaseModel):
+    error: str = Field(description="what is wrong, in one sentence")
+
+
+def told_images(model: str, hits: Sequence[Hit], seconds: float) -> ImagesAnswer:
+    """The answer that these images are."""
+    results = [ImageAnswer(rank=hit.rank, score=hit.score, **_told_image(model, hit.row)) for hit in hits]
+    return ImagesAnswer(model=model, seconds=seconds, results=results)
+
+
+def told_regions(model: str, hits: Sequence[Hit], seconds: float) -> RegionsAnswer:
+    """The answer that these regions are."""
+    results = [
+        RegionAnswer(
+            rank=hit.rank,
+            score=hit.score,
+            **_told_image(model, hit.row),
+            **{key: hit.row[key] for key in ("width", "height", "box")},
+        )
+        for hit in hits
+    ]
+    return RegionsAnswer(model=model, seconds=seconds, results=results)
+
+
+def _told_image(model: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "image_id": row["image_id"],
+        "name": "::".join(filter(None, (row["path"], row.get("member")))),
+        "photograph": f"/api/models/{quote(model, safe='')}/photographs/{row['image_id']}",
+    }
+
+
+def told_sentences(model: str, hits: Sequence[Hit], seconds: float) -> SentencesAnswer:
+    """The answer that these sentences are."""
+    keys = ("sentence_id", "image_id", "text")
+    results = [SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits]
+    return SentencesAnswer(model=model, seconds=seconds, results=results)

@@ -1,0 +1,236 @@
+"""The HTTP application: which address asks what. /openapi.json describes it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import faiss
+from fastapi import APIRouter, Depends, FastAPI, File, Form, Path, Query, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from pipeline.errors import InputError, UsageError
+from pipeline.serve.answers import (
+    ErrorAnswer,
+    ImagesAnswer,
+    ModelAnswer,
+    ModelsAnswer,
+    RegionsAnswer,
+    SentencesAnswer,
+    told_images,
+    told_regions,
+    told_sentences,
+)
+from pipeline.serve.gallery import Gallery
+from pipeline.serve.guard import Guard
+from pipeline.serve.limits import Limits
+from pipeline.serve.metrics import Metrics
+from pipeline.serve.page import content_policy, read_page
+
+LARGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes share. Each search has one thread; photographs are decoded by one thread, one after the other."""
+
+    galleries: Mapping[str, Gallery]
+    limits: Limits
+    metrics: Metrics
+    searching: ThreadPoolExecutor
+    decoding: ThreadPoolExecutor
+
+    async def run(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+        """What `function` returns in a thread of `pool`, and the seconds that it took there."""
+        return await asyncio.get_running_loop().run_in_executor(pool, _timed, function, *arguments)
+
+
+def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return function(*arguments), time.perf_counter() - start
+
+
+async def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+async def _gallery(service: Annotated[Service, Depends(_service)], model: Annotated[str, Path()]) -> Gallery:
+    if model not in service.galleries:
+        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.galleries)}")
+    return service.galleries[model]
+
+
+async def _top(service: Annotated[Service, Depends(_service)], top: Annotated[int | None, Query()] = None) -> int:
+    if top is not None and not 1 <= top <= service.limits.max_top:
+        raise InputError(f"top is {top}; give a number from 1 to {service.limits.max_top}")
+    return top or service.limits.top
+
+
+async def _photograph(
+    service: Annotated[Service, Depends(_service)], photograph: Annotated[UploadFile, File()]
+) -> bytes:
+    data = await photograph.read()
+    if len(data) > service.limits.max_upload_bytes:
+        raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")
+    return data
+
+
+Shared = Annotated[Service, Depends(_service)]
+Asked = Annotated[Gallery, Depends(_gallery)]
+Top = Annotated[int, Depends(_top)]
+Uploaded = Annotated[bytes, Depends(_photograph)]
+router = APIRouter(responses={status: {"model": ErrorAnswer} for status in (404, 408, 413, 422, 503)})
+
+
+def require_sentence(sentence: str, limits: Limits) -> str:
+    """`sentence`, if there is something in it, and not too much. Raises InputError."""
+    if not sentence.strip():
+        raise InputError("the sentence is empty; write some words")
+    if len(sentence) > limits.max_sentence_chars:
+        raise InputError(f"the sentence has {len(sentence)} characters; write at most {limits.max_sentence_chars}")
+    return sentence
+
+
+@router.get("/api/health")
+async def health(service: Shared) -> dict[str, Any]:
+    """Whether the server answers, and for which models."""
+    return {"status": "ok", "models": list(service.galleries)}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: Shared) -> str:
+    """Requests, errors and latency percentiles, in Prometheus's text format."""
+    return service.metrics.to_text()
+
+
+@router.get("/api/models")
+async def list_models(service: Shared) -> ModelsAnswer:
+    """The models that can be asked, and the limits of a request."""
+    models = [
+        ModelAnswer(
+            model=name,
+            registered=gallery.card["registered"],
+            metric=gallery.card["metric"],
+            images=gallery.count("images"),
+            sentences=gallery.count("sentences"),
+            encoders=list(gallery.card["encoders"]),
+            regions=gallery.has_regions,
+            examples=gallery.examples,
+        )
+        for name, gallery in service.galleries.items()
+    ]
+    keys = ("top", "max_top", "max_sentence_chars", "max_upload_bytes")
+    return ModelsAnswer(models=models, **{key: getattr(service.limits, key) for key in keys})
+
+
+@router.get("/api/models/{model}/images")
+async def find_images(
+    service: Shared, model: str, gallery: Asked, top: Top, sentence: Annotated[str, Query()]
+) -> ImagesAnswer:
+    """The photographs nearest to a sentence."""
+    require_sentence(sentence, service.limits)
+    return told_images(model, *await service.run(service.searching, gallery.images, sentence, top))
+
+
+@router.get("/api/models/{model}/regions")
+async def find_regions(
+    service: Shared, model: str, gallery: Asked, top: Top, snippet: Annotated[str, Query()]
+) -> RegionsAnswer:
+    """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
+    require_sentence(snippet, service.limits)
+    return told_regions(model, *await service.run(service.searching, gallery.regions, snippet, top))
+
+
+@router.post("/api/models/{model}/sentences")
+async def find_sentences(
+    service: Shared, model: str, gallery: Asked, top: Top, photograph: Uploaded
+) -> SentencesAnswer:
+    """The sentences nearest to an uploaded photograph, the field `photograph` of a form."""
+    return told_sentences(model, *await service.run(service.decoding, gallery.sentences, photograph, top))
+
+
+@router.post("/api/models/{model}/arithmetic")
+async def find_by_arithmetic(
+    service: Shared,
+    model: str,
+    gallery: Asked,
+    top: Top,
+    photograph: Uploaded,
+    minus: Annotated[Sequence[str], Form()] = (),
+    plus: Annotated[Sequence[str], Form()] = (),
+) -> ImagesAnswer:
+    """The photographs nearest to an uploaded photograph less the words `minus` plus the words `plus`.
+
+    The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
+    """
+    words = [[require_sentence(word, service.limits) for word in given] for given in (minus, plus)]
+    arguments = (photograph, *words, top, service.limits.among)
+    return told_images(model, *await service.run(service.decoding, gallery.analogy, *arguments))
+
+
+@router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
+async def show_photograph(
+    service: Shared, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
+) -> Response:
+    """A small JPEG of a photograph of the bundle, by its image_id."""
+    try:
+        data, _ = await service.run(service.decoding, gallery.thumbnail, image_id)
+    except InputError as error:
+        raise HTTPException(404, str(error)) from error
+    return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+@router.get("/", response_class=HTMLResponse, include_in_schema=False)
+async def show_page() -> str:
+    return read_page()
+
+
+def build_app(galleries: Mapping[str, Gallery], limits: Limits, threads: int, hosts: Sequence[str]) -> FastAPI:
+    """The application over `galleries`, by the name of each model, with `threads` searches at a time.
+
+    It answers only where a browser believes to speak with one of `hosts`; `*` is any.
+    """
+    service = Service(
+        galleries,
+        limits,
+        Metrics(),
+        ThreadPoolExecutor(threads, "search", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI):
+        yield
+        for pool in (service.searching, service.decoding):
+            pool.shutdown(cancel_futures=True)
+
+    app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere
+    app.state.service = service
+    app.include_router(router)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    policy = {"Content-Security-Policy": content_policy(read_page())}
+    app.add_middleware(Guard, limits=limits, metrics=service.metrics, headers=policy)
+    for kind, status in ((InputError, 422), (UsageError, 422), (RequestValidationError, 422), (HTTPException, None)):
+        app.add_exception_handler(kind, _tell(status))
+    return app
+
+
+def _tell(status: int | None) -> Callable[[Request, Exception], Any]:
+    """The handler that answers an error of `status`, or of its own, in one sentence."""
+
+    async def handler(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            first = error.errors()[0]
+            told = f"{first['loc'][-1]}: {first['msg']}"
+        else:
+            told = error.detail if isinstance(error, HTTPException) else str(error)
+        headers = getattr(error, "headers", None)
+        return JSONResponse({"error": told}, status or error.status_code, headers)
+
+    return handler

@@ -1,0 +1,107 @@
+"""One bundle as a server shows it: its searcher, its photographs in small, and examples of what can be asked."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import InputError, UsageError
+from pipeline.images.decode import ImageLimits, decode
+from pipeline.index.search import Hit, Searcher
+
+EXAMPLES = 3
+QUALITY = 82
+TOLD = {"images": "path", "sentences": "text"}
+"""Which column is empty in the rows of what was removed."""
+CACHED = 2000
+"""Photographs in small that are kept, some 10 KB each."""
+
+
+class Gallery:
+    """Answers from one bundle. Its parts are all read at once, and threads may share it from then on.
+
+    `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(path, offset, size)` gives
+    the bytes of one in the bundle's table. Photographs are decoded, which changes settings of Pillow for a moment:
+    have `sentences`, `analogy` and `thumbnail` called by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        features: Callable[[bytes], Mapping[str, np.ndarray]],
+        read: Callable[..., bytes],
+        limits: ImageLimits,
+        side: int,
+    ) -> None:
+        searcher.open()
+        self.images = searcher.images
+        self._searcher = searcher
+        self._features = features
+        self._read = read
+        self._limits = limits
+        with suppress(InputError, UsageError):  # it cannot be asked in words, which each asker will be told
+            for sentence in self.examples[:1]:
+                searcher.require_known(sentence)  # which loads what makes tokens of it
+        self._side = side
+        self._table = searcher.table("images")
+        ids = self._table["image_id"].to_numpy()
+        self._order = np.argsort(ids, kind="stable")
+        self._ids = ids[self._order]
+        self.thumbnail = lru_cache(CACHED)(self._make_thumbnail)
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        return self._searcher.parts.card
+
+    @property
+    def examples(self) -> list[str]:
+        """Some of the bundle's own sentences, evenly spaced."""
+        texts = self._searcher.table("sentences")["text"]
+        rows = np.unique(np.linspace(0, len(texts) - 1, EXAMPLES + 2).astype(int)[1:-1]) if len(texts) else []
+        return [text for row in rows if (text := texts[int(row)].as_py())]
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether its model compares regions with words."""
+        return self.card.get("kind") == "fragments"
+
+    def count(self, modality: str) -> int:
+        """Rows of `images` or `sentences` that were not removed."""
+        return len(self._searcher.table(modality)) - self._searcher.table(modality)[TOLD[modality]].null_count
+
+    def regions(self, snippet: str, top: int) -> list[Hit]:
+        """The `top` regions nearest to some words, with their `box`; see FragmentSearcher.regions."""
+        if not self.has_regions:
+            raise UsageError(f"{self.card['model']} has one vector an image, and no regions; ask it for images")
+        return self._searcher.regions(snippet, top)
+
+    def sentences(self, photograph: bytes, top: int) -> list[Hit]:
+        """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
+        if self.has_regions:
+            return self._searcher.sentences_like(photograph, top)
+        return self._searcher.sentences(self._features(photograph), top)
+
+    def analogy(self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int) -> list[Hit]:
+        """The `top` images for an encoded image less some words plus others; see Searcher.analogy."""
+        features = {} if self.has_regions else self._features(photograph)
+        return self._searcher.analogy(features, minus, plus, top, among)
+
+    def _make_thumbnail(self, image_id: int) -> bytes:
+        """A small JPEG of the bundle's image `image_id`, made of its pixels alone.
+
+        Raises InputError where the bundle has no such image, or its photograph cannot be read.
+        """
+        at = int(np.searchsorted(self._ids, image_id))
+        if at == len(self._ids) or self._ids[at] != image_id:
+            raise InputError(f"there is no image {image_id}; give the image_id of a result")
+        row = self._table.slice(int(self._order[at]), 1).to_pylist()[0]
+        if row["path"] is None:
+            raise InputError(f"image {image_id} was removed; give the image_id of a result")
+        image = decode(self._read(row["path"], row.get("offset"), row.get("size")), self._limits)
+        image.thumbnail((self._side, self._side))
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=QUALITY)
+        return buffer.getvalue()

@@ -1,0 +1,20 @@
+"""What a server allows its visitors."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`top` results where a request names no number, at most `max_top`; `among` as in pipeline.index.arithmetic.
+
+    Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
+    `upload_seconds`. Of more than `max_requests` requests at a time, or half as many uploads, the rest is refused.
+    """
+
+    top: int
+    max_top: int
+    among: int
+    max_sentence_chars: int
+    max_upload_bytes: int
+    upload_seconds: float
+    max_requests: int

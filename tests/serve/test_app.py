@@ -1,0 +1,200 @@
+"""The application over a made-up bundle whose answers are known."""
+
+import asyncio
+import io
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import faiss
+import httpx
+import numpy as np
+import pytest
+from made_up import THINGS, make_run, run_command
+from made_up_sets import OTHER, THING, add_fragments
+from PIL import Image
+
+from pipeline.errors import UsageError
+from pipeline.index.search import open_searcher
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.sources import ImageSource
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
+from fastapi.testclient import TestClient  # noqa: E402
+from visiting import LIMITS, PIXELS, colour_of, make_client, photograph, see  # noqa: E402
+
+from pipeline.serve.app import build_app  # noqa: E402
+from pipeline.serve.gallery import Gallery  # noqa: E402
+from pipeline.serve.limits import Limits  # noqa: E402
+
+DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
+
+
+def test_photographs_for_a_sentence(client: TestClient) -> None:
+    answer = client.get("/api/models/ncca/images", params={"sentence": "the dog", "top": 3}).json()
+    assert [result["name"] for result in answer["results"]] == DOGS
+    assert [result["image_id"] for result in answer["results"]] == [0, 8, 16]
+    assert [result["rank"] for result in answer["results"]] == [1, 2, 3]
+    assert answer["results"][0]["score"] == pytest.approx(1) and answer["model"] == "ncca"
+    assert len(client.get("/api/models/other/images?sentence=dog").json()["results"]) == LIMITS.top
+
+
+def test_sentences_for_a_photograph(client: TestClient, run: Path) -> None:
+    for name in ("horse", "car"):
+        file = photograph(run, f"{name}-{THINGS.index(name)}.png")
+        answer = client.post("/api/models/ncca/sentences?top=4", files=file).json()
+        assert all(name in result["text"] for result in answer["results"]) and len(answer["results"]) == 4
+
+
+def test_arithmetic(client: TestClient, run: Path) -> None:
+    words = {"minus": ["dog"], "plus": ["cat"]}
+    answer = client.post("/api/models/ncca/arithmetic?top=3", files=photograph(run), data=words).json()
+    assert all(result["name"].startswith("cat") for result in answer["results"])
+    words["plus"] = ["unicorn"]
+    told = client.post("/api/models/ncca/arithmetic", files=photograph(run), data=words)
+    assert told.status_code == 422 and "no word of 'unicorn'" in told.json()["error"]
+
+
+def test_regions_for_words(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
+    parts = {"manifest": "manifest", "embeddings": "rows/dvsa", "model": "models/dvsa", "encoders": "encoders"}
+    parts |= {"vocabulary": "vocabulary.json", "output": "bundle"}
+    run_command(
+        "build_index", *(argument for option, name in parts.items() for argument in (f"--{option}", run / name))
+    )
+    searcher = open_searcher(Bundle(run / "bundle"))
+    client = make_client(Gallery(searcher, see, ImageSource(run / "data").read, PIXELS, 32))
+    told = client.get("/api/models").json()["models"][0]
+    assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)
+    answer = client.get("/api/models/ncca/regions?snippet=big+dog&top=4").json()
+    for result, hit in zip(answer["results"], searcher.regions("big dog", 4), strict=True):
+        i = result["image_id"]
+        assert (i, result["box"]) == (hit.row["image_id"], hit.row["box"])
+        assert (result["width"], result["height"]) == (60 + i, 40)
+        assert result["box"] in ([0, 0, 60 + i, 40], THING, OTHER)
+    assert len(client.get("/api/models/ncca/images?sentence=dog&top=3").json()["results"]) == 3
+    assert client.get("/api/models/ncca/regions?snippet=").status_code == 422
+    for kind in ("sentences", "arithmetic"):
+        answer = client.post(f"/api/models/ncca/{kind}", files=photograph(run), data={"plus": ["dog"]})
+        assert answer.status_code == 422 and "region" in answer.json()["error"]
+
+
+def test_a_model_of_whole_images_has_no_regions(client: TestClient) -> None:
+    answer = client.get("/api/models/ncca/regions?snippet=dog")
+    assert answer.status_code == 422 and "no regions" in answer.json()["error"]
+
+
+def test_what_there_is(client: TestClient) -> None:
+    answer = client.get("/api/models").json()
+    assert [(one["model"], one["images"], one["sentences"]) for one in answer["models"]] == [
+        ("ncca", 24, 48), ("other", 24, 48),
+    ]  # fmt: skip
+    assert (answer["top"], answer["max_top"]) == (5, 20) and len(answer["models"][0]["examples"]) == 3
+    assert client.get("/api/health").json() == {"status": "ok", "models": ["ncca", "other"]}
+
+
+def test_every_address_is_documented(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert len(paths) == 8
+    for operations in paths.values():
+        for operation in operations.values():
+            assert operation["description"] and "503" in operation["responses"]
+
+
+def test_a_photograph_is_shown_small(client: TestClient) -> None:
+    answer = client.get("/api/models/ncca/photographs/3")
+    image = Image.open(io.BytesIO(answer.content))
+    assert answer.headers["Content-Type"] == "image/jpeg" and image.format == "JPEG" and max(image.size) == 32
+    np.testing.assert_allclose(image.getpixel((9, 9)), colour_of(3), atol=3)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "error"),
+    [
+        ("ncca/images?sentence=", 422, "the sentence is empty"),
+        ("ncca/images?sentence=%20%09", 422, "the sentence is empty"),
+        ("ncca/images", 422, "sentence: Field required"),
+        ("ncca/images?sentence=" + "dog+" * 26, 422, "has 104 characters; write at most 100"),
+        ("ncca/images?sentence=the+big", 422, "only stop words"),
+        ("ncca/images?sentence=%00%ff%fe", 422, "in the vocabulary"),
+        ("ncca/images?sentence=dog&top=0", 422, "from 1 to 20"),
+        ("ncca/images?sentence=dog&top=21", 422, "from 1 to 20"),
+        ("ncca/images?sentence=dog&top=many", 422, "top: "),
+        ("nothing/images?sentence=dog", 404, "there is no model 'nothing'; there are ncca, other"),
+        ("..%2F..%2Fetc/images?sentence=dog", 404, ""),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_a_sentence(client: TestClient, query: str, status: int, error: str) -> None:
+    answer = client.get(f"/api/models/{query}")
+    assert answer.status_code == status
+    assert error in answer.json()["error"]
+
+
+def test_threads_share_a_searcher_and_each_search_has_one_thread(gallery: Gallery) -> None:
+    threads, usual = set(), gallery.images
+
+    def watched(sentence: str, top: int):
+        threads.add(faiss.omp_get_max_threads())
+        return usual(sentence, top)
+
+    gallery.images = watched
+    app = build_app({"ncca": gallery}, Limits(5, 20, 0, 100, 10_000, 5, 500), 4, ["testserver"])
+
+    async def ask_all() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+            addresses = [f"/api/models/ncca/images?top=3&sentence={THINGS[i % 8]}" for i in range(200)]
+            return await asyncio.gather(*map(client.get, addresses))
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    try:
+        for i, answer in enumerate(asyncio.run(ask_all())):
+            assert [r["image_id"] for r in answer.json()["results"]] == [i % 8, i % 8 + 8, i % 8 + 16]
+    finally:
+        faiss.omp_set_num_threads(before)
+    assert threads == {1}
+
+
+def test_metrics(client: TestClient) -> None:
+    for sentence in ("dog", "cat", "unicorn"):
+        client.get("/api/models/ncca/images", params={"sentence": sentence})
+    client.get('/"} evil 1')
+    lines = client.get("/metrics").text.splitlines()
+    route = 'route="/api/models/{model}/images"'
+    assert f'jointspace_requests_total{{{route},status="200"}} 2' in lines
+    assert f'jointspace_errors_total{{{route},status="422"}} 1' in lines
+    assert 'jointspace_errors_total{route="other",status="404"} 1' in lines
+    assert f"jointspace_request_seconds_count{{{route}}} 3" in lines
+    quantiles = [float(line.split()[-1]) for line in lines if f"{{{route},quantile=" in line]
+    assert len(quantiles) == 3 and 0 < quantiles[0] <= quantiles[1] <= quantiles[2]
+    assert "jointspace_requests_in_progress 1" in lines
+
+
+def test_a_sentence_needs_no_torch(run: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from fastapi.testclient import TestClient\n"
+        "from pipeline import config; from stages.serve import _open_all; from pipeline.serve.app import build_app\n"
+        "from pipeline.serve.limits import Limits\n"
+        f"galleries = _open_all((Path({str(run / 'bundle')!r}),) * 2, None, config.load(None))\n"
+        "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9), 1, ['*']))\n"
+        "answer = client.get('/api/models/ncca-2/images?sentence=dog').json()\n"
+        "assert client.get(answer['results'][0]['photograph']).status_code == 200\n"
+        "print([name for name in ('torch', 'torchvision', 'h5py') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_the_command_says_what_is_missing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port} .*choose another --port"):
+            run_command("serve", run / "bundle", "--port", port)
+    with pytest.raises(UsageError, match=r"serve\.max_top"):
+        run_command("serve", run / "bundle", "--top", 100_000)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(UsageError, match=r"pip install 'jointspace\[serve\]'"):
+        run_command("serve", run / "bundle")

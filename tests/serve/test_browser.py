@@ -1,0 +1,66 @@
+"""The page in a real browser, from a server as a user starts it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import build_bundle, make_run
+from PIL import Image
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here to open the page with")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a server of one bundle under two names."""
+    run = make_run(tmp_path_factory.mktemp("run"))
+    bundle = build_bundle(run)
+    command = [sys.executable, "-m", "stages.cli", "serve", bundle, bundle, "--images", run / "data", "--port", "0"]
+    with subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True) as server:
+        try:
+            first = server.stderr.readline()
+            found = re.search(r"http://127\.0\.0\.1:\d+", first)
+            assert found, first + server.stderr.read()
+            yield found[0]
+        finally:
+            server.terminate()
+
+
+def browse(folder: Path, address: str, *options: str) -> str:
+    """What headless Chromium prints of `address`, some virtual seconds after it has opened it."""
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", *options, address]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_a_sentence_in_the_address_is_answered_by_each_model(address: str, tmp_path: Path) -> None:
+    dom = browse(tmp_path, f"{address}/?q=a+dog&top=3", "--dump-dom")
+    columns = re.findall(r'<section class="column">.*?</section>', dom, re.S)
+    assert [re.search("<h2>(.*?)</h2>", column)[1] for column in columns] == ["ncca", "ncca-2"]
+    for column in columns:
+        assert re.findall('alt="(.*?)"', column) == ["dog-0.png", "dog-8.png", "dog-16.png"]
+        assert re.findall('class="score">(.*?)<', column) == ["1.000", "0.997", "0.987"]
+    dom = browse(tmp_path, f"{address}/?q=a+dog&model=ncca-2&top=1", "--dump-dom")
+    assert re.findall("<h2>(.*?)</h2>", dom) == ["ncca-2"] and dom.count('class="score"') == 1
+
+
+def test_what_is_wrong_is_said_and_what_was_typed_is_only_text(address: str, tmp_path: Path) -> None:
+    dom = browse(tmp_path, f"{address}/?q=%3Cimg+src%3Dx+onerror%3Ddocument.title%3D1%3E", "--dump-dom")
+    assert "is in the vocabulary" in dom and "&lt;img" in dom and "<title>jointspace</title>" in dom
+
+
+def test_the_photographs_can_be_seen(address: str, tmp_path: Path) -> None:
+    browse(tmp_path, f"{address}/?q=a+dog&top=3", f"--screenshot={tmp_path / 'page.png'}")
+    image = Image.open(tmp_path / "page.png").convert("RGB")
+    assert image.size == (1280, 900)
+    seen = image.getcolors(1 << 20)
+    dog = np.random.default_rng(0).integers(256, size=3)  # the colour of which made_up makes dogs
+    assert sum(count for count, colour in seen if np.abs(colour - dog).max() <= 4) > 6 * 100 * 75
