@@ -1,0 +1,110 @@
+"""Two Dask workers against one, of one thread each: the moments and the embedding of many shards.
+
+    python benchmarks/dask_workers.py [--shards 8] [--rows 4096] [--dim 2048] [--pairs 3]
+
+Prints one JSON line for each: `ours` is with two workers, `reference` with one. Both clusters are up all the time and
+take turns; `cpu_over_wall` is of the workers, and a comparison is void where two of them got less than 1.8 processors.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from functools import partial
+from operator import add
+from pathlib import Path
+
+from pipeline import runtime
+
+runtime.configure(1)
+
+import numpy as np  # noqa: E402
+import psutil  # noqa: E402
+from distributed import LocalCluster  # noqa: E402
+from pairs import DIM_Y, make_pairs  # noqa: E402
+
+from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.linear.moments import Moments  # noqa: E402
+from pipeline.mapreduce import map_reduce  # noqa: E402
+from pipeline.precision import to_float32  # noqa: E402
+from pipeline.storage.gather import shard_path  # noqa: E402
+from pipeline.storage.sentences import TfidfShard, write_tfidf  # noqa: E402
+from pipeline.storage.shards import EMBEDDINGS, FEATURES, Shard, write_shard  # noqa: E402
+
+DIMENSIONS = 128
+
+
+def sum_shard(folder: Path, number: int) -> Moments:
+    """The moments of one shard, as `accumulate` sums them."""
+    x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
+    y = TfidfShard(shard_path(folder / "tfidf", number)).matrix
+    accumulator = MomentsAccumulator(x.shape[1], DIM_Y, 1)
+    for start in range(0, len(x), BLOCK_ROWS):
+        block = to_float32(x[start : start + BLOCK_ROWS])
+        accumulator.add(block, y[start : start + BLOCK_ROWS], np.arange(len(block)))
+    return accumulator.result()
+
+
+def embed_shard(folder: Path, number: int) -> int:
+    """Project one shard of features and sentences, and publish what comes out; 1, the number of shards."""
+    x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
+    y = TfidfShard(shard_path(folder / "tfidf", number)).matrix
+    rng = np.random.default_rng(0)
+    w, u = (rng.standard_normal((dim, DIMENSIONS), np.float32) for dim in (x.shape[1], DIM_Y))
+    made = {}
+    for name, vectors in (("images", to_float32(x) @ w), ("sentences", y @ u)):
+        made[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    write_shard(shard_path(folder / "embeddings", number), EMBEDDINGS, made, rows=len(x), fingerprint="made")
+    return 1
+
+
+def make_shards(folder: Path, shards: int, rows: int, dim: int) -> None:
+    x, y = make_pairs(rows)
+    x, ids = x[:, :dim].astype(np.float16), np.arange(rows)
+    for number in range(shards):
+        path = shard_path(folder / "features", number)
+        write_shard(path, FEATURES, {"features": np.roll(x, number, axis=1)}, rows=rows, fingerprint="made")
+        path = shard_path(folder / "tfidf", number)
+        write_tfidf(path, y, ids, ids, fingerprint="made", inputs={"vocabulary": "made"})
+
+
+def processor_seconds(cluster: LocalCluster) -> float:
+    times = [psutil.Process(worker.pid).cpu_times() for worker in cluster.workers.values()]
+    return sum(spent.user + spent.system for spent in times)
+
+
+def timed(cluster: LocalCluster, function, shards: int) -> tuple[float, float]:
+    """Wall seconds, and processor seconds of the workers."""
+    start, cpu = time.perf_counter(), processor_seconds(cluster)
+    map_reduce(function, range(shards), add, cluster.scheduler_address)
+    return time.perf_counter() - start, processor_seconds(cluster) - cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in (("--shards", 8), ("--rows", 4096), ("--dim", 2048), ("--pairs", 3)):
+        parser.add_argument(name, type=int, default=value)
+    given = parser.parse_args()
+    options = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": "2GiB"}
+    with tempfile.TemporaryDirectory() as name, LocalCluster(2, **options) as two, LocalCluster(1, **options) as one:
+        folder = Path(name)
+        make_shards(folder, given.shards, given.rows, given.dim)
+        for what, function in (("moments", sum_shard), ("embedding", embed_shard)):
+            work = partial(function, folder)
+            timed(two, work, given.shards), timed(one, work, given.shards)
+            runs = [(timed(two, work, given.shards), timed(one, work, given.shards)) for _ in range(given.pairs)]
+            usage = statistics.median(cpu / wall for (wall, cpu), _ in runs)
+            result = {
+                "name": f"{what} on two Dask workers against one", "ours": statistics.median(a[0] for a, _ in runs),
+                "reference": statistics.median(b[0] for _, b in runs),
+                "ratio": statistics.median(b[0] / a[0] for a, b in runs), "pairs": given.pairs,
+                "cpu_over_wall": usage, "cpu_over_wall_of_one": statistics.median(b[1] / b[0] for _, b in runs),
+                "void": usage < 0.9 * min(2, os.cpu_count() or 1),
+            }  # fmt: skip
+            print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in result.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""A million image-sentence pairs at feature level through the Snakefile's own rules, from shards to a searchable index.
+
+    python benchmarks/million.py [--images 1000000] [--dim 4096] [--folder million] [--cores 2]
+
+Makes seeded features and sentences as after `ingest` and `extract` (8 GB for a million images of 4,096 dimensions),
+then runs vocabulary, moments, ncca, sae, embedding, index and evaluation by `snakemake`, and searches. Prints a
+Markdown table of stage, jobs, seconds, memory and bytes, with the floor beside each, and one JSON line of totals.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import pyarrow as pa  # noqa: E402
+import yaml  # noqa: E402
+
+from pipeline.plan.rates import measure_flops  # noqa: E402
+from pipeline.storage.atomic import sidecar_path  # noqa: E402
+from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
+from pipeline.storage.features import write_features  # noqa: E402
+from pipeline.storage.gather import shard_path  # noqa: E402
+from pipeline.storage.manifest import BOXES, IMAGES, Manifest, write_manifest  # noqa: E402
+from pipeline.storage.parameters import ENCODER, write_parameters  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+HIDDEN, WORDS, VOCABULARY, HELD_OUT = 64, 10, 4000, 1000
+BLOCK = 4096
+FOLDERS = {
+    "encode_sentences": "text/tfidf", "encode_documents": "text/documents", "accumulate": "moments/target",
+    "accumulate_auxiliary": "moments/auxiliary", "fit": "models", "embed": "embeddings", "build_index": "index",
+    "evaluate": "evaluation", "build_vocabulary": "text/vocabulary.json",
+}  # fmt: skip
+
+
+def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
+    """The manifest: half of the images have a sentence, half tags; a thousand each are of dev and test. Returns the
+    topic (n,) of every image, which its words and its features share."""
+    rng = np.random.default_rng(0)
+    topics = rng.integers(HIDDEN, size=images)
+    held_out = min(HELD_OUT, images // 10)
+    split = np.where(np.arange(images) % 2, "weak", "train").astype(object)
+    split[:held_out], split[held_out : 2 * held_out] = "dev", "test"
+    # A word is one of its topic's own four times out of five, by Zipf's law, else one of all.
+    ranks = np.minimum(rng.zipf(1.3, (images, WORDS)) - 1, VOCABULARY // HIDDEN - 1)
+    words = np.where(rng.random((images, WORDS)) < 0.8, topics[:, None] * (VOCABULARY // HIDDEN) + ranks, 0)
+    words = np.where(words > 0, words, rng.integers(VOCABULARY, size=(images, WORDS)))
+    names = np.array([_word(number) for number in range(VOCABULARY)], object)
+    texts = [" ".join(row) for row in names[words]]
+    described, weak = np.flatnonzero(split != "weak"), np.flatnonzero(split == "weak")
+    ids = np.arange(images)
+    made = {
+        "image_id": ids, "path": [f"{i}.jpg" for i in ids], "member": pa.nulls(images), "offset": pa.nulls(images),
+        "size": pa.nulls(images), "split": split, "width": np.full(images, 224), "height": np.full(images, 224),
+        "sha256": [f"{i:064x}" for i in ids],
+    }  # fmt: skip
+    tables = {
+        "images": pa.table(made).cast(IMAGES),
+        "sentences": pa.table(
+            {"sentence_id": np.arange(len(described)), "image_id": described, "text": [texts[i] for i in described]}
+        ),
+        "documents": pa.table(
+            {
+                "image_id": weak,
+                "title": [""] * len(weak),
+                "tags": [texts[i] for i in weak],
+                "description": [""] * len(weak),
+            }
+        ),
+        "boxes": BOXES.empty_table(),
+    }
+    counts = {
+        what: {"given": table.num_rows, "kept": table.num_rows, "rejected": 0, "duplicate": 0}
+        for what, table in tables.items()
+    }
+    write_manifest(run / "manifest", run.parent, tables, [], counts, shard_size)
+    return topics
+
+
+def _word(number: int) -> str:
+    """A word of letters that no lemmatiser changes."""
+    return "q" + "".join("bcdfghjklm"[int(digit)] for digit in f"{number:04d}")
+
+
+def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
+    """Features as after a ReLU, about a quarter of them not zero, and an encoder to have made them."""
+    manifest, digest = Manifest(run / "manifest"), "made"
+    settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
+    tensors = {"nothing": np.zeros(1, np.float32)}
+    write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings, fingerprint=digest)
+    shared = np.random.default_rng(1)
+    mixing = shared.standard_normal((HIDDEN, dim), np.float32) / 8
+    noise = shared.standard_normal((BLOCK, dim), np.float32)
+    for number in range(manifest.n_shards):
+        rows, path = manifest.shard(number), shard_path(run / "features/made", number)
+        if sidecar_path(path).exists():
+            continue
+        rng = np.random.default_rng([2, number])
+        own = topics[rows.first_image : rows.last_image]
+        features = np.empty((len(own), dim), np.float16)
+        for first in range(0, len(own), BLOCK):
+            part = own[first : first + BLOCK]
+            hidden = rng.standard_normal((len(part), HIDDEN), np.float32)
+            hidden[np.arange(len(part)), part] += 6
+            block = hidden @ mixing
+            block += np.roll(noise[: len(part)], int(rng.integers(dim)), axis=1)
+            features[first : first + BLOCK] = np.maximum(block - 0.9, 0)
+        inputs = {"encoder": digest, "images": rows.fingerprints["images"]}
+        ids = np.arange(rows.first_image, rows.last_image)
+        write_features(path, features, ids, f"made {number}", {"encoder": {"name": "made"}, "inputs": inputs})
+
+
+def run_rules(folder: Path, cores: int) -> float:
+    """Seconds from features to index and evaluation."""
+    targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
+    command += ["results/million/evaluation/summary.json", "--rerun-triggers", "mtime", "--quiet", "all"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    start = time.perf_counter()
+    subprocess.run([*command, "--configfile", "million.yaml"], cwd=folder, env=environment, check=True)
+    return time.perf_counter() - start
+
+
+def floors(images: int, dim: int) -> dict[str, float]:
+    """Seconds of the least work that a stage must do: the rank-k update of its rows at the rate of a plain product, and
+    reading what it reads at the rate of a memory copy."""
+    rate, block = measure_flops(), np.ones(1 << 26, np.uint8)
+    start = time.perf_counter()
+    block.copy()
+    copied = len(block) / (time.perf_counter() - start)
+    half = images / 2 * dim**2 / rate
+    read = images * dim * 2 / copied
+    return {"accumulate": half, "accumulate_auxiliary": half, "embed": 2 * (read + images * dim * 2 * 128 / rate)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=4096)
+    parser.add_argument("--folder", type=Path, default=Path("million"))
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--shard-size", type=int, default=16384)
+    given = parser.parse_args()
+    run = given.folder / "results/million"
+    (given.folder / "data").mkdir(parents=True, exist_ok=True)
+    config = {
+        "name": "million", "data_root": "data", "demo": {"generate": False}, "collection": {"format": "webdataset"},
+        "encoders": [{"name": "made", "architecture": "alexnet", "layer": "fc7", "weights": "untrained"}],
+        "models": ["ncca", "sae"], "shard_size": given.shard_size, "text": {"lemmatise": False, "max_ngram": 1},
+        "fit": {"dimensions": [96], "image_ridge": [0.1, 1], "text_ridge": [0.1], "eigenvalue_power": [1]},
+        "documents": {"all": {"fields": ["tags"], "simulate": None}}, 
+        "evaluate": {"bootstrap": 100, "splits": ["test"], "protocols": ["all-sentences"]},
+    }  # fmt: skip
+    (given.folder / "million.yaml").write_text(yaml.safe_dump(config))
+    write_shards(run, write_collection(run, given.images, given.shard_size), given.dim)
+    seconds = run_rules(given.folder, given.cores)
+    facts, least = read_benchmarks(run / "benchmarks"), floors(given.images, given.dim)
+    print("| stage | jobs | seconds | floor | MB of memory | MB of artefacts |\n|---|---|---|---|---|---|")
+    for rule, jobs in facts.items():
+        spent, memory = sum(s for s, _ in jobs), max(m for _, m in jobs)
+        floor = f"{least[rule]:.1f}" if rule in least else ""
+        print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
+    start = time.perf_counter()
+    search = [sys.executable, "-m", "stages.cli", "search", "--index", str((run / "index/ncca").absolute()), _word(70)]
+    subprocess.run(search, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
+    total = {
+        "name": "million", "images": given.images, "dim": given.dim, "seconds": round(seconds, 1),
+        "first_search_seconds": round(time.perf_counter() - start, 2),
+        "peak_gib": round(max(m for jobs in facts.values() for _, m in jobs) / 1024, 2),
+    }  # fmt: skip
+    print(json.dumps(total))
+
+
+def _megabytes(run: Path, rule: str) -> float:
+    place = run / FOLDERS[rule] if rule in FOLDERS else None
+    if place is None or not place.exists():
+        return 0.0
+    return (
+        sum(path.stat().st_size for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()) / 1e6
+    )
+
+
+if __name__ == "__main__":
+    main()

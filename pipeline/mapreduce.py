@@ -1,0 +1,81 @@
+"""Map and reduce over shards: the same sum on one process, on threads, and on the workers of a Dask cluster.
+
+Items are mapped in any order and by anyone, but their results are combined from left to right in the order of the
+items. So the outcome is the same to the last bit wherever it is computed, and however many workers are lost meanwhile:
+what a lost worker held is computed again elsewhere, from the same items.
+
+A worker holds at most the results of the items that it has begun, and one sum.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any, TypeVar
+
+from pipeline import runtime
+from pipeline.errors import UsageError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LOCAL, THREADS = "local", "threads"
+CONNECT_SECONDS = 10
+"""Within which a Dask scheduler must answer."""
+
+
+def map_reduce(
+    function: Callable[..., Result],
+    items: Iterable[Item],
+    combine: Callable[[Result, Result], Result],
+    scheduler: str = LOCAL,
+    shared: tuple[Any, ...] = (),
+) -> Result:
+    """`combine` over `function(item, *shared)` of all `items`, at least one, from left to right.
+
+    `scheduler` is `local` (one after another, here), `threads` (as many as the libraries may have; the function's own
+    products get one each), or the address of a Dask scheduler, `tcp://host:port`, whose workers see the same files and
+    have this package. There, function, items, results and `shared` travel by pickle, `shared` once to each worker.
+    Raises UsageError for another scheduler, and for one that does not answer.
+    """
+    items = list(items)
+    if scheduler == LOCAL:
+        return reduce(combine, (function(item, *shared) for item in items))
+    if scheduler == THREADS:
+        return _on_threads(function, items, combine, shared)
+    if "://" not in scheduler:
+        raise UsageError(f"--scheduler {scheduler} is neither local nor threads nor an address like tcp://host:8786")
+    return _on_workers(function, items, combine, scheduler, shared)
+
+
+def _on_threads(function: Callable, items: list, combine: Callable, shared: tuple) -> Any:
+    from threadpoolctl import threadpool_limits
+
+    dask, _ = _import_dask()
+    with threadpool_limits(1):
+        total = _graph(dask.delayed, function, items, combine, shared)
+        return dask.compute(total, scheduler="threads", num_workers=runtime.threads())[0]
+
+
+def _on_workers(function: Callable, items: list, combine: Callable, address: str, shared: tuple) -> Any:
+    dask, distributed = _import_dask()
+    try:
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`") from error
+    with client:
+        placed = tuple(client.scatter(value, broadcast=True, hash=False) for value in shared)
+        return client.compute(_graph(dask.delayed, function, items, combine, placed), sync=True)
+
+
+def _graph(delayed: Callable, function: Callable, items: list, combine: Callable, shared: tuple) -> Any:
+    """The delayed sum; one task for each item, and one for each step of the sum."""
+    mapped, summed = delayed(function, pure=False), delayed(combine, pure=False)
+    return reduce(summed, (mapped(item, *shared) for item in items))
+
+
+def _import_dask() -> tuple[Any, Any]:
+    try:
+        import dask
+        import distributed
+    except ImportError as error:
+        raise UsageError("--scheduler needs Dask: pip install 'jointspace[cluster]'; local does without") from error
+    return dask, distributed

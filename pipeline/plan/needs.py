@@ -1,0 +1,125 @@
+"""What one job of each rule needs of the machine that it runs on: memory, disk, minutes, a GPU.
+
+The table is one for the scheduler, which must not kill a job for a few megabytes, and for the plan. Most of it is
+counted from the arrays that a job holds and rounded up generously; docs/scaling.md says what was measured.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.plan.sizes import Sizes
+
+MB = 1 << 20
+BLOCK_ROWS = 4096
+"""Images in a block of `accumulate`, as in pipeline.linear.accumulation, which takes a second to import."""
+PYTHON, TORCH = 350, 1100
+"""MB of a process with numpy and Parquet, and of one that has loaded torch too."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Of one job: `memory` and `disk` in MB and `minutes`, each by the sizes of the run; whether it can use a `gpu`.
+
+    `minutes` are what a slow core may take, for a scheduler that kills what is late; the plan's forecast is another
+    matter.
+    """
+
+    memory: Callable[[Sizes], float]
+    disk: Callable[[Sizes], float]
+    minutes: Callable[[Sizes], float]
+    gpu: bool = False
+
+
+def _shard(rate: float) -> Callable[[Sizes], float]:
+    """Minutes for a shard at `rate` images a second, and the start of a process."""
+    return lambda s: 5 + s.shard_images / rate / 60
+
+
+def _all(rate: float) -> Callable[[Sizes], float]:
+    """Minutes for all images at `rate` a second."""
+    return lambda s: 10 + s.images / rate / 60
+
+
+def _fixed(value: float) -> Callable[[Sizes], float]:
+    return lambda s: value
+
+
+def _blocks(s: Sizes) -> float:
+    """MB of the accumulator's blocks: features as stored, in single precision, and about their mean."""
+    return 3 * 4 * BLOCK_ROWS * s.dim / MB
+
+
+def _joint(s: Sizes) -> float:
+    """MB of all embeddings of a row."""
+    return 4 * s.dimensions * (s.images + s.sentences) / MB
+
+
+NEEDS: dict[str, Need] = {
+    "make_demo": Need(_fixed(1500), lambda s: 0.03 * s.images, _all(20)),
+    "ingest": Need(lambda s: PYTHON + 600 + 0.006 * s.images, lambda s: 0.001 * s.images, _all(100)),
+    "prepare_encoder": Need(_fixed(TORCH + 2000), _fixed(600), _fixed(120), gpu=True),
+    "finetune": Need(_fixed(3500), _fixed(600), _fixed(240), gpu=True),
+    "extract": Need(
+        lambda s: TORCH + 2500 + 8 * s.shard_images * max(s.dims.values()) / MB,
+        lambda s: 4 * s.shard_images * max(s.dims.values()) / MB,
+        _shard(2), gpu=True,
+    ),
+    "extract_regions": Need(
+        lambda s: TORCH + 3000 + 8 * 20 * s.shard_images * max(s.dims.values()) / MB,
+        lambda s: 4 * 20 * s.shard_images * max(s.dims.values()) / MB,
+        _shard(0.3), gpu=True,
+    ),
+    "reduce_regions": Need(_fixed(4000), lambda s: 4 * 20 * s.images * max(s.dims.values()) / MB, _all(500)),
+    "show_regions": Need(_fixed(TORCH + 900), _fixed(20), _fixed(15)),
+    "build_vocabulary": Need(lambda s: PYTHON + 500 + 0.002 * s.sentences, _fixed(10), _all(300)),
+    "build_token_vocabulary": Need(lambda s: PYTHON + 500 + 0.002 * s.sentences, _fixed(10), _all(300)),
+    "encode_sentences": Need(
+        lambda s: PYTHON + 500 + 0.001 * s.sentences, lambda s: 0.0005 * s.shard_images * s.texts, _shard(50)
+    ),
+    "encode_tokens": Need(
+        lambda s: PYTHON + 500 + 0.001 * s.sentences, lambda s: 0.0005 * s.shard_images * s.texts, _shard(50)
+    ),
+    "simulate_documents": Need(lambda s: PYTHON + 500 + 0.006 * s.images, lambda s: 0.001 * s.images, _all(300)),
+    "encode_documents": Need(
+        lambda s: PYTHON + 500 + 0.002 * s.images, lambda s: 0.001 * s.shard_images, _shard(50)
+    ),
+    "accumulate": Need(
+        lambda s: TORCH + 0.001 * s.images + _blocks(s) + 2.5 * s.moments_bytes / MB,
+        lambda s: s.moments_bytes / MB, _shard(100),
+    ),
+    "accumulate_auxiliary": Need(
+        lambda s: TORCH + 0.001 * s.images + _blocks(s) + 2.5 * s.moments_bytes / MB,
+        lambda s: s.moments_bytes / MB, _shard(100),
+    ),
+    "fit": Need(
+        lambda s: TORCH + 1000 + 0.001 * s.images + 12 * s.moments_bytes / MB,
+        lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB, _all(200),
+    ),
+    "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=True),
+    "combine": Need(lambda s: TORCH + 500 + 0.1 * _joint(s), _fixed(50), _fixed(60)),
+    "embed": Need(
+        lambda s: TORCH + 0.001 * s.images + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
+        lambda s: 4 * s.dimensions * s.shard_images * (1 + s.texts) / MB, _shard(100),
+    ),
+    "join_embeddings": Need(
+        lambda s: TORCH + 500, lambda s: 8 * s.dimensions * s.shard_images * (1 + s.texts) / MB, _shard(500)
+    ),
+    "evaluate": Need(lambda s: TORCH + 600 + 0.001 * s.images, _fixed(5), _all(300)),
+    "align": Need(lambda s: PYTHON + 1500 + 0.01 * s.images, lambda s: 0.002 * s.images * s.texts, _all(300)),
+    "list_magnitudes": Need(lambda s: PYTHON + 1500 + 0.05 * s.images, _fixed(5), _all(300)),
+    "summarise": Need(_fixed(500), _fixed(5), _fixed(10)),
+    "build_index": Need(lambda s: TORCH + 600 + 3 * _joint(s), _joint, _all(200)),
+    "train_generator": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=True),
+    "describe": Need(lambda s: TORCH + 3000, _fixed(50), _all(5), gpu=True),
+    "evaluate_descriptions": Need(_fixed(2000), _fixed(5), _fixed(60)),
+    "study": Need(
+        lambda s: TORCH + 1500 + 0.001 * s.images + 16 * s.moments_bytes / MB, _fixed(200), _all(2)
+    ),
+    "tabulate": Need(_fixed(800), _fixed(5), _fixed(15)),
+    "train_parser": Need(_fixed(2500), _fixed(200), _fixed(240)),
+    "parse": Need(_fixed(1500), lambda s: 0.002 * s.shard_images * s.texts, _shard(5)),
+    "build_label_table": Need(_fixed(1000), _fixed(10), _fixed(30)),
+    "encode_trees": Need(_fixed(1000), lambda s: 0.001 * s.shard_images * s.texts, _shard(50)),
+    "reproduce": Need(_fixed(2500), _fixed(50), _fixed(60)),
+    "report": Need(lambda s: TORCH + 600 + 0.002 * s.images, _fixed(50), _fixed(30)),
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""The sizes of a run that its cost depends on, from the configuration and, once it is there, the manifest."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config import Config
+
+LAYER_DIM = {"fc6": 4096, "fc7": 4096}
+WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
+"""Channels that the average pooling of an architecture has; all others have at most `WIDEST`."""
+WIDEST = 2048
+TEXTS = 5
+"""Sentences of an image where no manifest says how many there are."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
+    each encoder's features (`dims`); the `terms` of the vocabulary and the largest number of joint `dimensions`; the
+    `rows` of results."""
+
+    images: int
+    sentences: int
+    shard_images: int
+    splits: Mapping[str, int]
+    dims: Mapping[str, int]
+    terms: int
+    dimensions: int
+    rows: int
+
+    @property
+    def shards(self) -> int:
+        return -(-self.images // self.shard_images)
+
+    @property
+    def dim(self) -> int:
+        """D of the image view: all encoders side by side."""
+        return sum(self.dims.values())
+
+    @property
+    def texts(self) -> float:
+        """Sentences of an image, on average."""
+        return self.sentences / self.images
+
+    @property
+    def moments_bytes(self) -> int:
+        """Of X'X, X'Y and Y'Y in memory, in single precision."""
+        return 4 * (self.dim**2 + self.dim * self.terms + self.terms**2)
+
+
+def sizes_of(
+    config: Config,
+    summary: Mapping[str, Any] | None,
+    dims: Mapping[str, int] | None = None,
+    terms: int | None = None,
+) -> Sizes:
+    """The sizes of a run whose manifest says `summary` (None: there is none yet, and the demo's are taken); `dims` are
+    the known dimensions of encoders, the others are taken from their architecture; `terms` are those of the vocabulary,
+    `text.size` unless they are known."""
+    demo = config.demo
+    splits = summary["splits"] if summary else {name: getattr(demo, name) for name in ("train", "dev", "test", "weak")}
+    images = max(1, sum(splits.values()))
+    sentences = summary["counts"]["sentences"]["kept"] if summary else TEXTS * (images - splits.get("weak", 0))
+    known = {encoder.name: width(encoder) for encoder in config.encoders} | dict(dims or {})
+    return Sizes(
+        images=images,
+        sentences=max(1, sentences),
+        shard_images=min(config.shard_size, images),
+        splits=splits,
+        dims={encoder.name: known[encoder.name] for encoder in config.encoders},
+        terms=terms or config.text.size,
+        dimensions=max([*config.fit.dimensions, config.lstm.dimensions]),
+        rows=len(config.models),
+    )
+
+
+def width(encoder: Any) -> int:
+    """The dimension of an encoder's features, or for an unknown architecture the most that it can be."""
+    if encoder.architecture == "standard":
+        return sum(encoder.standard.dimensions.model_dump().values())
+    if encoder.layer in LAYER_DIM:
+        return LAYER_DIM[encoder.layer]
+    return next((width for name, width in WIDTHS.items() if encoder.architecture.startswith(name)), WIDEST)

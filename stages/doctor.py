@@ -1,0 +1,28 @@
+"""`doctor`: what this machine has of what the pipeline needs, in one screen."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("doctor")
+@click.option("--folder", type=options.PATH, help="Whose disk is asked for free space. [default: results_root]")
+@options.config
+def command(folder: Path | None, config_path: Path | None) -> None:
+    """Check devices, BLAS, faiss, free disk and memory, and extras; exit code 1 when something needed is missing."""
+    import sys
+
+    from pipeline import config
+    from pipeline.plan.machine import examine
+
+    findings = examine(folder or Path(config.load(config_path).results_root))
+    for finding in findings:
+        click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}")
+        if finding.remedy:
+            click.echo(f"{'':20}-> {finding.remedy}")
+    if missing := [finding.what for finding in findings if finding.mark == "MISS"]:
+        click.echo(f"missing: {', '.join(missing)}", err=True)
+        sys.exit(1)
+    click.echo("everything needed is here")

@@ -1,0 +1,127 @@
+"""`plan`: what a run will take on this machine, and after it what it took."""
+
+from pathlib import Path
+
+import click
+
+from stages import inputs, options
+
+SAMPLE_SENTENCES = 50000
+
+
+@click.command("plan")
+@options.manifest
+@click.option("--sample", type=click.IntRange(min=8), required=True, help="Images that speed is measured on.")
+@click.option(
+    "--encoders", "encoders_root", type=options.FOLDER, help="Folder of `prepare-encoder`. [default: untrained]"
+)
+@click.option(
+    "--compare", "benchmarks_folder", type=options.FOLDER, help="Folder benchmarks/ of the run, to show what it took."
+)
+@options.config
+@click.option("--output", type=options.FILE, help="The plan, a JSON file. [default: only the table]")
+def command(
+    manifest_folder: Path,
+    sample: int,
+    encoders_root: Path | None,
+    benchmarks_folder: Path | None,
+    config_path: Path | None,
+    output: Path | None,
+) -> None:
+    """Measure this machine on a few images, then forecast time, memory and disk of every stage."""
+    from pipeline import config
+    from pipeline.plan.comparison import Fact, compare, render
+    from pipeline.plan.forecast import forecast, misfits
+    from pipeline.plan.machine import free_disk, free_memory, gpu_memory
+    from pipeline.plan.needs import MB
+    from pipeline.plan.rates import Rates, measure_flops, measure_start
+    from pipeline.plan.sizes import sizes_of
+    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.benchmarks import read_benchmarks
+    from pipeline.storage.manifest import Manifest
+
+    settings, manifest = config.load(config_path), Manifest(manifest_folder)
+    images, dims, inspected = _measure_images(settings, manifest, encoders_root, sample)
+    encoded, terms = _measure_sentences(settings, manifest)
+    rates, gpu = Rates(images, inspected, encoded, measure_flops(), measure_start()), gpu_memory() / MB
+    sizes = sizes_of(settings, manifest.summary, dims, terms)
+
+    stages = forecast(settings, sizes, rates, gpu=bool(gpu) and settings.extract.device != "cpu")
+    results = Path(settings.results_root)
+    warnings = misfits(stages, free_memory() / MB, gpu, free_disk(results) / MB)
+    recorded = read_benchmarks(benchmarks_folder) if benchmarks_folder else {}
+    facts = {
+        rule: Fact(len(jobs), sum(seconds for seconds, _ in jobs), max(memory for _, memory in jobs))
+        for rule, jobs in recorded.items()
+    }
+
+    rows = compare(stages, facts)
+    for line in [*render(rows), *(f"does not fit: {warning}" for warning in warnings)]:
+        click.echo(line)
+    if unknown := [stage.rule for stage in stages if stage.seconds is None]:
+        click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
+    if output:
+        publish_json(output, {"rates": vars(rates), "sizes": vars(sizes), "stages": rows, "does_not_fit": warnings})
+
+
+def _measure_images(settings, manifest, encoders_root: Path | None, sample: int):
+    """Images a second of each encoder (None where it cannot be made), its dimension, and images a second of ingest."""
+    from functools import partial
+    from operator import itemgetter
+
+    from pipeline import runtime
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.inspection import inspect
+    from pipeline.images.kinds import STANDARD, divide, restore
+    from pipeline.images.preprocess import Photograph, load
+    from pipeline.index.vectors import evenly_spaced
+    from pipeline.plan.rates import extraction_rate, rate
+    from pipeline.storage.parameters import ENCODER, read_parameters
+    from pipeline.storage.sources import ImageSource
+
+    extract, collection = settings.extract, settings.collection
+    rows = manifest.images.take(evenly_spaced(manifest.images.num_rows, sample)).to_pylist()
+    photographs = [Photograph.from_row(row) for row in rows]
+    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    read, cores = ImageSource(manifest.root).read, runtime.threads()
+    looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
+    rates, dims = {}, {}
+    for chosen in settings.encoders:
+        folder = encoders_root / chosen.name / "model.safetensors" if encoders_root else None
+        if folder and folder.exists():
+            parameters = read_parameters(folder, ENCODER)
+            encoder = restore(parameters.settings, parameters.tensors)
+        elif chosen.architecture == STANDARD:
+            rates[chosen.name] = None
+            continue
+        else:
+            encoder = inputs.read_network(settings, chosen, "untrained", None, None)
+        work = divide(encoder, extract.device, extract.precision, extract.batch_size)
+        pixels = [load(read, limits, encoder.spec.preprocessing, photograph) for photograph in photographs]
+        describe = work.describe or (lambda picture: picture)
+        decoded = rate(
+            lambda e=encoder, d=describe: (d(load(read, limits, e.spec.preprocessing, p)) for p in photographs),
+            len(photographs),
+        )
+        pictures = [describe(picture) for picture in pixels]
+        dims[chosen.name] = next(work.extractor(pictures[: extract.batch_size])).shape[1]
+        forward = rate(lambda w=work, p=pictures: w.extractor(p), len(pictures))
+        gpu = work.extractor.plan.device.type != "cpu"
+        processes = min(cores, extract.decode_workers or 1)
+        rates[chosen.name] = extraction_rate(decoded, forward, processes, gpu)
+    return rates, dims, looked * cores
+
+
+def _measure_sentences(settings, manifest) -> tuple[float, int]:
+    """Sentences a second that become tf-idf vectors, and the terms of a vocabulary built from some of them."""
+    from pipeline.plan.rates import rate
+    from pipeline.text.tfidf import encode
+    from pipeline.text.tokens import TermSettings, english_stop_words
+    from pipeline.text.vocabulary import build_vocabulary
+
+    text, sentences = settings.text, manifest.training_texts[:SAMPLE_SENTENCES]
+    stop_words = english_stop_words() if text.stop_words else []
+    terms = TermSettings(text.lowercase, text.tokenizer, text.lemmatise, stop_words, text.max_ngram)
+    rules = {"size": text.size, "min_count": text.min_count, "idf": text.idf, "normalise": text.normalise}
+    vocabulary = build_vocabulary(sentences, terms, **rules)
+    return rate(lambda: [encode(sentences, vocabulary)], len(sentences)), len(vocabulary.terms)

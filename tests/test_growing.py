@@ -1,0 +1,161 @@
+"""A collection that grows by a shard, and one from which images are taken down."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from PIL import Image
+
+from pipeline.collections.records import DocumentRecord, ImageRecord, Reject, SentenceRecord
+from pipeline.collections.takedown import leave_out, parse_takedown
+from pipeline.storage.features import Shard
+from pipeline.storage.shards import FEATURES
+
+ROOT = Path(__file__).parents[1]
+SHARD = 24
+CONFIG = {
+    "name": "grow",
+    "data_root": "data",
+    "demo": {"generate": False},
+    "encoders": [
+        {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}
+    ],
+    "extract": {"decode_workers": 0},
+    "models": ["cca"],
+    "shard_size": SHARD,
+    "text": {"vocabulary": "frozen.json"},
+    "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
+    "evaluate": {"bootstrap": 0, "splits": ["test"], "protocols": ["all-sentences"]},
+}
+WORDS = ("red", "green", "blue", "small", "large", "round")
+GONE = 30
+"""The image that is taken down, in the second shard."""
+
+
+def add_images(data: Path, numbers: range) -> None:
+    (data / "images").mkdir(parents=True, exist_ok=True)
+    with open(data / "captions.tsv", "a") as captions, open(data / "splits.tsv", "a") as splits:
+        for i in numbers:
+            rng = np.random.default_rng(i)
+            Image.fromarray(rng.integers(256, size=(48, 48, 3), dtype=np.uint8)).save(data / f"images/img-{i:04d}.png")
+            words = " ".join(rng.choice(WORDS, 3))
+            captions.write(f"img-{i:04d}.png\t0\tA {words} thing{' called zyzzyva' if i == GONE else ''} .\n")
+            splits.write(f"img-{i:04d}.png\t{('train', 'train', 'dev', 'test')[i % 4]}\n")
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    (folder / "grow.yaml").write_text(yaml.safe_dump(CONFIG | {"collection": {"takedown": TAKEDOWN.get(folder)}}))
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2"]
+    command += [*arguments, "--configfile", "grow.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return result.stdout
+
+
+TAKEDOWN: dict[Path, str] = {}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on two shards, its vocabulary frozen."""
+    folder = tmp_path_factory.mktemp("grow")
+    add_images(folder / "data", range(2 * SHARD))
+    (folder / "frozen.json").write_text(json.dumps({}))
+    vocabulary = {
+        "settings": {"lowercase": True, "tokenizer": "words", "lemmatise": False, "stop_words": [], "max_ngram": 1},
+        "normalise": True,
+        "terms": list(WORDS),
+        "idf": [1.0] * len(WORDS),
+        "n_sentences": 2 * SHARD,
+    }
+    (folder / "frozen.json").write_text(json.dumps(vocabulary))
+    snakemake(folder, "all")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["local", "threads"])
+def test_all_shards_at_once_are_what_the_rules_make(fitted: Path, tmp_path: Path, scheduler: str) -> None:
+    """`accumulate` and `embed` without `--shard`: the same bytes as job by job."""
+    run, more = fitted / "results/grow", ["--scheduler", scheduler]
+    common = ["--manifest", run / "manifest", "--features", run / "features", "--tfidf", run / "text/tfidf"]
+    sums = ["--pairs", "target", "--folds", "1", "--config", run / "config.yaml"]
+    for name, own in (("accumulate", sums), ("embed", ["--model", run / "models/cca"])):
+        command = [sys.executable, "-m", "stages.cli", name, *common, *own, *more, "--output", tmp_path / name]
+        subprocess.run(list(map(str, command)), cwd=fitted, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    for made, twins in (("accumulate", run / "moments/target"), ("embed", run / "embeddings/cca")):
+        files = sorted(path.name for path in (tmp_path / made).iterdir())
+        assert files == sorted(path.name for path in twins.iterdir()) and len(files) >= 4
+        assert all((tmp_path / made / name).read_bytes() == (twins / name).read_bytes() for name in files)
+
+
+@pytest.mark.slow
+def test_a_new_shard_recomputes_that_shard_and_the_sums(fitted: Path) -> None:
+    add_images(fitted / "data", range(2 * SHARD, 3 * SHARD))
+    snakemake(fitted, "results/grow/manifest/manifest.json")
+    table = snakemake(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
+    planned = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, flags=re.M)}
+    once = dict.fromkeys(("extract", "encode_sentences", "accumulate"), 1)
+    sums = {"fit": 1, "embed": 3, "evaluate": 1, "summarise": 1, "build_index": 1, "report": 1}
+    assert planned == once | sums | {"all": 1}
+
+
+@pytest.mark.slow
+def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
+    """By name, by text, by hash and by feature; and a shard that is no longer there goes too."""
+    run = tmp_path / "run"
+    shutil.copytree(fitted, run)
+    features = Shard(run / "results/grow/features/untrained/shard-00001.h5", FEATURES)["features"]
+    name = f"img-{GONE:04d}.png"
+    digest = next(
+        row["sha256"]
+        for row in pq.read_table(run / "results/grow/manifest/images.parquet").to_pylist()
+        if row["path"].endswith(name)
+    )
+    traces = [name.encode(), digest.encode(), b"zyzzyva", features[GONE - SHARD].tobytes()]
+    assert {trace for trace in traces if not found(trace, run / "results")} == set()
+    last = [f"img-{i:04d}.png" for i in range(SHARD, 2 * SHARD) if i % 4 or i == GONE]
+    (run / "takedown.txt").write_text("# asked for by their owner\n" + "\n".join([*last, name]) + "\n")
+    TAKEDOWN[run] = "takedown.txt"
+    add_images(run / "data", range(4 * SHARD, 4 * SHARD + 4))
+    snakemake(run, "all")
+    counts = json.loads((run / "results/grow/manifest/manifest.json").read_text())["counts"]
+    assert counts["images"]["given"] == counts["images"]["kept"]
+    assert not (run / "results/grow/manifest/rejects.jsonl").read_text()
+    for trace in traces:
+        assert found(trace, run / "results") == [], trace[:40]
+
+
+def found(trace: bytes, folder: Path) -> list[Path]:
+    """The files under `folder` that hold `trace`, Parquet read as tables."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if trace in path.read_bytes() or trace in _text(path)]
+
+
+def _text(path: Path) -> bytes:
+    return repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else b""
+
+
+def test_leave_out_knows_an_image_by_any_of_its_names() -> None:
+    records = [
+        ImageRecord("a", "images/a.jpg", "train", "list"),
+        ImageRecord("b", "x.tar", "train", "x.tar", None, "b.jpg"),
+        ImageRecord("c", "images/c.jpg", "train", "list"),
+        SentenceRecord("a", 0, "of a", "list"),
+        Reject("list", 3, "sentences", "no text"),
+        DocumentRecord("b", "of b", "", "", "list"),
+        SentenceRecord("c", 0, "of c", "list"),
+    ]
+    names = parse_takedown("# comment\n\nimages/a.jpg\n  b.jpg \n")
+    assert names == {"images/a.jpg", "b.jpg"}
+    assert list(leave_out(records, names)) == [records[2], records[4], records[6]]
+    assert list(leave_out(records, frozenset())) == records

@@ -1,0 +1,179 @@
+"""The same sum on one process, on threads and on Dask's workers, and with a worker killed half-way."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from operator import add
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from made_up import make_run, run_command
+from scipy import sparse
+
+from pipeline.errors import UsageError
+from pipeline.evaluate.ranks import count_ranks
+from pipeline.index.shard_search import Part, search_parts
+from pipeline.linear.accumulation import MomentsAccumulator
+from pipeline.linear.sets import FoldedMoments, Restriction
+from pipeline.mapreduce import map_reduce
+from pipeline.storage.atomic import read_json
+from pipeline.storage.gather import shard_path
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a Dask cluster of two processes."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+def draw(seed: int) -> np.ndarray:
+    """Numbers whose sum depends on the order in which it is taken."""
+    return np.random.default_rng(seed).standard_normal(1000).astype(np.float32) * 10.0 ** (seed % 7)
+
+
+def append(left: str, right: str) -> str:
+    return f"({left} {right})"
+
+
+def with_suffix(item: int, suffix: str) -> str:
+    return f"{item}{suffix}"
+
+
+def linger(item: int, folder: Path) -> np.ndarray:
+    """`draw`, slowly, leaving a trace of the process that has begun it."""
+    (folder / f"{item}-{os.getpid()}-{time.monotonic_ns()}").touch()
+    time.sleep(0.1)
+    return draw(item)
+
+
+@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
+def test_results_are_combined_in_the_order_of_the_items(scheduler: str, address: str) -> None:
+    scheduler = address if scheduler == "workers" else scheduler
+    text = map_reduce(with_suffix, range(5), append, scheduler, ("!",))
+    assert text == "((((0! 1!) 2!) 3!) 4!)"
+    expected = draw(0)
+    for seed in range(1, 30):
+        expected = expected + draw(seed)
+    found = map_reduce(draw, iter(range(30)), add, scheduler)
+    assert found.tobytes() == expected.tobytes()
+    assert map_reduce(draw, [3], add, scheduler).tobytes() == draw(3).tobytes()
+
+
+def test_a_killed_worker_does_not_change_the_sum(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    expected = map_reduce(draw, range(40), add)
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        victim = next(iter(cluster.workers.values())).pid
+
+        def kill_half_way() -> None:
+            while len(list(tmp_path.glob(f"*-{victim}-*"))) < 4:
+                time.sleep(0.01)
+            os.kill(victim, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_half_way)
+        killer.start()
+        found = map_reduce(linger, range(40), add, cluster.scheduler_address, (tmp_path,))
+        killer.join()
+    assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
+    assert found.tobytes() == expected.tobytes()
+
+
+def fail(item: int) -> int:
+    raise UsageError(f"item {item} names its remedy")
+
+
+@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
+def test_an_error_stays_the_sentence_that_it_was(scheduler: str, address: str) -> None:
+    with pytest.raises(UsageError, match="item 0 names its remedy"):
+        map_reduce(fail, [0], add, address if scheduler == "workers" else scheduler)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"), [("dask", "neither local nor threads"), ("tcp://127.0.0.1:9", "no Dask scheduler")]
+)
+def test_a_wrong_scheduler_is_refused(scheduler: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.mapreduce.CONNECT_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=message):
+        map_reduce(draw, [0], add, scheduler)
+
+
+@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
+def test_encode_sentences_makes_every_shard(scheduler: str, address: str, tmp_path: Path) -> None:
+    """A command with `--shard`, over all shards: the same files as one by one."""
+    run = make_run(tmp_path / "run")
+    options = ["--manifest", run / "manifest", "--vocabulary", run / "vocabulary.json"]
+    address = address if scheduler == "workers" else scheduler
+    run_command("encode_sentences", *options, "--scheduler", address, "--output", tmp_path / "all")
+    count = read_json(run / "manifest/manifest.json")["shards"]
+    assert count == 3 and len(list((tmp_path / "all").glob("*.h5"))) == count
+    for number in range(count):
+        one = shard_path(tmp_path / "one", number)
+        run_command("encode_sentences", *options, "--shard", number, "--output", one)
+        for suffix in ("", ".json"):
+            twin = shard_path(tmp_path / "all", number)
+            assert Path(f"{one}{suffix}").read_bytes() == Path(f"{twin}{suffix}").read_bytes()
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "workers"])
+def test_fit_evaluation_and_search_are_the_same_anywhere(scheduler: str, address: str, tmp_path: Path) -> None:
+    address = address if scheduler == "workers" else scheduler
+    run = make_run(tmp_path / "run", images=60)
+    options = ["--manifest", run / "manifest", "--embeddings", run / "embeddings"]
+    split = ["--split", "train", "--protocol", "all-sentences"]
+    for where in ("local", address):
+        name = "here" if where == "local" else "there"
+        run_command("evaluate", *options, *split, "--scheduler", where, "--output", tmp_path / f"{name}.json")
+        found = ["--gallery", "sentences", "--queries", 9, "--neighbours", 4, "--output", tmp_path / f"{name}.h5"]
+        run_command("ground_truth", *options, "--scheduler", where, *found)
+    for suffix in ("json", "h5", "h5.json"):
+        assert (tmp_path / f"here.{suffix}").read_bytes() == (tmp_path / f"there.{suffix}").read_bytes()
+
+
+def test_ranks_are_the_same_on_workers(address: str) -> None:
+    rng = np.random.default_rng(0)
+    images, owners = rng.standard_normal((300, 8)).astype(np.float32), np.repeat(np.arange(300), 5)
+    sentences = images[owners] + rng.standard_normal((1500, 8)).astype(np.float32)
+    here = count_ranks(images, sentences, owners, "inner_product")
+    there = count_ranks(images, sentences, owners, "inner_product", address)
+    assert (here.image_to_sentence == there.image_to_sentence).all()
+    assert (here.sentence_to_image == there.sentence_to_image).all()
+
+
+def test_search_of_parts_is_search_of_the_whole() -> None:
+    rng = np.random.default_rng(1)
+    vectors, queries = (rng.standard_normal((n, 6)).astype(np.float32) for n in (90, 7))
+    vectors[60] = vectors[10]  # equal scores: the lower row first
+    parts = [Part(start, partial(vectors.__getitem__, slice(start, start + 25))) for start in range(0, 90, 25)]
+    found = search_parts(queries, parts, 80, "inner_product")
+    order = np.argsort(-(queries.astype(float) @ vectors.T.astype(float)), axis=1, kind="stable")
+    assert (found.rows == order[:, :80]).all()
+    few = search_parts(queries, [Part(0, lambda: vectors[:2]), Part(2, lambda: vectors[2:3])], 5, "inner_product")
+    assert (np.sort(few.rows, axis=1) == [-1, -1, 0, 1, 2]).all() and np.isneginf(few.scores[:, 3:]).all()
+
+
+def test_moments_of_many_shards_are_summed_anywhere(address: str) -> None:
+    rng = np.random.default_rng(2)
+    arrays = []
+    for _ in range(5):
+        accumulator = MomentsAccumulator(4, 3, 1)
+        y = sparse.csr_array(rng.random((20, 3), np.float32))
+        accumulator.add(rng.standard_normal((20, 4)).astype(np.float32), y, np.arange(20))
+        arrays.append(accumulator.result().to_arrays())
+    source = SimpleNamespace(
+        view={"encoders": ["made"], "dims": [4], "steps": []},
+        n_folds=1,
+        terms=3,
+        moments=lambda folds: [partial(dict, part) for part in arrays],
+    )
+    sums = [FoldedMoments(source, where).sum([0], Restriction(("made",))) for where in ("local", "threads", address)]
+    for other in sums[1:]:
+        assert sums[0].n == other.n == 100
+        for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
+            assert getattr(sums[0], name).tobytes() == getattr(other, name).tobytes()
