@@ -3,9 +3,11 @@
 The order is: temporary name in the same folder, write, fsync, re-read and check, `os.replace`, fsync the
 folder; then the same for the sidecar `<name>.json`, which is the commit. An artefact without its sidecar
 does not exist. Everything is written by plain Python file objects: the writers of numpy, faiss and HDF5
-can report success on a full disk.
+can report success on a full disk. A JSON object of ours carries under `check` the sha256 of the rest of it, since no
+other file vouches for it.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -17,9 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.storage.fingerprint import canonical_json
 
 HASH_BLOCK = 1 << 22
-TEMPORARY = re.compile(r"^\.(?P<name>.+)\.tmp\.(?P<pid>\d+)$")
+TEMPORARY = re.compile(r"^\.(?P<name>.+)\.tmp\.(?P<pid>\d+)$", re.DOTALL)
+CHECK = "check"
+FIELDS = {"kind": str, "rows": int, "bytes": int, "sha256": str, "fingerprint": str, "details": dict}
+"""What a sidecar holds besides its `check`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,10 @@ def publish(
 
 
 def publish_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically (a sidecar, or a small result that is its own commit)."""
+    """Write a JSON file atomically: a sidecar, or a small result that is its own commit. An object gets its `check`."""
+    if isinstance(value, Mapping):
+        plain = json.loads(json.dumps(dict(value), allow_nan=False))
+        value = {**value, CHECK: _digest_rest(plain)}
     publish_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -84,6 +93,7 @@ def publish_bytes(path: Path, data: bytes | memoryview) -> str:
 
 def write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
     """Write `data` under a temporary name beside `path`, fsynced and read back. Returns that name."""
+    sweep(path.parent, path.name)
     temporary = path.with_name(f".{path.name}.tmp.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
@@ -122,24 +132,43 @@ def file_sha256(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """The value in a JSON file of ours; IntegrityError names a file that is missing or damaged."""
     try:
-        return json.loads(Path(path).read_bytes())
+        value = json.loads(Path(path).read_bytes())
     except FileNotFoundError:
         raise IntegrityError(f"{path} does not exist; run the stage that makes it") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is not valid JSON ({error}); delete it and run its stage again") from error
+    for part in value if isinstance(value, list) else [value]:
+        if isinstance(part, dict) and CHECK in part and part[CHECK] != _digest_rest(part):
+            raise IntegrityError(f"{path} is damaged or was edited; delete it and run its stage again")
+    return value
+
+
+def _digest_rest(value: Mapping[str, Any]) -> str:
+    rest = {name: part for name, part in value.items() if name != CHECK}
+    try:
+        return hashlib.sha256(canonical_json(rest)).hexdigest()
+    except ValueError:  # NaN, which nothing of ours writes
+        return ""
 
 
 def read_sidecar(path: Path, kind: str) -> Sidecar:
     """The sidecar of an artefact of `kind`, its bytes not yet checked."""
     value = read_json(sidecar_path(path))
-    try:
-        sidecar = Sidecar(**value)
-    except TypeError as error:
-        name = sidecar_path(path)
-        raise IntegrityError(f"{name} is not a sidecar; delete it and run its stage again") from error
+    if not is_sidecar(value):
+        raise IntegrityError(f"{sidecar_path(path)} is not a sidecar; delete it and run its stage again")
+    sidecar = Sidecar(**{name: value[name] for name in FIELDS})
     if sidecar.kind != kind:
         raise IntegrityError(f"{path} holds {sidecar.kind}, not {kind}: give the right file")
     return sidecar
+
+
+def is_sidecar(value: Any) -> bool:
+    """Whether the value of a JSON file has all that a sidecar has, and nothing else."""
+    return (
+        isinstance(value, dict)
+        and value.keys() - {CHECK} == FIELDS.keys()
+        and all(type(value[name]) is kind for name, kind in FIELDS.items())
+    )
 
 
 _checked: dict[tuple[str, int, int], str] = {}
@@ -177,15 +206,19 @@ def is_published(path: Path, kind: str, fingerprint: str) -> bool:
         return False
 
 
-def sweep(folder: Path) -> list[Path]:
-    """Remove temporary files whose process is gone; returns them."""
-    removed = []
-    for path in Path(folder).glob(".*.tmp.*"):
-        match = TEMPORARY.match(path.name)
-        if match and not _alive(int(match["pid"])):
-            path.unlink(missing_ok=True)
-            removed.append(path)
+def sweep(folder: Path, name: str | None = None) -> list[Path]:
+    """Remove temporary files (of the artefact `name` only) whose process on this machine is gone; returns them."""
+    pattern = "*" if name is None else glob.escape(name)
+    removed = [path for path in Path(folder).glob(f".{pattern}.tmp.*") if is_orphan(path)]
+    for path in removed:
+        path.unlink(missing_ok=True)
     return removed
+
+
+def is_orphan(path: Path) -> bool:
+    """Whether `path` is a temporary file whose process on this machine is gone."""
+    match = TEMPORARY.match(path.name)
+    return match is not None and not _alive(int(match["pid"]))
 
 
 def _alive(pid: int) -> bool:
@@ -195,4 +228,6 @@ def _alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
+    except OverflowError:
+        return False
     return True

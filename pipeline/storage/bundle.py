@@ -2,27 +2,40 @@
 
     images.faiss       sentences.faiss         FAISS indices; position i is row i of the table
     images.parquet     sentences.parquet       what each row is: id, path, split; id, image, text
+    images.tradeoff.json and .svg, ...         how candidate indices did, where an index was chosen among them
     model.safetensors  model.json              the model that embeds queries
     vocabulary.json                            how a sentence becomes a vector
     encoders/<name>/model.safetensors + .json  how an image becomes one
     card.json                                  size and sha256 of every file, and what was measured
 
+A row of a table is what its id will always mean: the row of a removed image or sentence keeps its numbers, and is
+empty otherwise. Where there are such rows, `count` in the card is less than the table's.
+
 The card is written last and removed first: a bundle without it does not exist.
+
+A row of fragments (the card's `kind` is `fragments`) has, in place of the two indices,
+
+    regions.faiss      words.faiss             position i is fragment i, set after set in the order of the tables
+    fragments.safetensors                      `image_offsets` and `sentence_offsets` of these sets, `boxes` of the
+                                               regions, and `image_globals` and `sentence_globals` where there are any
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
+import safetensors
+import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import publish_bytes, publish_json, read_json
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
-from pipeline.storage.tables import to_parquet
+from pipeline.storage.tables import from_parquet, to_parquet
 
 CARD = "card.json"
 
@@ -43,10 +56,22 @@ class BundleWriter:
     def add_table(self, name: str, table: pa.Table) -> None:
         self.add(name, to_parquet(table))
 
+    def add_json(self, name: str, value: Any) -> None:
+        self.add(name, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode())
+
+    def add_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        self.add(name, safetensors.numpy.save({key: np.ascontiguousarray(array) for key, array in arrays.items()}))
+
     def add_parameters(self, source: Path, prefix: str = "") -> None:
         """Copy `model.safetensors` and `model.json` from the folder `source`."""
         for name in ("model.safetensors", "model.json"):
             self.add(prefix + name, (Path(source) / name).read_bytes())
+
+    def copy(self, bundle: "Bundle", but: Collection[str]) -> None:
+        """Copy all files of another bundle `but` those, each after its check."""
+        for name in bundle.card["files"]:
+            if name not in but:
+                self.add(name, bundle.read(name))
 
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, with the files in it."""
@@ -62,7 +87,7 @@ class Bundle:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.card: dict[str, Any] = read_json(self.folder / CARD)
-        if "files" not in self.card:
+        if not isinstance(self.card, dict) or not isinstance(self.card.get("files"), dict):
             raise IntegrityError(f"{self.folder / CARD} is no bundle's card; give a folder that build-index wrote")
 
     def read(self, name: str) -> bytes:
@@ -84,12 +109,20 @@ class Bundle:
             self.read(name)
 
     def index(self, modality: str) -> bytes:
-        """The FAISS index of `images` or `sentences`, as bytes."""
+        """The FAISS index of `images` or `sentences`, `regions` or `words`, as bytes."""
         return self.read(f"{modality}.faiss")
 
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are."""
-        return pq.read_table(pa.BufferReader(self.read(f"{modality}.parquet")))
+        name = f"{modality}.parquet"
+        return from_parquet(self.read(name), self.folder / name)
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of the safetensors file `name`."""
+        try:
+            return safetensors.numpy.load(self.read(name))
+        except (safetensors.SafetensorError, KeyError, ValueError, MemoryError) as error:
+            raise IntegrityError(f"{self.folder / name} is not a safetensors file; run build-index again") from error
 
     def vocabulary(self) -> dict[str, Any]:
         return json.loads(self.read("vocabulary.json"))
@@ -103,3 +136,24 @@ class Bundle:
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
         return read_parameters(self.folder / f"{prefix}model.safetensors", kind)
+
+
+NUMBERS = ("image_id", "sentence_id")
+
+
+def is_removed(table: pa.Table) -> np.ndarray:
+    """(n,) which rows of a bundle's table are of what was removed."""
+    told = "sha256" if "sha256" in table.column_names else "text"
+    return table[told].is_null().to_numpy()
+
+
+def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """`table` with nothing but numbers left in `rows` (k,)."""
+    gone = np.zeros(table.num_rows, bool)
+    gone[rows] = True
+    mask = pa.array(gone)
+    columns = {
+        name: table[name] if name in NUMBERS else pc.if_else(mask, pa.scalar(None, table[name].type), table[name])
+        for name in table.column_names
+    }
+    return pa.table(columns)

@@ -1,8 +1,9 @@
 """The joint-space vectors of one row of results, by image and by sentence, over all shards of a manifest."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,19 +13,23 @@ from pipeline.storage.gather import open_shards
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.shards import EMBEDDINGS, Shard
 
+BLOCK_ROWS = 65536
 
-class Embeddings:
-    """The shards `<folder>/shard-00000.h5`. `row` names the model, `registered` its class and `model` its
+
+class Embedded:
+    """The shards `<folder>/shard-00000.h5` of `kind`. `row` names the model, `registered` its class and `model` its
     fingerprint; `metric` is how its vectors compare, `dim` is c.
 
     Raises IntegrityError for a shard that is missing, damaged, of another model than the first, or made from other
     images or sentences than the manifest's.
     """
 
+    kind: ClassVar[str]
+
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.folder = Path(folder)
         self.manifest = manifest
-        self.shards = open_shards(folder, EMBEDDINGS, manifest.n_shards)
+        self.shards = open_shards(folder, self.kind, manifest.n_shards)
         self.rows = [manifest.shard(number) for number in range(manifest.n_shards)]
         for shard, rows in zip(self.shards, self.rows, strict=True):
             _check(shard, rows)
@@ -42,6 +47,12 @@ class Embeddings:
         shards = {f"embeddings/{number:05d}": shard.fingerprint for number, shard in enumerate(self.shards)}
         return {"manifest": self.manifest.fingerprint, **shards}
 
+
+class Embeddings(Embedded):
+    """One vector an image, one a sentence."""
+
+    kind = EMBEDDINGS
+
     def read(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """(k, c) float32 of the `images` or `sentences` whose ids are `ids` (k,), ascending."""
         vectors = np.empty((len(ids), self.dim), np.float32)
@@ -51,6 +62,46 @@ class Embeddings:
             start, stop = np.searchsorted(ids, [first, last])
             vectors[start:stop] = shard[modality][ids[start:stop] - first]
         return vectors
+
+    def rows_of(self, modality: str, ids: np.ndarray) -> "EmbeddedRows":
+        """The vectors of some `images` or `sentences`, not yet read."""
+        return EmbeddedRows(self, modality, ids)
+
+
+@dataclass(frozen=True)
+class EmbeddedRows:
+    """The vectors whose ids are `ids` (n,), read block by block, or by row."""
+
+    embeddings: Embeddings
+    modality: str
+    ids: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+    @property
+    def dim(self) -> int:
+        return self.embeddings.dim
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """All of them, as (n_i, c) float32."""
+        return (self._read(self.ids[start : start + BLOCK_ROWS]) for start in range(0, self.count, BLOCK_ROWS))
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """(k, c) float32 of some `rows` (k,)."""
+        return self._read(self.ids[rows])
+
+    def _read(self, ids: np.ndarray) -> np.ndarray:
+        if (np.diff(ids) > 0).all():
+            return self.embeddings.read(self.modality, ids)
+        ascending, places = np.unique(ids, return_inverse=True)
+        return self.embeddings.read(self.modality, ascending)[places]
+
+
+def read_vectors(path: Path, modality: str) -> np.ndarray:
+    """All vectors (n, c) float32 of the `images` or `sentences` of one shard."""
+    return np.asarray(Shard(path, EMBEDDINGS)[modality], np.float32)
 
 
 def _check(shard: Shard, rows: ShardRows) -> None:
@@ -67,6 +118,18 @@ class SplitPairs:
     image_id: np.ndarray
     sentence_id: np.ndarray
     owners: np.ndarray
+
+    def first(self, count: int) -> "SplitPairs":
+        """Only the first `count` images, with their sentences."""
+        m = int(np.searchsorted(self.owners, count))
+        return SplitPairs(self.image_id[:count], self.sentence_id[:m], self.owners[:m])
+
+    def blocks(self, images: int) -> Iterator["SplitPairs"]:
+        """All pairs in blocks of at most `images` images, with their sentences."""
+        for start in range(0, len(self.image_id), images):
+            first, last = np.searchsorted(self.owners, [start, start + images])
+            chosen = slice(start, start + images)
+            yield SplitPairs(self.image_id[chosen], self.sentence_id[first:last], self.owners[first:last] - start)
 
 
 def split_pairs(manifest: Manifest, split: str) -> SplitPairs:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 
 import h5py
 import numpy as np
@@ -11,6 +12,13 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
 from pipeline.storage.atomic import file_sha256
+
+NPY = b"\x93NUMPY"
+UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
+    TokenError, pa.ArrowException,
+)  # fmt: skip
+"""What numpy, h5py and pyarrow raise for files that are not what their names say."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ def open_foreign(source: Source) -> ForeignFeatures:
         raise UsageError(f"{path} is of no known form; known are {', '.join(READERS)} (of clip-retrieval)")
     try:
         return READERS[kind](source)
-    except (OSError, ValueError, KeyError, pa.ArrowException, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise InputError(f"cannot read features from {path} ({error}); write them again") from error
 
 
@@ -125,6 +133,9 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]], files: list[Path]
 
 
 def _map_npy(path: Path) -> np.ndarray:
+    with open(path, "rb") as file:
+        if file.read(len(NPY)) != NPY:  # numpy would take it for an archive or a pickle
+            raise InputError(f"{path} is not numpy's .npy; save one array with numpy.save")
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import publish_json, publish_text, read_json
+from pipeline.storage.atomic import CHECK, file_sha256, publish_bytes, publish_json, read_json
 from pipeline.storage.fingerprint import canonical_json, fingerprint
 from pipeline.storage.tables import read_table, write_table
 
@@ -68,11 +68,11 @@ def write_manifest(
     digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
     for name, table in tables.items():
         write_table(folder / f"{name}.parquet", f"manifest-{name}", table, fingerprint=digest)
-    write_rejects(folder / "rejects.jsonl", rejects)
-    shards = _shard_fingerprints(tables, shard_size)
+    rejected = write_rejects(folder / "rejects.jsonl", rejects)
+    shards = shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
         path = folder / "shards" / f"{number:05d}.json"
-        if not path.exists() or read_json(path) != value:
+        if not _holds(path, value):
             publish_json(path, value)
     value = {
         "fingerprint": digest,
@@ -82,6 +82,7 @@ def write_manifest(
         "shards": len(shards),
         "counts": {what: dict(count) for what, count in counts.items()},
         "splits": _split_counts(tables["images"]),
+        "rejects": rejected,
     }
     publish_json(folder / "manifest.json", value)
     for path in (folder / "shards").glob("*.json"):
@@ -89,9 +90,21 @@ def write_manifest(
             path.unlink()
 
 
-def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
-    """Publish what was left out, one JSON object a line. Names that are not UTF-8 survive as escapes."""
-    publish_text(path, "".join(canonical_json(dict(row)).decode() + "\n" for row in rejects))
+def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> str:
+    """Publish what was left out, one JSON object a line, and return the sha256 of the file.
+
+    Names that are not UTF-8 survive as escapes.
+    """
+    return publish_bytes(path, b"".join(canonical_json(dict(row)) + b"\n" for row in rejects))
+
+
+def _holds(path: Path, value: Mapping[str, str]) -> bool:
+    """Whether the JSON file is there, whole, and says `value`."""
+    try:
+        found = read_json(path)
+    except IntegrityError:
+        return False
+    return isinstance(found, dict) and {name: part for name, part in found.items() if name != CHECK} == value
 
 
 def _table_digest(table: pa.Table) -> str:
@@ -100,7 +113,8 @@ def _table_digest(table: pa.Table) -> str:
     return fingerprint("table", VERSION, [table.column_names, *(fingerprint("rows", VERSION, p) for p in parts)])
 
 
-def _shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
+def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
+    """What `shards/<number>.json` says of each shard of a manifest with these tables."""
     images, sentences, documents = tables["images"], tables["sentences"], tables["documents"]
     owners, documented = sentences["image_id"].to_numpy(), documents["image_id"].to_numpy()
     shards = []
@@ -143,10 +157,13 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.summary = read_json(self.folder / "manifest.json")
-        self.fingerprint: str = self.summary["fingerprint"]
-        self.root = Path(self.summary["root"])
-        self.shard_size: int = self.summary["shard_size"]
-        self.n_shards: int = self.summary["shards"]
+        try:
+            self.fingerprint: str = self.summary["fingerprint"]
+            self.root = Path(self.summary["root"])
+            self.shard_size: int = self.summary["shard_size"]
+            self.n_shards: int = self.summary["shards"]
+        except (KeyError, TypeError) as error:
+            raise IntegrityError(f"{self.folder / 'manifest.json'} is no manifest; run ingest again") from error
 
     def _table(self, name: str) -> pa.Table:
         table, sidecar = read_table(self.folder / f"{name}.parquet", f"manifest-{name}")
@@ -173,8 +190,12 @@ class Manifest:
     @cached_property
     def rejects(self) -> list[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out."""
-        lines = (self.folder / "rejects.jsonl").read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line]
+        path = self.folder / "rejects.jsonl"
+        if not path.exists():
+            raise IntegrityError(f"{path} does not exist although its manifest does; run ingest again")
+        if file_sha256(path) != self.summary.get("rejects", file_sha256(path)):
+            raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; run ingest again")
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
     @cached_property
     def splits(self) -> np.ndarray:
@@ -203,4 +224,5 @@ class Manifest:
         last = min(first + self.shard_size, self.images.num_rows)
         start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
         value = read_json(self.folder / "shards" / f"{number:05d}.json")
+        value.pop(CHECK, None)
         return ShardRows(number, first, last, start, stop, value)

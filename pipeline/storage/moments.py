@@ -1,6 +1,7 @@
 """Moments shards: the moments of a manifest shard's pairs in folds, and which images these are."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import MOMENTS, write_shard
+from pipeline.storage.shards import MOMENTS, Shard, write_shard
 
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
@@ -32,6 +33,12 @@ def write_moments(
     for name in NAMES if folds else ():
         arrays[name] = np.stack([folds[fold][name] for fold in sorted(folds)])
     write_shard(path, MOMENTS, arrays, rows=len(image_id), fingerprint=fingerprint, details=details)
+
+
+def read_moments(path: Path, place: int) -> dict[str, np.ndarray]:
+    """The arrays of the moments at `place` of those that a shard has stored."""
+    shard = Shard(path, MOMENTS)
+    return {name: shard[name][place] for name in NAMES}
 
 
 class PairSet:
@@ -65,13 +72,16 @@ class PairSet:
         """Fingerprints of the shards."""
         return {str(number): shard.fingerprint for number, shard in enumerate(self._shards)}
 
-    def moments(self, folds: Sequence[int]) -> list[dict[str, np.ndarray]]:
-        """The arrays of the moments of `folds`, of each shard with pairs in them. IntegrityError for no such fold."""
+    def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        """Readers of the arrays of the moments of `folds`, one for each shard with pairs in them.
+
+        They travel by pickle. Raises IntegrityError for no such fold.
+        """
         for fold in folds:
             if not 0 <= fold < self.n_folds:
                 raise IntegrityError(f"{self._shards[0].path} has {self.n_folds} folds and no fold {fold}")
         return [
-            {name: shard[name][place] for name in NAMES}
+            partial(read_moments, shard.path.absolute(), int(place))
             for fold in folds
             for shard in self._shards
             for place in np.flatnonzero(shard["stored"] == fold)

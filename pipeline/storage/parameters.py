@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import publish, read_verified
+from pipeline.storage.atomic import publish, read_verified, sidecar_path
 
 MODEL = "model"
 ENCODER = "encoder"
@@ -47,9 +47,11 @@ def read_parameters(path: Path, kind: str) -> Parameters:
     data, sidecar = read_verified(path, kind)
     try:
         tensors = safetensors.numpy.load(data)
-    except (safetensors.SafetensorError, KeyError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, MemoryError) as error:
         raise IntegrityError(f"{path} is not a safetensors file ({error}); run its stage again") from error
     details = dict(sidecar.details)
+    if not isinstance(details.get("settings"), dict):
+        raise IntegrityError(f"{sidecar_path(path)} has no settings; run its stage again")
     return Parameters(tensors, details.pop("settings"), sidecar.fingerprint, details)
 
 

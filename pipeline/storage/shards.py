@@ -21,6 +21,7 @@ FEATURES = "features"
 EMBEDDINGS = "embeddings"
 TFIDF = "tfidf"
 MOMENTS = "moments"
+NEIGHBOURS = "neighbours"
 
 
 def write_shard(
@@ -64,6 +65,9 @@ class Shard:
                 f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})"
             ) from None
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
     @property
     def rows(self) -> int:
         return self.sidecar.rows
@@ -78,6 +82,13 @@ class Shard:
 
 
 def _map_datasets(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return _map_all(path)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+        raise IntegrityError(f"{path} is no HDF5 file that can be read ({error}); run its stage again") from error
+
+
+def _map_all(path: Path) -> dict[str, np.ndarray]:
     arrays = {}
     with h5py.File(path, "r") as file:
         for name in file:
@@ -91,10 +102,14 @@ def _map_datasets(path: Path) -> dict[str, np.ndarray]:
 
 
 def _map_dataset(path: Path, dataset: h5py.Dataset) -> np.ndarray:
+    if dataset.shape is None or dataset.dtype.kind not in "fiub":
+        raise IntegrityError(f"{path}: {dataset.name} is of type {dataset.dtype}; shards hold numbers only")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()
     if offset is None:
         raise IntegrityError(f"{path}: {dataset.name} is not contiguous; write shards with this project's writer")
+    if offset + dataset.size * dataset.dtype.itemsize > path.stat().st_size:
+        raise IntegrityError(f"{path}: {dataset.name} claims {dataset.shape}, more than the file holds")
     # Copy-on-write: nothing reaches the file, and torch takes the array without complaint.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)

@@ -51,3 +51,11 @@ class ImageSource:
 def _open_without_waiting(path: str, flags: int) -> int:
     # Opening a named pipe would wait for a writer for ever.
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def read_list(path: Path, key: str) -> str:
+    """The text of a list that the configuration names under `key`. Raises InputError where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path} ({error}); put the list there or change {key}") from error

@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import Sidecar, publish, read_verified
+
+MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24
+"""A table may unpack to so many times its bytes, and to so many bytes more."""
 
 
 def write_table(
@@ -39,7 +42,37 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
     """A published table after its sha256 has been checked."""
     data, sidecar = read_verified(path, kind)
-    table = pq.read_table(pa.BufferReader(data))
-    if table.num_rows != sidecar.rows:
-        raise IntegrityError(f"{path} has {table.num_rows} rows, its sidecar says {sidecar.rows}; run its stage again")
-    return table, sidecar
+    return from_parquet(data, path, sidecar.rows), sidecar
+
+
+def from_parquet(data: bytes, path: Path, rows: int | None = None) -> pa.Table:
+    """The table in the bytes of the Parquet file `path`, of `rows` rows where that is known.
+
+    Raises IntegrityError where the bytes are no such table or would unpack to far more than they are.
+    """
+    try:
+        about = pq.read_metadata(pa.BufferReader(data))
+        groups = (about.row_group(number) for number in range(about.num_row_groups))
+        unpacked = sum(group.column(c).total_uncompressed_size for group in groups for c in range(group.num_columns))
+        if rows is not None and about.num_rows != rows:
+            raise IntegrityError(f"{path} has {about.num_rows} rows, its commit says {rows}; run its stage again")
+        if unpacked > SPARE_BYTES + MOST_UNPACKED * len(data):
+            raise IntegrityError(f"{path} claims to unpack to {unpacked:,} bytes; run its stage again")
+        return pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        raise IntegrityError(f"{path} is no Parquet file that can be read ({error}); run its stage again") from error
+
+
+def read_numbers(path: Path) -> list[int]:
+    """The whole numbers of a text file, one a line. Raises InputError naming the first line that holds none."""
+    try:
+        lines = Path(path).read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give a text file") from error
+    numbers = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            if not line.strip().isascii() or not line.strip().isdigit():
+                raise InputError(f"{path} line {number} is {line.strip()!r}, no whole number; write one a line")
+            numbers.append(int(line))
+    return numbers

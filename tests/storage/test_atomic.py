@@ -10,7 +10,16 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import atomic
-from pipeline.storage.atomic import is_published, publish, read_verified, sidecar_path, sweep, verify
+from pipeline.storage.atomic import (
+    is_published,
+    publish,
+    publish_json,
+    read_json,
+    read_verified,
+    sidecar_path,
+    sweep,
+    verify,
+)
 
 
 def put(path: Path, data: bytes = b"some bytes") -> None:
@@ -137,4 +146,25 @@ def test_sweep_spares_the_living(tmp_path: Path) -> None:
 def test_sidecar_is_plain_json(tmp_path: Path) -> None:
     put(tmp_path / "x.bin")
     value = json.loads((tmp_path / "x.bin.json").read_text())
-    assert set(value) == {"kind", "rows", "bytes", "sha256", "fingerprint", "details"}
+    assert set(value) == {"kind", "rows", "bytes", "sha256", "fingerprint", "details", "check"}
+
+
+@pytest.mark.parametrize("value", [{"n": 1, "text": "Ünïcode"}, [{"n": 1}, {"n": 2}]])
+def test_a_changed_json_file_is_refused(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "value.json"
+    parts = value if isinstance(value, list) else []
+    for number, part in enumerate(parts):
+        publish_json(tmp_path / f"{number}.json", part)
+    publish_json(path, [read_json(tmp_path / f"{number}.json") for number in range(len(parts))] or value)
+    read_json(path)
+    path.write_text(path.read_text().replace('"n": 1', '"n": 3'))
+    with pytest.raises(IntegrityError, match="value.json is damaged or was edited"):
+        read_json(path)
+
+
+def test_the_next_writer_sweeps_what_a_dead_one_left(tmp_path: Path) -> None:
+    for name in (".x.bin.tmp.999999999", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"):
+        (tmp_path / name).write_text("half")
+    put(tmp_path / "x.bin")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"x.bin", "x.bin.json", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"}

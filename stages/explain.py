@@ -1,0 +1,62 @@
+"""`explain`: what became of one image."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.storage.whereabouts import Whereabouts
+
+
+@click.command("explain")
+@click.argument("image")
+@click.option("--run", type=options.FOLDER, required=True, help="Folder of the run, such as results/demo.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of lines.")
+def command(image: str, run: Path, as_json: bool) -> None:
+    """Follow IMAGE, a file name or an image_id, from the manifest to the indices, or say why it was left out."""
+    import json
+    from dataclasses import asdict
+
+    from pipeline.errors import InputError
+    from pipeline.storage.whereabouts import find_images, find_manifest, find_rejects, read_rejects, trace
+
+    manifest = find_manifest(run)
+    rejects = find_rejects(manifest.rejects if manifest else read_rejects(run), image)
+    found = [trace(run, manifest, image_id) for image_id in (find_images(manifest, image) if manifest else ())]
+    if not found and not rejects:
+        raise InputError(f"{run} knows nothing of {image}; give the name as the collection has it, or an image_id")
+
+    if as_json:
+        value = {"images": [asdict(one) for one in found], "rejects": rejects}
+        click.echo(json.dumps(value, ensure_ascii=True, default=str))
+        return
+    for one in found:
+        _show(one, run)
+    for reject in rejects:
+        row = "" if reject["row"] is None else f", row {reject['row']}"
+        click.echo(f"left out ({reject['what']}): {reject['file']!r}{row}: {reject['reason']}")
+
+
+def _show(found: "Whereabouts", run: Path) -> None:
+    image = found.image
+    name = "::".join(filter(None, (image["path"], image["member"])))
+    click.echo(f"image {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}")
+    click.echo(f"  sha256 {image['sha256']}")
+    click.echo(f"  manifest row {image['image_id']}, shard {found.shard}, {found.boxes} boxes")
+    for sentence in found.sentences:
+        click.echo(f"  sentence {sentence['sentence_id']}: {sentence['text']}")
+    for document in found.documents:
+        click.echo(f"  document: {document['title']} | {document['tags']} | {document['description']}")
+    for place in found.places:
+        rows = _rows(place.rows)
+        click.echo(f"  {place.file.relative_to(run)}: {place.of} {rows or 'nowhere'}{place.note and ': '}{place.note}")
+
+
+def _rows(rows: tuple[int, ...]) -> str:
+    """`row 3`, or `rows 3 to 7` where they follow one another."""
+    if len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1:
+        return f"rows {rows[0]} to {rows[-1]}"
+    return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}" if rows else ""

@@ -1,0 +1,60 @@
+"""`verify`: every artefact of a run against its commit."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("verify")
+@click.argument("run", type=options.FOLDER)
+@click.option("--sweep", is_flag=True, help="Remove temporary files whose writer on this machine is gone.")
+def command(run: Path, sweep: bool) -> None:
+    """Hash all artefacts of RUN, a folder such as results/demo, and say what is wrong and how to make it anew.
+
+    Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
+    """
+    import logging
+
+    from tqdm import tqdm
+
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.integrity import examine
+
+    found = examine(run, lambda commits: tqdm(commits, "verify", unit=" commits", disable=None))
+
+    for path, orphan in found.temporaries.items():
+        if orphan and sweep:
+            path.unlink(missing_ok=True)
+        fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
+        click.echo(f"{path}: temporary, {fate}")
+    for fault in found.faults:
+        click.echo(f"{fault.path}: {fault.reason}")
+    log = logging.getLogger(__name__)
+    log.info("%d files checked, %d are wrong", found.checked, len(found.faults))
+    if found.unvouched:
+        log.info("%d files have no checksum, such as %s", len(found.unvouched), found.unvouched[0])
+    if found.faults:
+        targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults)
+        raise IntegrityError(
+            f"{len(found.faults)} files of {run} are not as they were written; make them anew: {_rebuild(run, targets)}"
+        )
+
+
+def _rebuild(run: Path, targets: dict[Path, None]) -> str:
+    """The command that makes `targets`, paths under `run`, and what depends on them."""
+    import shlex
+
+    import yaml
+
+    resolved, base = run / "config.yaml", run
+    try:
+        values = yaml.safe_load(resolved.read_text())
+        base = Path(values["results_root"]) / values["name"]  # the names by which the Snakefile knows them
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
+        pass
+    configured = ["--configfile", str(base / "config.yaml")] if resolved.exists() else []
+    return shlex.join(
+        ["snakemake", "all", "--cores", "2", *configured, "--forcerun", *(str(base / t) for t in targets)]
+    )

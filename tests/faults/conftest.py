@@ -1,0 +1,32 @@
+"""One tiny run for all tests of faults, and the marks that keep the long ones out of the usual run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+sys.path.append(str(Path(__file__).parents[1] / "neural"))  # the pairs that the tests of its models are made with
+
+
+@pytest.fixture(scope="session")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("faults") / "data"
+    tiny_run.make_collection(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def finished(collection: Path) -> Path:
+    """The undisturbed run; never to be written to."""
+    run = collection.parent / "run"
+    tiny_run.make_run(collection, run)
+    return run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it to be spoilt, with a shard of each kind that the fast commands do not make."""
+    copy = tiny_run.copy(finished, tmp_path / "run")
+    tiny_run.add_other_kinds(copy)
+    return copy

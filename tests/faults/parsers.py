@@ -1,0 +1,184 @@
+"""Every parser of data from outside: sound examples of what it reads, and how to have it read some bytes."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.collections.formats import FORMATS
+from pipeline.collections.intake import Intake
+from pipeline.collections.records import Options
+from pipeline.config.loading import _read, default_path, merge, validate
+from pipeline.images.box_formats import parse_all, parse_boxes
+from pipeline.storage.atomic import read_json, verify
+from pipeline.storage.foreign import Source, open_foreign
+from pipeline.storage.manifest import Manifest
+from pipeline.text.brackets import read_brackets
+from pipeline.text.conllu import read_conllu
+from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
+
+
+class Parser(NamedTuple):
+    """`read(data, folder)` parses all of `data`, for which it may write files into `folder`."""
+
+    read: Callable[[bytes, Path], object]
+    samples: tuple[bytes, ...]
+
+
+def ingests(kind: str, name: str, **beside: bytes) -> Callable[[bytes, Path], object]:
+    """Reads the collection whose file `name` holds the data, up to the tables of intake."""
+
+    def read(data: bytes, folder: Path) -> object:
+        (folder / "images").mkdir(exist_ok=True)
+        for other, content in {**beside, name: data}.items():
+            (folder / other).write_bytes(content)
+        chosen = {"table": {"table": name}}.get(kind, {})
+        return Intake(200).add(FORMATS[kind](folder, Options(chosen, {}, "train"))).tables()
+
+    return read
+
+
+def saved(function: Callable[[Path], object], name: str) -> Callable[[bytes, Path], object]:
+    def read(data: bytes, folder: Path) -> object:
+        (folder / name).write_bytes(data)
+        return function(folder / name)
+
+    return read
+
+
+def boxes(ending: str) -> Callable[[bytes, Path], object]:
+    def read(data: bytes, folder: Path) -> object:
+        return list(parse_boxes(data, f"boxes.{ending}")), parse_all([(f"boxes.{ending}", data)], ["images/a.jpg"])
+
+    return read
+
+
+@lru_cache
+def defaults() -> dict:
+    return _read(default_path())
+
+
+def config(path: Path) -> object:
+    """What `pipeline.config.load` does, which reads the defaults for every file anew."""
+    return validate(merge(defaults(), _read(path)), source=path)
+
+
+def sidecar(path: Path) -> object:
+    (path.parent / "x.h5").write_bytes(b"x")
+    return verify(path.parent / "x.h5", "thing")
+
+
+def to_json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def tar(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def parquet(columns: dict[str, list]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, array)
+    return sink.getvalue()
+
+
+CAPTIONS = "a.jpg\t0\tA dog .\nb.jpg\t1\tTwo cats – grün .\n".encode()
+TOKENS = b"a.jpg#0\tA dog .\nb.jpg#1\tTwo cats .\n"
+WEAK = b"file\ttitle\ttags\tdescription\na.jpg\tDog\tdog,sky\tA dog\n"
+BOXES = b"file\tx1\ty1\tx2\ty2\tscore\tlabel\na.jpg\t1\t2\t30.5\t4e1\t0.5\tdog\n"
+KARPATHY = {"images": [{"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A dog ."}, {"raw": "x"}]}]}
+COCO = {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "A dog ."}]}
+TABLE = b'file,sentence,split,title\na.jpg,"A ""dog"" .",train,\nb.jpg,"A\ncat",val,T\n'
+ROWS = b'{"file": "a.jpg", "sentence": ["A dog .", "x"], "split": "val", "tags": ["a", 1]}\n{"file": "b"}\n'
+COCO_BOXES = {
+    "images": [{"id": 1, "file_name": "a.jpg"}],
+    "annotations": [{"image_id": 1, "bbox": [1, 2, 3.5, 4], "score": 0.5, "category_id": 7}],
+    "categories": [{"id": 7, "name": "dog"}],
+}
+ENTITIES = (
+    b"<annotation><filename>a.jpg</filename><object><name>1</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax>"
+    b"<ymax>4</ymax></bndbox></object></annotation>"
+)
+CONLLU = (
+    b"# sent_id = 1\n1\tA\t_\tDET\tDT\t_\t2\tdet\t_\t_\n2\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\tSpaceAfter=No\n\n"
+    b"1-2\tIt's\t_\t_\t_\t_\t_\t_\t_\t_\n1\tIt\t_\tPRON\tPRP\t_\t0\troot\t_\t_\n\n"
+)
+BRACKETS = b"1\t(S (NP (DT A) (NN dog)) (VP (VBZ runs)))\n( (S (NP-SBJ-1 (-NONE- *)) (VP (VB -LRB-))))\n"
+GLOVE = b"dog 0.5 -1e-3 2\ncat 1 2 3\n"
+BINARY = b"2 3\ndog " + np.arange(3, dtype="<f4").tobytes() + b"\ncat " + np.ones(3, "<f4").tobytes() + b"\n"
+SETTINGS = b"seed: 1\ntext: {size: 100, idf: false}\nencoders:\n  - {name: a, architecture: resnet18}\nmodels: [cca]\n"
+MANIFEST = {"fingerprint": "f", "version": 1, "root": "data", "shard_size": 4, "shards": 1, "counts": {}, "splits": {}}
+SIDECAR = {"kind": "thing", "rows": 1, "bytes": 1, "fingerprint": "f", "details": {}}
+SIDECAR["sha256"] = hashlib.sha256(b"x").hexdigest()
+SAMPLE = {"a.jpg": b"jpeg", "a.txt": b"A dog .\nx\n", "a.json": b'{"caption": "x", "tags": ["a"]}', "b.png": b"p"}
+
+
+def lines_of(data: bytes) -> list[str]:
+    """As pipeline.storage.trees.text_lines gives them: what is not UTF-8 never comes to the parser."""
+    return [line + "\n" for line in data.decode(errors="replace").split("\n")]
+
+
+def foreign(name: str) -> Callable[[bytes, Path], object]:
+    def read(data: bytes, folder: Path) -> object:
+        (folder / "f.txt").write_text("a\nb\n")
+        (folder / name).write_bytes(data)
+        found = open_foreign(Source(folder / name, None, None))
+        return found.take(np.arange(len(found.names)))
+
+    return read
+
+
+PARSERS = {
+    "captions.tsv": Parser(ingests("folder", "captions.tsv", **{"splits.tsv": b"a.jpg\ttrain\n"}), (CAPTIONS,)),
+    "splits.tsv": Parser(
+        ingests("folder", "splits.tsv", **{"captions.tsv": CAPTIONS}), (b"a.jpg\ttrain\nb.jpg\tval\n",)
+    ),
+    "weak.tsv": Parser(ingests("folder", "weak.tsv", **{"captions.tsv": CAPTIONS}), (WEAK,)),
+    "boxes.tsv": Parser(ingests("folder", "boxes.tsv", **{"captions.tsv": CAPTIONS}), (BOXES,)),
+    "flickr-token": Parser(ingests("flickr-token", "Flickr8k.token.txt"), (TOKENS,)),
+    "karpathy": Parser(ingests("karpathy", "dataset.json"), (to_json(KARPATHY),)),
+    "coco": Parser(ingests("coco", "captions_train.json"), (to_json(COCO),)),
+    "table.csv": Parser(ingests("table", "t.csv"), (TABLE,)),
+    "table.tsv": Parser(ingests("table", "t.tsv"), (TABLE.replace(b",", b"\t"),)),
+    "table.jsonl": Parser(ingests("table", "t.jsonl"), (ROWS,)),
+    "table.parquet": Parser(
+        ingests("table", "t.parquet"), (parquet({"file": ["a.jpg", "b"], "sentence": ["A dog", "x"]}),)
+    ),
+    "text-files": Parser(ingests("text-files", "a.txt", **{"a.jpg": b"", "b.jpg": b""}), (b"A dog .\r\nx\n",)),
+    "webdataset": Parser(ingests("webdataset", "0.tar"), (tar(SAMPLE),)),
+    "word vectors": Parser(
+        lambda data, _: read_text_vectors(io.BytesIO(data), "v", ["dog", "cat"]), (GLOVE, b"2 3\n" + GLOVE)
+    ),
+    "word2vec": Parser(lambda data, _: read_binary_vectors(io.BytesIO(data), "v", ["dog", "cat"]), (BINARY,)),
+    "boxes: table": Parser(boxes("tsv"), (BOXES,)),
+    "boxes: coco": Parser(boxes("json"), (to_json(COCO_BOXES), to_json(COCO_BOXES["annotations"]))),
+    "boxes: entities": Parser(boxes("xml"), (ENTITIES,)),
+    "config": Parser(saved(config, "config.yaml"), (SETTINGS,)),
+    "sidecar": Parser(saved(sidecar, "x.h5.json"), (to_json(SIDECAR),)),
+    "manifest.json": Parser(saved(lambda path: Manifest(path.parent), "manifest.json"), (to_json(MANIFEST),)),
+    "json": Parser(saved(read_json, "x.json"), (to_json([1.5, "ü", None]),)),
+    "conllu": Parser(lambda data, _: list(read_conllu(lines_of(data), "x.conllu")), (CONLLU,)),
+    "brackets": Parser(lambda data, _: list(read_brackets(lines_of(data), "x.brackets")), (BRACKETS,)),
+    "features.npy": Parser(foreign("f.npy"), (npy(np.ones((2, 3), np.float32)),)),
+    "features.parquet": Parser(foreign("f.parquet"), (parquet({"file": ["a", "b"], "x": [[1.0, 2.0], [3.0, 4.0]]}),)),
+}

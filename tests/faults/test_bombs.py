@@ -1,0 +1,133 @@
+"""Files that are whole by their sidecars and hostile all the same: they read other files, or claim what they lack.
+
+Each is read in a child with 3 GB of memory and a time limit; one that obeyed its header would die there.
+"""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.storage.atomic import publish
+from pipeline.storage.tables import to_parquet
+
+READ = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from pipeline.errors import IntegrityError
+from pipeline.storage.manifest import TABLES
+from pipeline.storage.parameters import read_parameters
+from pipeline.storage.shards import Shard
+from pipeline.storage.tables import read_table
+path = Path(sys.argv[1])
+read = {".h5": lambda: Shard(path, "k"), ".safetensors": lambda: read_parameters(path, "k"),
+        ".parquet": lambda: read_table(path, "k")}[path.suffix]
+try:
+    found = read()
+except IntegrityError as error:
+    print("refused:", error)
+else:
+    print("accepted", found)
+"""
+
+
+def hdf5(make) -> bytes:
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w", libver="v110") as file:
+        make(file)
+    return buffer.getvalue()
+
+
+def claim(file: h5py.File) -> None:
+    """A contiguous dataset of 4 PB of which nothing is stored."""
+    file.create_dataset("x", (1 << 49,), "f8")
+
+
+def overrun() -> bytes:
+    """A dataset whose bytes have been cut off while its superblock has been told."""
+    data = bytearray(hdf5(lambda file: file.create_dataset("x", data=np.arange(1 << 16))))
+    end = data.find((len(data)).to_bytes(8, "little"))
+    data[end : end + 8] = (4096).to_bytes(8, "little")
+    return bytes(data[:4096])
+
+
+def tensors(header: object, length: int | None = None, body: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + body
+
+
+def zeros(rows: int) -> bytes:
+    """1 GB of one value, packed into a few kilobytes."""
+    column = pa.array(np.zeros(rows, np.int64))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": column}), sink, compression="zstd", use_dictionary=False)
+    return sink.getvalue().to_pybytes()
+
+
+def other_file(kind: str):
+    def make(file: h5py.File) -> None:
+        if kind == "external storage":
+            file.create_dataset("x", (8,), "u1", external=[("/etc/passwd", 0, 8)])
+        elif kind == "external link":
+            file["x"] = h5py.ExternalLink("/etc/passwd", "/x")
+        elif kind == "virtual":
+            layout = h5py.VirtualLayout((8,), "i8")
+            layout[:] = h5py.VirtualSource("/tmp/other.h5", "x", (8,))
+            file.create_virtual_dataset("x", layout)
+        else:
+            file.create_dataset("x", data=["a", "b"])
+
+    return make
+
+
+HOSTILE = {
+    "4 PB of nothing.h5": lambda: hdf5(claim),
+    "overrun.h5": overrun,
+    "noise.h5": lambda: np.random.default_rng(0).bytes(5000),
+    "signature alone.h5": lambda: b"\x89HDF\r\n\x1a\n",
+    "empty.h5": lambda: b"",
+    **{f"{kind}.h5": lambda kind=kind: hdf5(other_file(kind)) for kind in ("external storage", "external link")},
+    **{f"{kind}.h5": lambda kind=kind: hdf5(other_file(kind)) for kind in ("virtual", "strings")},
+    "header of 2 to the 60.safetensors": lambda: tensors({}, 1 << 60),
+    "64 GiB.safetensors": lambda: tensors({"x": {"dtype": "F32", "shape": [1 << 34], "data_offsets": [0, 1 << 36]}}),
+    "overflow.safetensors": lambda: tensors(
+        {"x": {"dtype": "F32", "shape": [1 << 62, 8], "data_offsets": [0, 4]}}, None, b"abcd"
+    ),
+    "no json.safetensors": lambda: (4).to_bytes(8, "little") + b"{{{{",
+    "empty.safetensors": lambda: b"",
+    "1 GB in a few KB.parquet": lambda: zeros(1 << 27),
+    "no footer.parquet": lambda: bytes(to_parquet(pa.table({"x": [1]})))[:-5],
+    "footer of 4 GB.parquet": lambda: b"PAR1" + b"\xff\xff\xff\x7fPAR1",
+    "empty.parquet": lambda: b"",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    rows = 1 << 27 if name.startswith("1 GB") else 1
+    publish(path, HOSTILE[name](), kind="k", rows=rows, fingerprint="f", details={"settings": {}})
+    child = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60)
+    assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
+    assert child.stdout.startswith("refused:") and name in child.stdout, child.stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "NaN", "1e999", '"\\ud800"', "{}", "[]", "null", "3"]
+)
+def test_a_sidecar_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.atomic import verify
+
+    (tmp_path / "x.h5").write_bytes(b"x")
+    (tmp_path / "x.h5.json").write_text(text)
+    with pytest.raises(IntegrityError, match="x.h5.json"):
+        verify(tmp_path / "x.h5", "k")

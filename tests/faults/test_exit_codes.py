@@ -1,0 +1,53 @@
+"""Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit; one sentence for each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_run
+
+
+def jointspace(*arguments: object) -> subprocess.CompletedProcess:
+    program = [sys.executable, "-m", "stages.cli", *map(str, arguments)]
+    return subprocess.run(program, capture_output=True, text=True, timeout=300)
+
+
+def spoil(root: Path) -> None:
+    for number in range(5):
+        (root / f"images/0{number}.png").write_bytes(b"")
+
+
+def test_0_done(run: Path) -> None:
+    assert jointspace("verify", run).returncode == 0
+
+
+def test_1_failed(run: Path) -> None:
+    os.truncate(run / "models/ncca/model.safetensors", 9)
+    result = jointspace("--quiet", "verify", run)
+    assert result.returncode == 1 and result.stderr.startswith("jointspace: 1 files of")
+    assert "model.safetensors: truncated" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such-command"], "No such command"),
+        (["verify"], "Missing argument"),
+        (["verify", "--no-such-option", "."], "No such option"),
+        (["build-vocabulary", "--manifest", ".", "--output", "x", "--config", "absent.yaml"], "does not exist"),
+    ],
+)  # fmt: skip
+def test_2_wrong_use(arguments: list[str], said: str) -> None:
+    result = jointspace(*arguments)
+    assert result.returncode == 2 and said in result.stderr and "Traceback" not in result.stderr
+
+
+def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:
+    root = tiny_run.copy(collection, tmp_path / "data")
+    spoil(root)
+    ((arguments,), _) = tiny_run.stages(root, tmp_path / "run")["ingest"]
+    result = jointspace("ingest", *arguments)
+    assert result.returncode == 3 and result.stderr.count("\n") == 1 and "reject_limit" in result.stderr
+    assert not (tmp_path / "run/manifest").exists() and (tmp_path / "run/rejects.jsonl").exists()

@@ -1,0 +1,67 @@
+"""`explain`: where an image is, and why one is nowhere."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_run
+from click.testing import CliRunner
+
+from pipeline.errors import InputError
+from stages.explain import command
+
+
+def explain(run: Path, image: str) -> dict:
+    result = CliRunner().invoke(command, [image, "--run", str(run), "--json"], catch_exceptions=False)
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", ["35", "35.png", "images/35.png"])
+def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
+    """Image 35 is row 3 of shard 2, and row 3 of the indices, whose splits are only dev and test there."""
+    value = explain(run, name)
+    (found,) = value["images"]
+    assert (found["image"]["path"], found["shard"], value["rejects"]) == ("images/35.png", 2, [])
+    assert [row["sentence_id"] for row in found["sentences"]] == [70, 71]
+    places = {(Path(p["file"]).relative_to(run).as_posix(), p["of"]): p["rows"] for p in found["places"]}
+    assert places["features/colour/shard-00002.h5", "image"] == [3]
+    assert places["text/tfidf/shard-00002.h5", "texts"] == places["text/tokens/shard-00002.h5", "texts"] == [6, 7]
+    assert places["embeddings/ncca/shard-00002.h5", "image"] == [3]
+    assert places["embeddings/ncca/shard-00002.h5", "sentences"] == [6, 7]
+    assert places["moments/target/shard-00002.h5", "image"] == []
+    assert places["index/ncca/images.faiss", "images"] == [35]
+    assert places["index/ncca/sentences.faiss", "sentences"] == [70, 71]
+
+
+def test_the_rows_are_those_that_hold_it(run: Path) -> None:
+    from pipeline.storage.bundle import Bundle
+
+    found = explain(run, "17.png")["images"][0]
+    rows = {place["of"]: place["rows"] for place in found["places"] if "index/" in place["file"]}
+    bundle = Bundle(run / "index/ncca")
+    assert bundle.table("images")["path"][rows["images"][0]].as_py() == "images/17.png"
+    texts = bundle.table("sentences")["text"].take(rows["sentences"]).to_pylist()
+    assert texts == [sentence["text"] for sentence in found["sentences"]] == ["a cat", "the big cat"]
+
+
+def test_a_reject_has_its_reason(run: Path) -> None:
+    value = explain(run, tiny_run.MISSING)
+    assert value["images"] == [] and value["rejects"][0]["reason"].startswith("missing")
+
+
+def test_a_refused_collection_still_explains(tmp_path: Path) -> None:
+    reject = {"file": "images/x.jpg", "row": None, "what": "images", "reason": "truncated: it ends early"}
+    (tmp_path / "rejects.jsonl").write_text(json.dumps(reject) + "\n")
+    assert explain(tmp_path, "x.jpg")["rejects"] == [reject]
+
+
+def test_a_damaged_artefact_is_a_place_with_a_note(run: Path) -> None:
+    (run / "features/colour/shard-00000.h5").write_bytes(b"")
+    shown = CliRunner().invoke(command, ["0", "--run", str(run)], catch_exceptions=False).stdout
+    assert "features/colour/shard-00000.h5: images nowhere" in shown and "is damaged" in shown
+    assert "image 0: images/00.png, 16 x 16, split train" in shown
+
+
+def test_an_unknown_name_says_so(run: Path) -> None:
+    with pytest.raises(InputError, match="knows nothing of zebra.jpg"):
+        explain(run, "zebra.jpg")

@@ -1,0 +1,55 @@
+"""No path on which a file could run code: read from the sources themselves."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(path for folder in ("pipeline", "stages", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+MUST_SAY = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
+FORBIDDEN = {("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load"), ("torch", "save")}
+ALLOWED = {"UnpicklingError"}
+"""What torch.load raises for a file that is none of tensors alone; a name, and no loader."""
+
+
+def offences(source: str) -> list[str]:
+    """What a source does that could load or write a pickle, with its lines."""
+    tree, found, modules = ast.parse(source), [], set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {name.name for name in node.names if name.name.split(".")[0] in LOADERS - {"pickle"}}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LOADERS:
+            modules.add(node.module)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            pair = node.value.id.replace("numpy", "np"), node.attr
+            if pair[0] == "pickle" and pair[1] not in ALLOWED:
+                found.append(f"line {node.lineno}: pickle.{pair[1]}")
+            elif pair in FORBIDDEN:
+                found.append(f"line {node.lineno}: {'.'.join(pair)}")
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).replace("numpy.", "np.")
+            said = {keyword.arg: getattr(keyword.value, "value", None) for keyword in node.keywords}
+            if called in MUST_SAY and said.get(MUST_SAY[called][0]) is not MUST_SAY[called][1]:
+                found.append(f"line {node.lineno}: {called} without {MUST_SAY[called]}")
+            elif said.get("allow_pickle", False) is not False or called in ("eval", "exec"):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    return found + [f"imports {module}" for module in sorted(modules)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_can_load_code(path: Path) -> None:
+    assert offences(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.loads(b'')", "from pickle import loads", "import joblib", "import torch\ntorch.load(f)",
+        "torch.load(f, weights_only=False)", "np.load(f)", "numpy.load(f, allow_pickle=True)", "torch.save(x, f)",
+        "yaml.load(f, Loader)", "read(f, allow_pickle=True)", "exec(text)",
+    ],
+)  # fmt: skip
+def test_the_test_sees_what_it_looks_for(source: str) -> None:
+    assert offences(source)

@@ -1,0 +1,148 @@
+"""Numbers that no sound encoder gives, through every registered model: an error that says so, or finite vectors."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from pipeline.errors import JointspaceError
+from pipeline.linear.accumulation import MomentsAccumulator
+from pipeline.linear.kernels import KernelSettings
+from pipeline.linear.mapped import Block
+from pipeline.linear.training import Sets, Task, Transfer
+from pipeline.linear.tuning import Grid, Pairs
+from pipeline.linear.views import ImageView
+from pipeline.linear.wsabie_rows import WsabieSettings
+from pipeline.models import COMBINED, REGISTRY, SETS, TRAINED, model_class
+
+DIM, TERMS, TRAIN, DEV = 10, 12, 90, 30
+VIEW = ImageView(("one",), (DIM,), ())
+OWN = {
+    KernelSettings: KernelSettings("rbf", "cosine", 0.5, 0.5, 40),
+    WsabieSettings: WsabieSettings((0.1,), (100,), 4, 3, 32, 100, 2, 1),
+}
+GRID = Grid((4,), (0.1,), (0.1,), (1,), "grid")
+TRANSFER = Transfer((0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=90, neighbours=5)
+
+
+def spoil(function: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], np.ndarray]:
+    def spoilt(features: np.ndarray) -> np.ndarray:
+        features = features.copy()
+        function(features)
+        return features
+
+    return spoilt
+
+
+def put(rows: slice, value: float | np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    return spoil(lambda features: features.__setitem__(rows, value))
+
+
+FEATURES = {
+    "nan": put(slice(3, 4), np.nan),
+    "infinite": put(slice(3, 4), np.inf),
+    "minus infinite": put(slice(3, 4), -np.inf),
+    "constant column": spoil(lambda x: x[:, 2].fill(1)),
+    "all constant": put(slice(None), 1),
+    "all zero": put(slice(None), 0),
+    "zero rows": put(slice(0, 20), 0),
+    "duplicate columns": spoil(lambda x: x.__setitem__((slice(None), slice(5, None)), x[:, :5])),
+    "duplicate rows": put(slice(1, 50), 0.25),
+    "huge": lambda x: x * np.float32(1e30),
+    "one huge": put(slice(3, 4), 1e30),
+    "one large": put(slice(3, 4), 1e8),
+    "tiny": lambda x: x * np.float32(1e-30),
+    "denormal": lambda x: x * np.float32(1e-42),
+}
+
+
+def make_pairs(change: Callable[[np.ndarray], np.ndarray], n: int, seed: int) -> tuple[np.ndarray, sparse.csr_array]:
+    rng = np.random.default_rng(seed)
+    hidden = rng.random((n, 4))
+    x = (hidden @ np.random.default_rng(9).random((4, DIM))).astype(np.float32)
+    words = np.maximum(hidden @ np.random.default_rng(8).standard_normal((4, TERMS)), 0)
+    return change(x), sparse.csr_array(words.astype(np.float32))
+
+
+def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Fit on spoilt pairs, embed sound and spoilt ones."""
+    model = model_class(name)
+    x, words = make_pairs(change, TRAIN, seed=0)
+    own = np.arange(TRAIN)
+    block = Block(VIEW.stack({"one": x}), words, own)
+    accumulator = MomentsAccumulator(DIM, TERMS, threads=1)
+    accumulator.add(block.x, block.y, block.owners)
+    sound, dev_words = make_pairs(lambda features: features, DEV, seed=1)
+    dev = Pairs({"one": sound}, dev_words, np.arange(DEV))
+    sets = Sets(accumulator.result(), None, lambda: [block], None)
+    task = Task("target", VIEW, sets, dev, GRID, TRANSFER, OWN.get(model.settings_type), seed=0)
+    fitted = model.fit(task).model
+    return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_words)]
+
+
+def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Train two epochs on spoilt pairs, embed sound and spoilt ones."""
+    from made_up_pairs import make_task
+
+    from pipeline.neural.task import train
+
+    model = model_class(name)
+    task = make_task(model.sentence_view, train=TRAIN, dev=DEV, epochs=2, patience=2)
+    first, *others = task.view.encoders
+    features = task.train.features
+    spoilt = {first: change(np.asarray(features[first], np.float32)), **{other: features[other] for other in others}}
+    task = replace(task, train=replace(task.train, features=spoilt))
+    trained = train(model, task, None, lambda training: None).model
+    dev = task.dev
+    return [trained.embed_images(dev.features), trained.embed_images(spoilt), trained.embed_sentences(dev.sentences)]
+
+
+def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Train two epochs on images and regions that are spoilt, embed sound and spoilt ones."""
+    from made_up_regions import MadeUpRegions, make_task
+
+    from pipeline.neural.task import train
+
+    own = {"sum": "positive", "instance_weight": 1.0} if name == "defrag" else {"sum": "mean-words"}
+    own |= {"global_weight": 1.0} if name == "fragments" else {}
+    model, task = model_class(name), make_task(train=TRAIN, dev=DEV, epochs=2, **own)
+    features = {**task.train.features, "one": change(np.asarray(task.train.features["one"], np.float32))}
+    images = task.train.regions.images
+    rows = np.concatenate(images)
+    rows[:, :DIM] = change(rows[:, :DIM].astype(np.float32))
+    regions = MadeUpRegions(np.split(rows, np.cumsum([len(image) for image in images])[:-1]))
+    task = replace(task, train=replace(task.train, features=features, regions=regions))
+    trained = train(model, task, None, lambda training: None).model
+    dev = task.dev
+    sets = [trained.embed_image_sets(dev.features, dev.regions), trained.embed_image_sets(features, regions)]
+    return [np.asarray(one.vectors) for one in (*sets, trained.embed_sentence_sets(dev.sentences))]
+
+
+def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    if name in COMBINED:
+        pytest.skip(f"{name} is made of other models, which are in this table")
+    view = getattr(model_class(name), "sentence_view", None)
+    if name not in SETS and view not in ("tfidf", "tokens"):
+        pytest.skip(f"{name} takes {view}; its images go through the same view as those of the others")
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        if name in SETS:
+            return embed_sets(name, change)
+        return (embed_trained if name in TRAINED else embed_fitted)(name, change)
+
+
+@pytest.mark.parametrize("case", FEATURES)
+@pytest.mark.parametrize("name", REGISTRY)
+def test_an_error_that_says_so_or_finite_vectors(name: str, case: str) -> None:
+    try:
+        vectors = embed(name, FEATURES[case])
+    except JointspaceError as error:
+        assert str(error)
+        assert case not in ("zero rows", "duplicate columns", "duplicate rows", "constant column"), error
+        return
+    for block in vectors:
+        assert np.isfinite(block).all(), case
+    assert case not in ("nan", "infinite", "minus infinite"), "what is no number was learned from"

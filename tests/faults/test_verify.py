@@ -1,0 +1,126 @@
+"""`verify`: whatever is wrong with a run is listed, with what makes it anew."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+import tiny_run
+import yaml
+from click.testing import CliRunner
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.integrity import examine
+from stages.verify import command
+
+
+def faults_of(run: Path) -> dict[str, str]:
+    return {fault.path.relative_to(run).as_posix(): fault.reason.partition(":")[0] for fault in examine(run).faults}
+
+
+def test_a_whole_run_has_no_fault_and_everything_is_vouched_for(run: Path) -> None:
+    found = examine(run)
+    assert not found.faults and not found.temporaries
+    assert [path.name for path in found.unvouched] == ["summary.md"]
+    files = [path for path in run.rglob("*") if path.is_file()]
+    # Each file is hashed or, being a commit, carries its own check; JSON of a bundle is its card's business.
+    assert found.checked >= len(files) - 3
+
+
+SHARD = "features/colour/shard-00001.h5"
+FAULTS = {
+    "truncated": lambda run: os.truncate(run / SHARD, 100),
+    "changed": lambda run: (run / SHARD).write_bytes(bytes((run / SHARD).stat().st_size)),
+    "missing": lambda run: (run / SHARD).unlink(),
+    "uncommitted": lambda run: (run / f"{SHARD}.json").unlink(),
+    "damaged": lambda run: os.truncate(run / f"{SHARD}.json", 50),
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_each_fault_of_a_shard_is_told_from_the_others(reason: str, run: Path) -> None:
+    FAULTS[reason](run)
+    name = f"{SHARD}.json" if reason == "damaged" else SHARD
+    found = {fault.path.relative_to(run).as_posix(): fault for fault in examine(run).faults}
+    fault = found.pop(name)
+    assert (fault.reason.partition(":")[0], fault.target) == (reason, run / SHARD)
+    # Where the commit is gone, what was made from the shard is no longer of this run either.
+    assert {other.reason.partition(":")[0] for other in found.values()} <= {"mixed"}
+    assert set(found) <= {"embeddings/ncca/shard-00001.h5", "moments/target/shard-00001.h5"}
+
+
+def test_a_shard_that_is_gone_with_its_sidecar_is_missed(run: Path) -> None:
+    for name in (SHARD, f"{SHARD}.json"):
+        (run / name).unlink()
+    assert faults_of(run)[SHARD] == "missing"
+
+
+def test_artefacts_of_something_else_are_mixed(run: Path) -> None:
+    path = run / "text/vocabulary.json"
+    publish_json(path, {**read_json(path), "fingerprint": "another"})
+    found = faults_of(run)
+    assert found["text/tfidf/shard-00000.h5"] == found["models/ncca/model.json"] == "mixed"
+    assert found["index/ncca/card.json"] == "mixed" and "features/colour/shard-00000.h5" not in found
+
+
+def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_path: Path) -> None:
+    root = tiny_run.copy(collection, tmp_path / "data")
+    lines = (root / "captions.tsv").read_text().splitlines()
+    (root / "captions.tsv").write_text("\n".join(["00.png\t0\tnothing", *lines[1:]]) + "\n")
+    tiny_run.call("ingest", tiny_run.stages(root, run)["ingest"][0][0])
+    found = faults_of(run)
+    assert found["text/tfidf/shard-00000.h5"] == found["embeddings/ncca/shard-00000.h5"] == "mixed"
+    assert "text/tfidf/shard-00001.h5" not in found and SHARD not in found
+
+
+def test_a_manifests_parts_belong_together(run: Path) -> None:
+    value = read_json(run / "manifest/shards/00001.json")
+    publish_json(run / "manifest/shards/00001.json", {**value, "splits": "others"})
+    (run / "manifest/rejects.jsonl").write_text("")
+    found = examine(run).faults
+    assert {fault.target for fault in found if fault.path.parts[-2] == "manifest"} == {run / "manifest/manifest.json"}
+
+
+def test_an_input_that_is_gone_altogether_is_no_fault(run: Path) -> None:
+    import shutil
+
+    shutil.rmtree(run / "features")
+    assert faults_of(run) == {}
+
+
+def test_a_bundles_files_are_its_cards(run: Path) -> None:
+    (run / "index/ncca/images.faiss").unlink()
+    os.truncate(run / "index/ncca/model.json", 10)
+    found = examine(run).faults
+    assert {fault.path.name for fault in found} == {"images.faiss", "model.json"}
+    assert {fault.target for fault in found} == {run / "index/ncca/card.json"}
+
+
+def test_the_command_names_what_makes_it_anew(run: Path) -> None:
+    (run / "config.yaml").write_text(yaml.safe_dump({"results_root": "results", "name": "tiny"}))
+    assert CliRunner().invoke(command, [str(run)]).exit_code == 0
+    os.truncate(run / SHARD, 7)
+    result = CliRunner().invoke(command, [str(run)])
+    assert f"{run / SHARD}: truncated: 7 of " in result.stdout
+    assert isinstance(result.exception, IntegrityError) and result.exception.exit_code == 1
+    rebuild = shlex.split(str(result.exception).partition("make them anew: ")[2])
+    assert rebuild == (
+        f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun results/tiny/{SHARD}".split()
+    )
+
+
+def test_temporaries_of_the_dead_are_listed_and_swept(run: Path) -> None:
+    dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.vocabulary.json.tmp.{os.getppid()}"
+    for path in (dead, living):
+        path.write_text("half of it")
+    shown = CliRunner().invoke(command, [str(run)])
+    assert shown.exit_code == 0 and f"{dead}: temporary, left by a dead writer" in shown.stdout
+    assert f"{living}: temporary, being written" in shown.stdout and dead.exists()
+    CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
+    assert not dead.exists() and living.exists()
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match="holds no artefact; give the folder of a run"):
+        examine(tmp_path)

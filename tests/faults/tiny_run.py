@@ -1,0 +1,151 @@
+"""A run of 40 drawn photographs through the real commands, made in seconds and killed for minutes."""
+
+import importlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import yaml
+from click.testing import CliRunner
+from PIL import Image
+
+from pipeline.storage.atomic import read_json
+from pipeline.storage.parameters import ENCODER, write_parameters
+from pipeline.storage.regions import REGIONS
+from pipeline.storage.shards import write_shard
+from pipeline.storage.trees import FIELDS, KINDS, write_parses, write_trees
+
+COUNT, SHARD_SIZE, N_SHARDS = 40, 16, 3
+MISSING = "missing.png"
+THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
+CONFIG = {
+    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
+    "models": ["ncca"],
+    "shard_size": SHARD_SIZE,
+    "text": {"min_count": 2, "size": 20},
+    "tokens": {"min_count": 2},
+    "fit": {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
+    "evaluate": {"bootstrap": 20},
+}
+
+
+def make_collection(root: Path) -> None:
+    """Photographs of one colour for each thing, named in two sentences; features of them beside, made elsewhere."""
+    (root / "images").mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    names = [f"{number:02d}.png" for number in range(COUNT)]
+    for number, name in enumerate(names):
+        pixels = rng.integers(256, size=(16, 16, 3), dtype=np.uint8)
+        pixels[4:] = 30 * (number % len(THINGS))
+        Image.fromarray(pixels).save(root / "images" / name)
+    things = [THINGS[number % len(THINGS)] for number in range(COUNT)]
+    sentences = [
+        f"{name}\t0\ta {thing}\n{name}\t1\tthe big {thing}\n" for name, thing in zip(names, things, strict=True)
+    ]
+    (root / "captions.tsv").write_text("".join([*sentences, f"{MISSING}\t0\ta ghost\n"]))
+    splits = ["train"] * 24 + ["dev"] * 8 + ["test"] * 8
+    (root / "splits.tsv").write_text("".join(f"{n}\t{s}\n" for n, s in zip(names, splits, strict=True)))
+    documents = "".join(
+        f"{name}\t{thing}\t{thing},sky\ton a {thing}\n" for name, thing in zip(names, things, strict=True)
+    )
+    (root / "weak.tsv").write_text("file\ttitle\ttags\tdescription\n" + documents)
+    (root / "boxes.tsv").write_text("file\tx1\ty1\tx2\ty2\tscore\tlabel\n00.png\t1\t1\t9\t9\t0.5\tdog\n")
+    features = np.eye(len(THINGS))[np.arange(COUNT) % len(THINGS)] + 0.1 * rng.random((COUNT, len(THINGS)))
+    np.save(root / "features.npy", features.astype(np.float32))
+    (root / "features.txt").write_text("".join(f"images/{name}\n" for name in names))
+    (root / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+
+
+def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
+    """Name of each fast command -> the arguments of each of its calls, and what it makes under `run`."""
+    config, manifest, tfidf = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"], run / "text/tfidf"
+    given = [*manifest, "--features", run / "features", "--tfidf", tfidf]
+
+    def per_shard(folder: Path, *arguments: object) -> list[list[object]]:
+        return [
+            [*arguments, "--shard", number, "--output", folder / f"shard-{number:05d}.h5"] for number in range(N_SHARDS)
+        ]
+
+    evaluation = run / "evaluation/ncca.test.all-sentences.json"
+    calls = {
+        "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
+        "import_features": [
+            [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
+            + ["--output", run / "features/colour"]
+        ],
+        "build_vocabulary": [[*manifest, *config, "--output", run / "text/vocabulary.json"]],
+        "encode_sentences": per_shard(tfidf, *manifest, "--vocabulary", run / "text/vocabulary.json"),
+        "build_token_vocabulary": [[*manifest, *config, "--output", run / "text/tokens.json"]],
+        "encode_tokens": per_shard(run / "text/tokens", *manifest, "--vocabulary", run / "text/tokens.json"),
+        "encode_documents": per_shard(
+            run / "text/documents/all", "all", *manifest, "--vocabulary", run / "text/vocabulary.json", *config
+        ),
+        "accumulate": per_shard(run / "moments/target", *given, "--pairs", "target", "--folds", 1, *config),
+        "fit": [["ncca", *given, "--moments", run / "moments/target", *config, "--output", run / "models/ncca"]],
+        "embed": per_shard(run / "embeddings/ncca", *given, "--model", run / "models/ncca"),
+        "evaluate": [
+            [*manifest, "--embeddings", run / "embeddings/ncca", "--split", "test", "--protocol", "all-sentences"]
+            + [*config, "--output", evaluation]
+        ],
+        "summarise": [[evaluation, "--output", run / "evaluation/summary.json"]],
+        "build_index": [
+            [*manifest, "--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca", *config]
+            + ["--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders"]
+            + ["--output", run / "index/ncca"]
+        ],
+    }
+    made = {
+        "ingest": ["manifest"], "import_features": ["features"], "build_vocabulary": ["text/vocabulary.json"],
+        "encode_sentences": ["text/tfidf"], "build_token_vocabulary": ["text/tokens.json"],
+        "encode_tokens": ["text/tokens"], "encode_documents": ["text/documents"], "accumulate": ["moments"],
+        "fit": ["models"], "embed": ["embeddings"], "evaluate": ["evaluation/ncca.test.all-sentences.json"],
+        "summarise": ["evaluation/summary.json", "evaluation/summary.md"], "build_index": ["index"],
+    }  # fmt: skip
+    return {
+        name: ([list(map(str, call)) for call in calls[name]], [run / part for part in made[name]]) for name in calls
+    }
+
+
+def call(stage: str, arguments: list[str]) -> None:
+    """Run the command of the module `stage` in this process; its errors are raised."""
+    command = importlib.import_module(f"stages.{stage}").command
+    result = CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def make_encoder(run: Path) -> None:
+    """An encoder that nothing asks for features, but that a bundle carries."""
+    tensors, settings = {"nothing": np.zeros(64, np.float32)}, {"architecture": "none"}
+    path = run / "encoders/colour/model.safetensors"
+    write_parameters(path, ENCODER, tensors, settings=settings, fingerprint="encoder", details={"name": "colour"})
+
+
+def make_run(root: Path, run: Path) -> None:
+    """Everything that the fast commands make, from the collection in `root`."""
+    make_encoder(run)
+    for name, (calls, _) in stages(root, run).items():
+        for arguments in calls:
+            call(name, arguments)
+
+
+def add_other_kinds(run: Path) -> None:
+    """One shard of each kind that only slow commands make."""
+    vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
+    inputs = {"inputs": {"vocabulary": vocabulary, "labels": "fingerprint of labels"}}
+    rng = np.random.default_rng(1)
+    regions = {
+        "features": rng.random((6, 4), np.float32), "boxes": rng.random((6, 4), np.float32),
+        "scores": rng.random(6, np.float32), "offsets": np.arange(0, 7, 2), "image_id": np.arange(3),
+    }  # fmt: skip
+    details = {"rejects": [], "counts": {}, "dim": 4, **inputs}
+    write_shard(run / "other/regions.h5", REGIONS, regions, rows=3, fingerprint="r", details=details)
+    packed = {name: np.arange(4, dtype=np.int32) for name in FIELDS}
+    trees = dict.fromkeys(KINDS, packed)
+    write_trees(run / "other/trees.h5", trees, np.arange(3), np.arange(3), fingerprint="t", details=inputs)
+    conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
+    write_parses(run / "other/parses.conllu", conllu, brackets, 3, fingerprint="p", details=inputs)
+
+
+def copy(run: Path, target: Path) -> Path:
+    shutil.copytree(run, target)
+    return target

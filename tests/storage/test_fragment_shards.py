@@ -1,0 +1,135 @@
+"""Shards of sets, and regions of chosen images: what is read is what was written, and damage is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import make_run
+
+from pipeline.errors import IntegrityError
+from pipeline.neural.fragment_scores import FragmentSets
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.fragments import FRAGMENTS, Fragments, holds_fragments, write_fragments
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.region_rows import RegionRows
+from pipeline.storage.regions import REGIONS
+from pipeline.storage.shards import write_shard
+
+COUNT = 25
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return Manifest(make_run(tmp_path_factory.mktemp("run"), images=COUNT) / "manifest")
+
+
+def regions_of(image: int, dim: int) -> np.ndarray:
+    """1 + image % 4 regions, whose numbers say which they are."""
+    return np.arange(1 + image % 4)[:, None] + 10 * image + np.linspace(0, 0.5, dim)
+
+
+def write_regions(folder: Path, manifest: Manifest, dim: int, shift: float = 0, images: str | None = None) -> None:
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = range(rows.first_image, rows.last_image)
+        features = np.concatenate([regions_of(i, dim) for i in ids]).astype(np.float16)
+        offsets = np.cumsum([0, *(1 + i % 4 for i in ids)])
+        arrays = {
+            "features": features, "boxes": np.full((len(features), 4), shift, np.float32),
+            "scores": np.ones(len(features), np.float32), "offsets": offsets, "image_id": np.array(ids),
+        }  # fmt: skip
+        details = {"inputs": {"images": images or rows.fingerprints["images"]}}
+        write_shard(
+            folder / f"shard-{number:05d}.h5", REGIONS, arrays, rows=len(ids), fingerprint=f"{number}", details=details
+        )
+
+
+def test_regions_come_in_the_order_asked_with_encoders_side_by_side(manifest: Manifest, tmp_path: Path) -> None:
+    folders = {"one": tmp_path / "one", "two": tmp_path / "two"}
+    for (_, folder), dim in zip(folders.items(), (3, 2), strict=True):
+        write_regions(folder, manifest, dim)
+    image_id = np.array([1, 2, 5, 11, 20, 24])
+    rows = RegionRows(manifest, folders, image_id)
+    assert len(rows) == 6 and rows.dims == (3, 2)
+    chosen = np.array([4, 0, 3, 0])
+    block = rows.packed(chosen)
+    expected = np.concatenate([np.hstack([regions_of(i, 3), regions_of(i, 2)]) for i in image_id[chosen]])
+    np.testing.assert_allclose(block.features, expected, atol=0.2)
+    assert block.features.dtype == np.float32 and block.offsets.tolist() == [0, 1, 3, 7, 9]
+    one_shard = RegionRows(manifest, folders, np.arange(10, 12))
+    assert set(one_shard.fingerprints) == {"regions/one/00001", "regions/two/00001"}
+
+
+def test_regions_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -> None:
+    folders = {"one": tmp_path / "one", "two": tmp_path / "two"}
+    write_regions(folders["one"], manifest, 3)
+    write_regions(folders["two"], manifest, 2, shift=1)
+    with pytest.raises(IntegrityError, match="have different regions; extract them again"):
+        RegionRows(manifest, folders, np.arange(COUNT))
+    write_regions(folders["two"], manifest, 2, images="others")
+    with pytest.raises(IntegrityError, match="made from other images than the manifest's"):
+        RegionRows(manifest, folders, np.arange(COUNT))
+
+
+def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> FragmentSets:
+    rng = np.random.default_rng(seed)
+    offsets = np.cumsum([0, *(1 + ids % 3)])
+    whole = rng.random((len(ids), 3)).astype(np.float32) if wholes else None
+    return FragmentSets(rng.random((offsets[-1], 4)).astype(np.float32), offsets, whole)
+
+
+@pytest.mark.parametrize("wholes", [False, True])
+def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) -> None:
+    written = []
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = {
+            "images": np.arange(rows.first_image, rows.last_image),
+            "sentences": np.arange(rows.first_sentence, rows.last_sentence),
+        }
+        sides = {name: make_sets(own, 7 * number + len(name), wholes) for name, own in ids.items()}
+        boxes = np.repeat(np.arange(len(sides["images"].vectors))[:, None], 4, axis=1)
+        inputs = {"model": "m", **{what: rows.fingerprints[what] for what in ids}}
+        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "dim": 4, "inputs": inputs}
+        details["score"] = {"sum": "words", "global_weight": float(wholes)}
+        write_fragments(
+            tmp_path / f"shard-{number:05d}.h5", sides, ids, boxes, fingerprint=str(number), details=details
+        )
+        written.append((ids, sides, boxes))
+    assert holds_fragments(tmp_path)
+    fragments = Fragments(manifest, tmp_path)
+    assert fragments.row == "row" and fragments.score["sum"] == "words"
+    for name in ("images", "sentences"):
+        chosen = np.array([0, 3, 11, 12, 24])
+        found = fragments.read_sets(name, chosen)
+        for k, wanted in enumerate(chosen):
+            ids, sides, boxes = next(each for each in written if wanted in each[0][name])
+            row = int(wanted - ids[name][0])
+            part = slice(found.offsets[k], found.offsets[k + 1])
+            expected = slice(sides[name].offsets[row], sides[name].offsets[row + 1])
+            np.testing.assert_array_equal(found.vectors[part], sides[name].vectors[expected])
+            if name == "images":
+                np.testing.assert_array_equal(found.boxes[part], boxes[expected])
+            if wholes:
+                np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
+        assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
+    assert len(fragments.read_sets("images", np.zeros(0, np.int64)).vectors) == 0
+    with pytest.raises(IntegrityError, match="holds fragments, not embeddings"):
+        Embeddings(manifest, tmp_path)
+
+
+def test_offsets_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -> None:
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        n, m = rows.last_image - rows.first_image, rows.last_sentence - rows.first_sentence
+        arrays = {
+            "images": np.zeros((n, 2), np.float32), "image_offsets": np.arange(n + 1), "image_id": np.arange(n),
+            "boxes": np.zeros((n, 4)), "sentences": np.zeros((m + 1, 2), np.float32),
+            "sentence_offsets": np.arange(m + 1), "sentence_id": np.arange(m),
+        }  # fmt: skip
+        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "dim": 2}
+        details["inputs"] = {"model": "m", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
+        details["score"] = {"sum": "words", "global_weight": 0}
+        write_shard(tmp_path / f"shard-{number:05d}.h5", FRAGMENTS, arrays, rows=n, fingerprint="f", details=details)
+    with pytest.raises(IntegrityError, match="its offsets do not fit its sentences; run embed again"):
+        Fragments(manifest, tmp_path)
