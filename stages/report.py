@@ -1,62 +1,121 @@
 """`report`: the page that a person looks at."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pipeline.config import Config
+    from pipeline.report.examples import Picture
+    from pipeline.storage.manifest import Manifest
+
+LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
+
 
 @click.command("report")
 @click.argument("bundles", type=options.FOLDER, nargs=-1, required=True)
 @options.manifest
+@click.option(
+    "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the shards of each row."
+)
 @click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
+@click.option("--benchmarks", "benchmarks_root", type=options.FOLDER, help="Snakemake's, a folder for each rule.")
+@click.option("--sheet", "sheets", type=options.FILE, multiple=True, help="A drawing, as `show-regions` makes it.")
 @options.config
 @options.output("file", "The page, an HTML file that needs nothing else.")
 def command(
-    bundles: tuple[Path, ...], manifest_folder: Path, summary_path: Path, config_path: Path | None, output: Path
+    bundles: tuple[Path, ...],
+    manifest_folder: Path,
+    embeddings_root: Path,
+    summary_path: Path,
+    benchmarks_root: Path | None,
+    sheets: tuple[Path, ...],
+    config_path: Path | None,
+    output: Path,
 ) -> None:
     """Show a run: its figures, its collection, and what the best of BUNDLES, folders of indices, finds."""
     import shlex
-    from functools import partial
 
     from pipeline import config
-    from pipeline.images.decode import ImageLimits
+    from pipeline.errors import UsageError
+    from pipeline.report.atlas import draw_map
+    from pipeline.report.costs import add_up
     from pipeline.report.examples import ask, read_gallery
     from pipeline.report.page import Report, render
+    from pipeline.report.samples import draw_samples
     from pipeline.report.tables import best_row, shown_split
-    from pipeline.report.thumbnails import picture
+    from pipeline.report.thumbnails import drawing
     from pipeline.storage.atomic import publish_text, read_json
     from pipeline.storage.bundle import Bundle
+    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.sources import ImageSource
 
     settings = config.load(config_path)
     manifest, evaluations = Manifest(manifest_folder), read_json(summary_path)
     opened = {bundle.card["model"]: bundle for bundle in map(Bundle, bundles)}
     made_from = {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
     require_same("manifest", {str(manifest_folder): manifest.fingerprint, **made_from})
-    limits = settings.collection
-    show = partial(
-        picture,
-        read=ImageSource(manifest.root).read,
-        limits=ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio),
-    )
+    shown = {row: bundle for row, bundle in opened.items() if bundle.card.get("kind") != "fragments"}
+    if not shown:
+        raise UsageError("the report shows what a row of one vector an image finds; add one, such as ncca, to models")
+    best, show = opened[best_row(evaluations, shown)], _pictures(settings, manifest)
+    embeddings, split = Embeddings(manifest, embeddings_root / best.card["model"]), shown_split(evaluations)
+    gallery = read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
+    files = sorted(benchmarks_root.glob("*/*.tsv")) if benchmarks_root else []
 
-    best = opened[best_row(evaluations, opened)]
-    query = manifest.sentences["text"][0].as_py()
     page = render(
         Report(
             title=settings.name,
-            search=shlex.join(["jointspace", "search", "--index", str(best.folder), query]),
+            search=shlex.join(
+                ["jointspace", "search", "--index", str(best.folder), manifest.sentences["text"][0].as_py()]
+            ),
             manifest=manifest.summary,
             rejects=manifest.rejects,
             evaluations=evaluations,
             cards=[bundle.card for bundle in opened.values()],
             logs={row: bundle.model().details.get("training_log", {}) for row, bundle in opened.items()},
-            examples=ask(read_gallery(best, shown_split(evaluations)), show),
+            examples=ask(gallery, show),
+            samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
+            atlas=draw_map(gallery, show),
+            costs=add_up((path.parent.name, str(path), path.read_text()) for path in files),
+            sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
+            versions=_versions(),
         )
     )
 
     publish_text(output, page)
+
+
+def _pictures(settings: "Config", manifest: "Manifest") -> "Callable[[Mapping], Picture]":
+    """What makes a small picture of a row of the manifest's images."""
+    from functools import partial
+
+    from pipeline.images.decode import ImageLimits
+    from pipeline.report.thumbnails import picture
+    from pipeline.storage.sources import ImageSource
+
+    limits = settings.collection
+    return partial(
+        picture,
+        read=ImageSource(manifest.root).read,
+        limits=ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """The libraries that figures depend on, as far as they are installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            continue
+    return found

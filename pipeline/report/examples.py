@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.index.build import evenly_spaced
-from pipeline.index.format import from_bytes
-from pipeline.index.search import Parts
+from pipeline.evaluate.ranks import count_ranks
+from pipeline.index.vectors import evenly_spaced
 
 QUERIES = 5
 """Examples of each direction."""
+FAILURES = 3
+"""Of the sentences whose images come last."""
 TOP = 5
 """Answers shown for each, and the best right one where it is not among them."""
 
@@ -46,7 +47,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """Queries of the row `model` in both directions; their gallery is the images and sentences of `split`."""
+    """Queries of the row `model` in both directions; their gallery is the images and sentences of `split`.
+
+    `failures` are the sentences whose images come last, the worst first.
+    """
 
     model: str
     split: str
@@ -54,12 +58,13 @@ class Examples:
     n_sentences: int
     by_sentence: Sequence[Example]
     by_image: Sequence[Example]
+    failures: Sequence[Example]
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """The images of a split and their sentences in the space of `model`: rows of the bundle's tables, and vectors
-    (n, c) and (m, c)."""
+    """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors
+    (n, c) and (m, c); sentence j is of image row `owners[j]`."""
 
     model: str
     split: str
@@ -68,54 +73,68 @@ class Gallery:
     sentences: pa.Table
     image_vectors: np.ndarray
     sentence_vectors: np.ndarray
+    owners: np.ndarray
 
 
-def read_gallery(parts: Parts, split: str) -> Gallery:
-    """The part of a bundle that is of `split`; it may be empty."""
-    images, sentences = parts.table("images"), parts.table("sentences")
-    image_rows = np.flatnonzero(np.asarray(images["split"].to_pylist()) == split)
-    sentence_rows = np.flatnonzero(np.isin(sentences["image_id"].to_numpy(), images["image_id"].to_numpy()[image_rows]))
+class Stored(Protocol):
+    """The embeddings of a row, as they were stored."""
+
+    row: str
+    metric: str
+
+    def read(self, modality: str, ids: np.ndarray) -> np.ndarray: ...
+
+
+class Pairs(Protocol):
+    """Ids of images (n,) and of their sentences (m,), and the image row of each of these."""
+
+    image_id: np.ndarray
+    sentence_id: np.ndarray
+    owners: np.ndarray
+
+
+def read_gallery(stored: Stored, pairs: Pairs, split: str, images: pa.Table, sentences: pa.Table) -> Gallery:
+    """The `pairs` of `split`, of the manifest's tables `images` and `sentences`, as a gallery."""
     return Gallery(
-        parts.card["model"],
+        stored.row,
         split,
-        parts.card["metric"],
-        images.take(image_rows),
-        sentences.take(sentence_rows),
-        _reconstruct(parts, "images", image_rows),
-        _reconstruct(parts, "sentences", sentence_rows),
+        stored.metric,
+        images.take(pairs.image_id),
+        sentences.take(pairs.sentence_id),
+        stored.read("images", pairs.image_id),
+        stored.read("sentences", pairs.sentence_id),
+        pairs.owners,
     )
 
 
-def _reconstruct(parts: Parts, modality: str, rows: np.ndarray) -> np.ndarray:
-    index = from_bytes(parts.index(modality), f"{modality}.faiss", parts.card[modality])
-    if hasattr(index, "make_direct_map"):
-        index.make_direct_map()  # an inverted file does not know where its vectors are until it is told to
-    return index.reconstruct_batch(rows)
-
-
 def ask(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Examples:
-    """Queries at even distances through the gallery. `picture` shows a row of the images' table."""
-    images, sentences = gallery.images, gallery.sentences
-    image_id, owners = images["image_id"].to_numpy(), sentences["image_id"].to_numpy()
-    by_sentence = [
-        _ask(
-            sentences["text"][row].as_py(),
-            _scores(gallery.sentence_vectors[row], gallery.image_vectors, gallery.metric),
-            image_id == owners[row],
-            lambda found: map(picture, images.take(found).to_pylist()),
-        )
-        for row in evenly_spaced(len(owners), QUERIES)
-    ]
-    by_image = [
-        _ask(
-            picture(images.slice(row, 1).to_pylist()[0]),
-            _scores(gallery.image_vectors[row], gallery.sentence_vectors, gallery.metric),
-            owners == image_id[row],
-            lambda found: sentences["text"].take(found).to_pylist(),
-        )
-        for row in evenly_spaced(len(image_id), QUERIES)
-    ]
-    return Examples(gallery.model, gallery.split, len(image_id), len(owners), by_sentence, by_image)
+    """Queries at even distances through the gallery, and the worst of all. `picture` shows a row of the images."""
+    n, m = len(gallery.image_vectors), len(gallery.owners)
+    ranks = count_ranks(gallery.image_vectors, gallery.sentence_vectors, gallery.owners, gallery.metric)
+    worst = np.argsort(-ranks.sentence_to_image, kind="stable")
+    _, first = np.unique(gallery.owners[worst], return_index=True)  # one sentence of an image is enough
+    return Examples(
+        gallery.model,
+        gallery.split,
+        n,
+        m,
+        by_sentence=[_ask_sentence(gallery, row, picture) for row in evenly_spaced(m, QUERIES)],
+        by_image=[_ask_image(gallery, row, picture) for row in evenly_spaced(n, QUERIES)],
+        failures=[_ask_sentence(gallery, row, picture) for row in worst[np.sort(first)[:FAILURES]]],
+    )
+
+
+def _ask_sentence(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
+    scores = _scores(gallery.sentence_vectors[row], gallery.image_vectors, gallery.metric)
+    right = np.arange(len(scores)) == gallery.owners[row]
+    query = gallery.sentences["text"][row].as_py()
+    return _ask(query, scores, right, lambda found: map(picture, gallery.images.take(found).to_pylist()))
+
+
+def _ask_image(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
+    scores = _scores(gallery.image_vectors[row], gallery.sentence_vectors, gallery.metric)
+    query = picture(gallery.images.slice(row, 1).to_pylist()[0])
+    return _ask(query, scores, gallery.owners == row, lambda found: gallery.sentences["text"].take(found).to_pylist())
 
 
 def _scores(query: np.ndarray, gallery: np.ndarray, metric: str) -> np.ndarray:

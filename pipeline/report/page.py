@@ -7,7 +7,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
-from pipeline.report.examples import Examples
+from pipeline.report.atlas import Atlas
+from pipeline.report.costs import Cost
+from pipeline.report.examples import Examples, Picture
+from pipeline.report.learning import draw_logs
+from pipeline.report.samples import Sample
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
@@ -21,7 +25,8 @@ from pipeline.report.tables import (
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
-    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row."""
+    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row,
+    `sheets` drawings that other commands have made, `versions` library -> version."""
 
     title: str
     search: str
@@ -31,6 +36,11 @@ class Report:
     cards: Sequence[Mapping[str, Any]]
     logs: Mapping[str, Mapping[str, Any]]
     examples: Examples
+    samples: Sequence[Sample]
+    atlas: Atlas | None
+    costs: Sequence[Cost]
+    sheets: Sequence[Picture]
+    versions: Mapping[str, str]
 
 
 def render(report: Report) -> str:
@@ -42,12 +52,19 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
+    environment.filters |= {
+        "spoken": spoken,
+        "thousands": "{:,}".format,
+        "size": _size,
+        "figure": _figure,
+        "duration": _duration,
+    }
     return environment.get_template("page.html").render(
         report=report,
         reasons=count_reasons(report.rejects),
         encoders=describe_encoders(report.cards),
         models=describe_models(report.logs),
+        charts=draw_logs(report.logs),
         comparisons=compare_rows(report.evaluations),
         columns=COLUMNS,
         directions=DIRECTIONS,
@@ -57,6 +74,11 @@ def render(report: Report) -> str:
 def _size(count: int) -> str:
     """`1.2 MB` for bytes."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+def _duration(seconds: float) -> str:
+    """`2 min 5 s`, or `0.4 s`."""
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def _figure(value: float, measure: str) -> str:

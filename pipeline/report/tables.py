@@ -62,12 +62,13 @@ class EncoderNote:
 
 @dataclass(frozen=True)
 class ModelNote:
-    """A row, what was chosen for it on dev, and the mean correlation of its dimensions on train and on dev."""
+    """A row, what was chosen for it on dev, and the mean correlation of its dimensions on train and on dev where it was
+    fitted rather than trained."""
 
     row: str
     chosen: str
-    train_correlation: float
-    dev_correlation: float
+    train_correlation: float | None
+    dev_correlation: float | None
 
 
 def compare_rows(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
@@ -138,12 +139,16 @@ def describe_models(logs: Mapping[str, Mapping[str, Any]]) -> list[ModelNote]:
         ModelNote(
             row,
             _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
-            float(np.mean(log["train_correlations"])),
-            float(np.mean(log["dev_correlations"])),
+            _mean(log.get("train_correlations")),
+            _mean(log.get("dev_correlations")),
         )
         for row, log in logs.items()
         if "chosen" in log
     ]
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def describe_encoders(cards: Iterable[Mapping[str, Any]]) -> list[EncoderNote]:

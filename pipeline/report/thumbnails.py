@@ -23,6 +23,11 @@ def picture(row: Mapping[str, Any], read: Callable[..., bytes], limits: ImageLim
         return Picture(name, None)
 
 
+def drawing(name: str, data: bytes) -> Picture:
+    """The encoded PNG `data` as it is."""
+    return Picture(name, "data:image/png;base64," + base64.b64encode(data).decode("ascii"))
+
+
 def thumbnail(data: bytes, limits: ImageLimits) -> str:
     """A `data:` address of the encoded image `data` as a small JPEG. Raises UnreadableImage."""
     image = decode(data, limits)

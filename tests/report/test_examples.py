@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run
+from made_up import make_run
 
-from pipeline.report.examples import TOP, Picture, ask, read_gallery
-from pipeline.storage.bundle import Bundle
+from pipeline.report.atlas import PLACES, draw_map
+from pipeline.report.examples import FAILURES, TOP, Gallery, Picture, ask, read_gallery
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 
@@ -16,14 +16,15 @@ def name_only(row: dict) -> Picture:
     return Picture(row["path"], None)
 
 
-@pytest.mark.parametrize("registered", ["ncca", "cca"])
-@pytest.mark.parametrize("exact_limit", [100, 3])
-def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path, registered: str, exact_limit: int) -> None:
-    run = make_run(tmp_path, registered, images=240)
-    (run / "config.yaml").write_text(f"index: {{exact_limit: {exact_limit}}}")
-    bundle = Bundle(build_bundle(run, "--config", run / "config.yaml"))
-    assert bundle.card["images"]["factory"].startswith("IVF") == (exact_limit < 240)
-    gallery = read_gallery(bundle, "test")
+def gallery_of(run: Path, split: str) -> Gallery:
+    manifest = Manifest(run / "manifest")
+    embeddings = Embeddings(manifest, run / "embeddings")
+    return read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
+
+
+def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path) -> None:
+    run = make_run(tmp_path, images=240)
+    gallery = gallery_of(run, "test")
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings")
     pairs = split_pairs(embeddings.manifest, "test")
     np.testing.assert_array_equal(gallery.images["image_id"].to_numpy(), pairs.image_id)
@@ -32,8 +33,7 @@ def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path, registered: s
 
 
 def test_right_answers_are_marked_and_ranked(tmp_path: Path) -> None:
-    bundle = Bundle(build_bundle(make_run(tmp_path)))
-    examples = ask(read_gallery(bundle, "train"), name_only)
+    examples = ask(gallery_of(make_run(tmp_path), "train"), name_only)
     assert (examples.model, examples.split, examples.n_images, examples.n_sentences) == ("ncca", "train", 16, 32)
     first, last = examples.by_sentence[0], examples.by_sentence[-1]
     # dog-0 is exactly on its axis, and first; horse-19 is farther off than horse-3, and second.
@@ -50,7 +50,7 @@ def test_right_answers_are_marked_and_ranked(tmp_path: Path) -> None:
 
 
 def test_a_right_answer_that_comes_late_is_shown_last(tmp_path: Path) -> None:
-    gallery = read_gallery(Bundle(build_bundle(make_run(tmp_path))), "train")
+    gallery = gallery_of(make_run(tmp_path), "train")
     shuffled = type(gallery)(**{**vars(gallery), "image_vectors": np.roll(gallery.image_vectors, 3, axis=0)})
     example = ask(shuffled, name_only).by_sentence[0]
     assert example.rank > TOP and len(example.answers) == TOP + 1
@@ -58,6 +58,23 @@ def test_a_right_answer_that_comes_late_is_shown_last(tmp_path: Path) -> None:
     assert example.answers[-1].rank == example.rank
 
 
-def test_a_split_that_is_not_indexed_gives_no_examples(tmp_path: Path) -> None:
-    examples = ask(read_gallery(Bundle(build_bundle(make_run(tmp_path))), "dev"), name_only)
-    assert (examples.n_images, examples.by_sentence, examples.by_image) == (0, [], [])
+def test_failures_are_the_sentences_whose_images_come_last(tmp_path: Path) -> None:
+    gallery = gallery_of(make_run(tmp_path), "train")
+    shuffled = type(gallery)(**{**vars(gallery), "image_vectors": np.roll(gallery.image_vectors, 3, axis=0)})
+    failures = ask(shuffled, name_only).failures
+    scores = shuffled.sentence_vectors @ shuffled.image_vectors.T
+    own = scores[np.arange(len(scores)), shuffled.owners]
+    ranks = (scores >= own[:, None]).sum(axis=1)
+    assert [failure.rank for failure in failures][0] == ranks.max()
+    assert len({failure.answers[-1].what.name for failure in failures}) == len(failures) == FAILURES
+
+
+def test_a_map_shows_photographs_inside_its_frame(tmp_path: Path) -> None:
+    gallery = gallery_of(make_run(tmp_path, images=240), "train")
+    atlas = draw_map(gallery, name_only)
+    assert len(atlas.places) == PLACES
+    assert all(0 <= value <= 100 for place in atlas.places for value in (place.x, place.y))
+    centred = gallery.image_vectors - gallery.image_vectors.mean(axis=0)
+    values = np.linalg.svd(centred, compute_uv=False) ** 2
+    assert atlas.shown == pytest.approx(100 * values[:2].sum() / values.sum(), rel=1e-4)
+    assert draw_map(type(gallery)(**{**vars(gallery), "image_vectors": np.ones((160, 4))}), name_only) is None

@@ -1,6 +1,7 @@
 """The page of a made-up run: what it says, what it escapes, and that it needs nothing else."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -49,11 +50,15 @@ def report(run: Path, *more: object) -> Outline:
     given = (
         "--manifest",
         run / "manifest",
+        "--embeddings",
+        run / "rows",
         "--summary",
         run / "summary.json",
         "--output",
         run / "report" / "index.html",
     )
+    (run / "rows").mkdir(exist_ok=True)
+    shutil.copytree(run / "embeddings", run / "rows" / "ncca", dirs_exist_ok=True)
     run_command("report", run / "bundle", *given, *more)
     outline = Outline()
     outline.feed((run / "report" / "index.html").read_text())
@@ -88,9 +93,10 @@ def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: a")
     summary = read_json(run / "summary.json")
     evil = [{**evaluation, "protocol": "<script>alert(1)</script>"} for evaluation in summary]
-    publish_json(tmp_path / "summary.json", evil)
+    publish_json(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil])
     run_command(
         *("report", run / "bundle", "--manifest", run / "manifest", "--summary", tmp_path / "summary.json"),
+        *("--embeddings", run / "rows"),
         *("--config", tmp_path / "config.yaml", "--output", tmp_path / "index.html"),
     )
     html = (tmp_path / "index.html").read_text()
@@ -114,5 +120,6 @@ def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> N
     with pytest.raises(IntegrityError, match="manifest of"):
         run_command(
             *("report", run / "bundle", "--manifest", other / "manifest", "--summary", run / "summary.json"),
+            *("--embeddings", run / "rows"),
             *("--output", tmp_path / "index.html"),
         )

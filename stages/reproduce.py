@@ -1,0 +1,29 @@
+"""`reproduce`: the tables of the seeds with this run's numbers beside the printed ones."""
+
+from pathlib import Path
+
+import click
+
+from stages import options
+
+
+@click.command("reproduce")
+@click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
+@click.option("--gong", "gong_path", type=options.FILE, help="What `tabulate` wrote, put at the end. [default: none]")
+@options.config
+@options.output("file", "The tables, a Markdown file.")
+def command(summary_path: Path, gong_path: Path | None, config_path: Path | None, output: Path) -> None:
+    """Lay the rows of a run beside the seeds' printed tables; what the data cannot support is named with its reason."""
+    from pipeline import config
+    from pipeline.errors import InputError
+    from pipeline.report.reproduction import render
+    from pipeline.storage.atomic import publish_text, read_json
+
+    settings = config.load(config_path)
+    text = render(read_json(summary_path), settings.reproduce.collection, settings.name)
+    if gong_path:
+        try:
+            text += "\n" + gong_path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {gong_path} ({error}); run tabulate again") from error
+    publish_text(output, text)

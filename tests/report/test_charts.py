@@ -1,0 +1,61 @@
+"""Charts: every point inside the frame, ticks around the values, labels escaped."""
+
+import re
+
+import numpy as np
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.report.charts import HEIGHT, WIDTH, Chart, Line
+from pipeline.report.costs import add_up
+from pipeline.report.learning import draw_logs
+
+
+@pytest.mark.parametrize("values", [(3.0,), (0.0, 0.0), (-2.0, 5.5, 1.0), (0.31, 0.32), (1e-7, 3e-7)])
+def test_points_lie_inside_the_frame_in_their_order(values: tuple[float, ...]) -> None:
+    svg = Chart("a", "x", "y", [Line("l", list(enumerate(values)))]).svg
+    path = re.search(r'class="line line-0" d="M([^"]+)"', svg)[1]
+    points = np.array([tuple(map(float, point.split())) for point in path.split("L")])
+    assert ((points >= 0) & (points <= (WIDTH, HEIGHT))).all()
+    assert (np.argsort(points[:, 1], kind="stable") == np.argsort(-np.array(values), kind="stable")).all()
+
+
+def test_ticks_are_round_and_around_the_values() -> None:
+    svg = Chart("a", "x", "y", [Line("l", [(0, 0.13), (10, 0.58)])]).svg
+    ticks = [float(t) for t in re.findall(r'<text class="y"[^>]*>([^<]+)</text>', svg)]
+    assert ticks[0] <= 0.13 and ticks[-1] >= 0.58 and len(ticks) <= 7
+    assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
+
+
+def test_a_logarithmic_axis_has_decades_as_ticks() -> None:
+    svg = Chart("a", "ridge", "y", [Line("l", [(0.03, 1), (0.3, 2), (30, 3)])], logarithmic=True).svg
+    assert re.findall(r'<text class="x"[^>]*>([^<]+)</text>', svg)[:-1] == ["0.01", "0.1", "1", "10", "100"]
+
+
+def test_labels_are_escaped() -> None:
+    assert "<script" not in Chart("<script>", "<script>", "y", [Line("l", [(0, 1), (1, 2)])]).svg
+
+
+def test_logs_are_drawn_as_far_as_they_go() -> None:
+    fitted = {
+        "trials": [{"image_ridge": r, "recall_sum": 10 * r} for r in (1.0, 2.0, 2.0)] + [{"recall_sum": 3}],
+        "train_correlations": [0.9, 0.8],
+        "dev_correlations": [0.5, 0.4],
+    }
+    trained = {"history": [{"epoch": 0, "dev": 100.0}, {"epoch": 1, "dev": 120.0}]}
+    ridges, correlations, curves = draw_logs({"ncca": fitted, "lstm": trained, "other": {}})
+    assert ridges.lines == [Line("ncca", [(1.0, 10.0), (2.0, 20.0)])]
+    assert [line.label for line in correlations.lines] == ["training", "held out"]
+    assert curves.lines == [Line("lstm", [(1, 100.0), (2, 120.0)])]
+    assert draw_logs({"other": {}}) == []
+
+
+def test_costs_are_added_up_by_rule() -> None:
+    text = "s\tmax_rss\tcpu_time\n"
+    files = [("fit", "a.tsv", text + "2.0\t100\t3.5\n"), ("fit", "b.tsv", text + "1.0\t300\t-\n")]
+    longer = ("extract", "c.tsv", text + "9\tNA\tNA\n")
+    first, second = add_up([*files, longer])
+    assert (first.rule, first.seconds, first.memory) == ("extract", 9.0, 0.0)
+    assert (second.rule, second.jobs, second.seconds, second.processor, second.memory) == ("fit", 2, 3.0, 3.5, 300.0)
+    with pytest.raises(InputError, match="d.tsv is not a benchmark file"):
+        add_up([("fit", "d.tsv", "hello\nworld\n")])

@@ -1,0 +1,37 @@
+"""Printed tables beside made-up rows."""
+
+from pipeline.models import REGISTRY
+from pipeline.report.printed import COLLECTIONS, TABLES
+from pipeline.report.reproduction import render
+
+
+def evaluation(model: str, **about: object) -> dict:
+    values = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
+    base = {"model": model, "split": "test", "protocol": "all-sentences"}
+    return {**base, "image_to_sentence": values, "sentence_to_image": values, **about}
+
+
+def test_ours_stands_beside_the_printed_number_with_the_difference() -> None:
+    text = render([evaluation("dvsa")], "flickr8k", "mine")
+    (row,) = [line for line in text.splitlines() if line.startswith("| BRNN | `dvsa` | 16.5")]
+    assert row.startswith(r"| BRNN | `dvsa` | 16.5 \| **20.0** \| +3.5 | 40.6 \| **41.6** \| +1.0 |")
+    assert r"| - \| **41.6** |" in text  # Niu et al. print no R@5
+    assert "Without a row of ours: devise, sdtrnn, lstm, defrag (" in text
+
+
+def test_other_splits_and_protocols_are_not_ours() -> None:
+    others = [evaluation("dvsa", split="dev"), evaluation("dvsa", protocol="first-sentence")]
+    assert "**" not in render(others, "flickr8k", "mine").replace("**ours**", "")
+
+
+def test_a_table_of_another_collection_is_left_out_with_its_reason() -> None:
+    text = render([evaluation("dvsa")], None, "mine")
+    assert text.count("Left out: it was measured on") == len(TABLES)
+    assert "measured on flickr30k, and these images are flickr8k" in render([], "flickr8k", "mine")
+
+
+def test_every_row_named_here_is_registered_and_every_row_is_complete() -> None:
+    for table in TABLES:
+        assert all(model is None or model in REGISTRY for _, model, _ in table.rows)
+        assert all(len(numbers) == len(table.columns) for _, _, numbers in table.rows)
+    assert COLLECTIONS == ("flickr8k", "flickr30k", "coco", "pascal1k")

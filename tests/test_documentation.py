@@ -1,0 +1,55 @@
+"""The programs in the documentation run as they stand there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import build_bundle, make_run
+
+from pipeline.config import default_path
+from pipeline.config.reference import render
+from pipeline.storage.shards import FEATURES, write_shard
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = re.findall(r"^## (.+?)\n+```python\n(.+?)```", (ROOT / "docs" / "artefacts.md").read_text(), re.S | re.M)
+ANSWERS = {
+    "Features with h5py": "(24, 3) float32 [0 1 2]",
+    "Which image is which, with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
+    "A model's matrices with safetensors": "model {",
+    "Nearest images of an image, with faiss": "[('dog-0.png', ",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    build_bundle(folder)
+    arrays = {"features": np.ones((24, 3), np.float32), "image_id": np.arange(24)}
+    write_shard(folder / "features" / "shard-00000.h5", FEATURES, arrays, rows=24, fingerprint="f", details={})
+    return folder
+
+
+@pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
+def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title: str, program: str) -> None:
+    places = {"Features": "features", "Which": "manifest", "A model's": "model", "Nearest": "bundle"}
+    folder = next(run / place for first, place in places.items() if title.startswith(first))
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "program.py"), str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(ANSWERS[title])
+
+
+def test_the_reference_of_keys_is_of_this_configuration() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == render(default_path().read_text())
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"], ids=lambda path: path.name
+)
+def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
