@@ -8,6 +8,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
-from pipeline.models import TRAINED
+from pipeline.models import GENERATORS, REGIONAL, SETS, TRAINED, TREES
+from pipeline.plan.needs import NEEDS
+from pipeline.plan.sizes import sizes_of
 
 
 configfile: str(default_path())
@@ -32,14 +35,21 @@ RESOLVED = f"{RUN}/config.yaml"
 JOINTSPACE = f"{Path(sys.executable).with_name('jointspace')} --threads {{threads}}"
 ROWS = list(CONFIG.models)
 STARTS = ["ncca", *(name for name, variant in CONFIG.variants.items() if variant.model == "ncca")]
-MODELS = list(dict.fromkeys([*ROWS, *STARTS]))
+COMBINED_ROWS = [row for row in ROWS if row in CONFIG.ensembles]
+MEMBERS = [member for row in COMBINED_ROWS for member in CONFIG.ensembles[row].members]
+MODELS = list(dict.fromkeys([*ROWS, *MEMBERS, *STARTS]))
+SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
 TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
+PARSER = f"{RUN}/parser/pipeline.json"
+LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
 STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = f"{CONFIG.data_root}/demo.json"
+BENCHMARKS = f"{RUN}/benchmarks"
+GPU = CONFIG.extract.device != "cpu"
 
 
 wildcard_constraints:
@@ -49,6 +59,7 @@ wildcard_constraints:
     split="train|dev|test",
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
+    generator="|".join(GENERATORS),
     sums="moments|study/moments",
 
 
@@ -57,6 +68,21 @@ def slice_of(*sections, **values):
     parts = {name: getattr(CONFIG, name) for name in sections}
     parts = {name: part.model_dump() if hasattr(part, "model_dump") else part for name, part in parts.items()}
     return json.dumps({**parts, **values}, sort_keys=True, default=str)
+
+
+def sizes():
+    """The sizes of the run: the manifest's where `ingest` is done, the demo's until then."""
+    path = Path(f"{RUN}/manifest/manifest.json")
+    return sizes_of(CONFIG, json.loads(path.read_text()) if path.exists() else None)
+
+
+# What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more.
+RESOURCES = {
+    "mem_mb": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].memory(sizes())),
+    "disk_mb": lambda wildcards, rulename: 100 + round(NEEDS[rulename].disk(sizes())),
+    "runtime": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].minutes(sizes())),
+    "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu),
+}
 
 
 def learned_from(wildcards):
@@ -108,15 +134,17 @@ def sums_options(wildcards):
 
 
 def collection_files(wildcards):
-    """What `ingest` reads: the demo's commit, or the lists that lie in the data root (its images are checked by hash)."""
+    """What `ingest` reads: the demo's commit, or the lists that lie in the data root (its images are checked by hash),
+    and the takedown list."""
+    taken = [CONFIG.collection.takedown] if CONFIG.collection.takedown else []
     if CONFIG.demo.generate:
-        return [DEMO]
+        return [DEMO, *taken]
     if not os.path.isdir(CONFIG.data_root):
         raise WorkflowError(f"data_root {CONFIG.data_root} is not a folder; set it to your collection's")
     lists = (".tsv", ".txt", ".json", ".jsonl", ".csv", ".parquet", ".token")
     by_list = CONFIG.collection.format not in ("text-files", "webdataset")
     files = [e.path for e in os.scandir(CONFIG.data_root) if by_list and e.is_file() and e.name.endswith(lists)]
-    return sorted(files) or [CONFIG.data_root]
+    return (sorted(files) or [CONFIG.data_root]) + taken
 
 
 def shards():
@@ -152,17 +180,42 @@ def sentences_of(wildcards):
     """The sentence shards that the row `wildcards.row` takes; all shards, or one."""
     numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
     form = "tokens" if takes_tokens(wildcards.row) else "tfidf"
+    if CONFIG.row(wildcards.row).model in TREES:
+        form = "trees"
     return expand(f"{RUN}/text/{form}/shard-{{shard}}.h5", shard=numbers)
 
 
+def labels_of(wildcards):
+    """The label table of the row `wildcards.row`, if it takes trees."""
+    return [LABELS] if CONFIG.row(wildcards.row).model in TREES else []
+
+
+def parser_of(wildcards):
+    """What `parse` needs beside the sentences: a parser trained for it, or another parser's files."""
+    if CONFIG.parse.engine == "spacy":
+        return [PARSER] if CONFIG.parse.pipeline is None else []
+    files = [name for name in (CONFIG.parse.conllu, CONFIG.parse.brackets) if name is not None]
+    return [DEMO] if CONFIG.demo.generate else [f"{CONFIG.data_root}/{name}" for name in files]
+
+
+def treebank_files(wildcards):
+    """What `train-parser` learns from."""
+    files = CONFIG.parse.treebank.model_dump()
+    if missing := [part for part, name in files.items() if name is None]:
+        raise WorkflowError(f"parse.treebank.{missing[0]} is null; name a CoNLL-U file, or set parse.pipeline")
+    return [os.path.join(CONFIG.weights_root, name) for name in files.values()]
+
+
 def vocabulary_of(wildcards):
+    if wildcards.row in COMBINED_ROWS:
+        return f"{RUN}/models/{wildcards.row}/vocabulary.json"
     return f"{RUN}/text/{'tokens' if takes_tokens(wildcards.row) else 'vocabulary'}.json"
 
 
 def start_of(wildcards):
     """The fitted ncca on the same encoders, from which a refinement starts."""
     row = CONFIG.row(wildcards.row)
-    if row.model != "ncca-refined":
+    if row.model not in ("ncca-refined", "fragments"):
         return []
     same = [name for name in STARTS if CONFIG.row(name) == row.model_copy(update={"model": "ncca"})]
     if not same:
@@ -170,8 +223,54 @@ def start_of(wildcards):
     return [f"{RUN}/models/{same[0]}/model.json"]
 
 
+def terms_of(wildcards):
+    """The vocabulary of the ncca that `fragments` starts from."""
+    return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model == "fragments" else []
+
+
+def regions_of(models):
+    """An input function: the region shards that the row `wildcards.row` looks at, if its model is one of `models`."""
+
+    def shards_of(wildcards):
+        if CONFIG.row(wildcards.row).model not in models:
+            return []
+        if not CONFIG.regions.encoders:
+            raise WorkflowError(f"{wildcards.row} looks at regions; name the encoders of these in regions.encoders")
+        numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
+        return expand(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5", encoder=CONFIG.regions.encoders, shard=numbers)
+
+    return shards_of
+
+
+def members_of(wildcards):
+    """The models of the members of the ensemble `wildcards.row`, and all shards of their embeddings."""
+    members = CONFIG.ensembles[wildcards.row].members
+    models = expand(f"{RUN}/models/{{member}}/model.json", member=members)
+    return models + expand(f"{RUN}/embeddings/{{member}}/shard-{{shard}}.h5", member=members, shard=shards())
+
+
+def member_vocabularies(wildcards):
+    """The vocabularies that the members of the ensemble `wildcards.row` were trained with."""
+    tokens = {takes_tokens(member) for member in CONFIG.ensembles[wildcards.row].members}
+    return [f"{RUN}/text/{'tokens' if form else 'vocabulary'}.json" for form in sorted(tokens)]
+
+
+def is_of_sets(row):
+    """Whether the images and sentences of a row are sets of fragments."""
+    return CONFIG.row(row).model in (*SETS, "fragment-ensemble")
+
+
 def encoders_of(wildcards):
-    return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=CONFIG.row(wildcards.row).encoders)
+    """The encoders that a bundle of the row `wildcards.row` carries."""
+    of_regions = CONFIG.regions.encoders if is_of_sets(wildcards.row) else ()
+    names = dict.fromkeys((*CONFIG.row(wildcards.row).encoders, *of_regions))
+    return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=names)
+
+
+def index_slice(wildcards):
+    """What `build-index` depends on; only fragments have a shortlist."""
+    unused = set() if is_of_sets(wildcards.row) else {"shortlist"}
+    return slice_of(index=CONFIG.index.model_dump(exclude=unused))
 
 
 def documents_of(wildcards):
@@ -196,6 +295,43 @@ def auxiliary_options(wildcards):
     return f"--auxiliary {RUN}/moments/auxiliary/{row.documents} --documents {RUN}/text/documents/{row.documents}"
 
 
+def generator_features(wildcards):
+    """The feature shards that every generator takes."""
+    return expand(f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5", encoder=ENCODERS, shard=shards())
+
+
+def generator_space(wildcards):
+    """The index whose joint space a generator stands on, if it does."""
+    if wildcards.generator == "mrnn" or (wildcards.generator == "nearest" and CONFIG.nearest.by == "features"):
+        return []
+    if CONFIG.describe.space not in ROWS:
+        raise WorkflowError(f"describe.space: {CONFIG.describe.space} is not among models ({', '.join(ROWS)}); add it")
+    return [f"{RUN}/index/{CONFIG.describe.space}/card.json"]
+
+
+def index_option(wildcards, input):
+    return f"--index {os.path.dirname(input.index[0])}" if input.index else ""
+
+
+def generator_slice(wildcards):
+    """What `train-generator` depends on."""
+    text = {} if wildcards.generator in ("nearest", "mrnn") else CONFIG.language_text.model_dump()
+    return slice_of("seed", "image_view", text=text, own=CONFIG.own_section(wildcards.generator))
+
+
+def remove_stale_shards():
+    """Delete the shards that an earlier, larger manifest has left: nothing reads them, and they hold what was taken down."""
+    manifest = Path(f"{RUN}/manifest/manifest.json")
+    count = json.loads(manifest.read_text())["shards"] if manifest.exists() else 0
+    for path in Path(RUN).rglob("shard-[0-9]*"):
+        if count and int(path.name[6:11]) >= count:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+onsuccess:
+    remove_stale_shards()
+
+
 onstart:
     os.makedirs(RUN, exist_ok=True)
     Path(RESOLVED).write_text(yaml.safe_dump(dict(config), sort_keys=False))
@@ -213,6 +349,13 @@ rule all:
         f"{RUN}/evaluation/summary.json",
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+        expand(f"{RUN}/alignments/{{row}}/{{split}}.jsonl", row=SET_ROWS, split=CONFIG.align.splits),
+        expand(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json", row=SET_ROWS, split=CONFIG.align.splits),
+        expand(
+            f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
+            generator=CONFIG.generators,
+            split=CONFIG.describe.splits,
+        ),
 
 
 rule make_demo:
@@ -221,6 +364,10 @@ rule make_demo:
     params:
         slice=slice_of("demo"),
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/make_demo/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} make-demo --config {RESOLVED} --output {CONFIG.data_root}"
 
@@ -235,6 +382,10 @@ checkpoint ingest:
     params:
         slice=slice_of("data_root", "collection", "shard_size"),
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/ingest/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} ingest --root {CONFIG.data_root} --config {RESOLVED} --output {RUN}/manifest"
 
@@ -251,6 +402,10 @@ rule prepare_encoder:
         slice=lambda wildcards: encoder_slice(CONFIG.encoder(wildcards.encoder)),
         manifest=lambda wildcards, input: f"--manifest {RUN}/manifest" if input else "",
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/prepare_encoder/{{encoder}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} {{params.manifest}} --config {RESOLVED}"
         f" --output {RUN}/encoders/{{wildcards.encoder}}"
@@ -271,6 +426,10 @@ rule finetune:
             "weights_root", "seed", "finetune", encoder=CONFIG.encoder(wildcards.encoder).model_dump(exclude={"standard"})
         ),
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/finetune/{{encoder}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} finetune --name {{wildcards.encoder}} --manifest {RUN}/manifest --config {RESOLVED}"
         f" --output {RUN}/encoders/{{wildcards.encoder}}"
@@ -292,6 +451,10 @@ rule extract_regions:
             precision=CONFIG.extract.precision,
         ),
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/extract_regions/{{encoder}}.{{shard}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} extract-regions --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
         f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
@@ -299,9 +462,13 @@ rule extract_regions:
 
 rule show_regions:
     input:
-        f"{RUN}/regions/{{encoder}}/shard-00000.h5",
+        lambda wildcards: every_shard(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5")(wildcards)[0],
     output:
         f"{RUN}/regions/{{encoder}}/sheet.png",
+    benchmark:
+        f"{BENCHMARKS}/show_regions/{{encoder}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} show-regions {{input}} --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
 
@@ -316,6 +483,10 @@ rule extract:
     params:
         slice=slice_of(storage=CONFIG.extract.storage, precision=CONFIG.extract.precision),
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/extract/{{encoder}}.{{shard}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} extract --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
         f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
@@ -323,11 +494,15 @@ rule extract:
 
 rule build_vocabulary:
     input:
-        f"{RUN}/manifest/manifest.json",
+        CONFIG.text.vocabulary or f"{RUN}/manifest/manifest.json",
     output:
         f"{RUN}/text/vocabulary.json",
     params:
         slice=slice_of("text"),
+    benchmark:
+        f"{BENCHMARKS}/build_vocabulary/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} build-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
 
@@ -339,6 +514,12 @@ rule encode_sentences:
     output:
         f"{RUN}/text/tfidf/shard-{{shard}}.h5",
         f"{RUN}/text/tfidf/shard-{{shard}}.h5.json",
+    benchmark:
+        f"{BENCHMARKS}/encode_sentences/{{shard}}.tsv"
+    group:
+        "shard-{shard}"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} encode-sentences --manifest {RUN}/manifest --shard {{wildcards.shard}}"
         f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
@@ -351,6 +532,10 @@ rule simulate_documents:
         f"{RUN}/text/simulated/{{documents}}.parquet",
     params:
         slice=lambda wildcards: slice_of("seed", "auxiliary", documents=CONFIG.documents[wildcards.documents].model_dump()),
+    benchmark:
+        f"{BENCHMARKS}/simulate_documents/{{documents}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} simulate-documents {{wildcards.documents}} --manifest {RUN}/manifest --config {RESOLVED}"
         f" --output {{output[0]}}"
@@ -367,6 +552,12 @@ rule encode_documents:
     params:
         slice=lambda wildcards: slice_of(documents=CONFIG.documents[wildcards.documents].model_dump()),
         documents=lambda wildcards, input: f"--documents {input.documents}" if input.documents else "",
+    benchmark:
+        f"{BENCHMARKS}/encode_documents/{{documents}}.{{shard}}.tsv"
+    group:
+        "shard-{shard}"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} encode-documents {{wildcards.documents}} --manifest {RUN}/manifest --shard {{wildcards.shard}}"
         f" --vocabulary {{input.vocabulary}} {{params.documents}} --config {RESOLVED} --output {{output[0]}}"
@@ -384,6 +575,12 @@ rule accumulate:
         slice=lambda wildcards: sums_slice(wildcards, "image_view"),
         options=sums_options,
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/accumulate/{{sums}}/{{shard}}.tsv"
+    group:
+        "shard-{shard}"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --pairs target {{params.options}} --config {RESOLVED} --output {{output[0]}}"
@@ -401,6 +598,12 @@ rule accumulate_auxiliary:
         slice=lambda wildcards: sums_slice(wildcards, "image_view", "auxiliary"),
         options=sums_options,
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/accumulate_auxiliary/{{sums}}/{{documents}}.{{shard}}.tsv"
+    group:
+        "shard-{shard}"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
         f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary {{params.options}}"
@@ -414,6 +617,10 @@ rule build_token_vocabulary:
         f"{RUN}/text/tokens.json",
     params:
         slice=slice_of("tokens"),
+    benchmark:
+        f"{BENCHMARKS}/build_token_vocabulary/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} build-token-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
 
@@ -425,9 +632,88 @@ rule encode_tokens:
     output:
         f"{RUN}/text/tokens/shard-{{shard}}.h5",
         f"{RUN}/text/tokens/shard-{{shard}}.h5.json",
+    benchmark:
+        f"{BENCHMARKS}/encode_tokens/{{shard}}.tsv"
+    group:
+        "shard-{shard}"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} encode-tokens --manifest {RUN}/manifest --shard {{wildcards.shard}}"
         f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
+
+
+rule train_parser:
+    input:
+        treebank_files,
+    output:
+        PARSER,
+    params:
+        slice=slice_of("seed", parse=CONFIG.parse.model_dump(include={"treebank", "training"})),
+    threads: 8
+    benchmark:
+        f"{BENCHMARKS}/train_parser/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} train-parser --config {RESOLVED} --output {RUN}/parser"
+
+
+rule parse:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        parser_of,
+    output:
+        f"{RUN}/text/parses/shard-{{shard}}.conllu",
+        f"{RUN}/text/parses/shard-{{shard}}.conllu.json",
+        f"{RUN}/text/parses/shard-{{shard}}.brackets",
+        f"{RUN}/text/parses/shard-{{shard}}.brackets.json",
+    params:
+        slice=slice_of(parse=CONFIG.parse.model_dump(exclude={"treebank", "training", "workers"})),
+        parser=f"--parser {RUN}/parser" if CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None else "",
+    threads: 8
+    benchmark:
+        f"{BENCHMARKS}/parse/{{shard}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} parse --manifest {RUN}/manifest --shard {{wildcards.shard}} {{params.parser}}"
+        f" --config {RESOLVED} --output {{output[0]}}"
+
+
+rule build_label_table:
+    input:
+        every_shard(f"{RUN}/text/parses/shard-{{shard}}.conllu"),
+        vocabulary=f"{RUN}/text/tokens.json",
+    output:
+        LABELS,
+    benchmark:
+        f"{BENCHMARKS}/build_label_table/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} build-label-table --manifest {RUN}/manifest --parses {RUN}/text/parses"
+        f" --vocabulary {{input.vocabulary}} --output {{output}}"
+
+
+rule encode_trees:
+    input:
+        f"{RUN}/manifest/shards/{{shard}}.json",
+        f"{RUN}/text/parses/shard-{{shard}}.conllu",
+        vocabulary=f"{RUN}/text/tokens.json",
+        labels=LABELS,
+    output:
+        f"{RUN}/text/trees/shard-{{shard}}.h5",
+        f"{RUN}/text/trees/shard-{{shard}}.h5.json",
+    benchmark:
+        f"{BENCHMARKS}/encode_trees/{{shard}}.tsv"
+    group:
+        "shard-{shard}"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} encode-trees --manifest {RUN}/manifest --shard {{wildcards.shard}} --parses {RUN}/text/parses"
+        f" --vocabulary {{input.vocabulary}} --labels {{input.labels}} --output {{output[0]}}"
 
 
 rule train:
@@ -437,6 +723,9 @@ rule train:
         features_of,
         start=start_of,
         vocabulary=vocabulary_of,
+        labels=labels_of,
+        terms=terms_of,
+        regions=regions_of(REGIONAL),
     output:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
@@ -445,10 +734,18 @@ rule train:
     params:
         slice=lambda wildcards: train_slice(CONFIG.row(wildcards.row)),
         start=lambda wildcards, input: f"--start {os.path.dirname(input.start[0])}" if input.start else "",
+        labels=lambda wildcards, input: f"--trees {RUN}/text/trees --labels {input.labels}" if input.labels else "",
+        terms=lambda wildcards, input: f"--terms {input.terms}" if input.terms else "",
+        regions=lambda wildcards, input: f"--regions {RUN}/regions" if input.regions else "",
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/train/{{row}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} train {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.start}}"
+        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.labels}}"
+        f" {{params.start}} {{params.terms}} {{params.regions}}"
         f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
 
 
@@ -462,11 +759,15 @@ rule fit:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
     wildcard_constraints:
-        row="|".join(row for row in MODELS if row not in TRAINED_ROWS) or "(?!)",
+        row="|".join(row for row in MODELS if row not in [*TRAINED_ROWS, *COMBINED_ROWS]) or "(?!)",
     params:
         slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
         auxiliary=auxiliary_options,
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/fit/{{row}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} fit {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target {{params.auxiliary}} --config {RESOLVED}"
@@ -477,14 +778,109 @@ rule embed:
     input:
         features_of,
         sentences_of,
+        regions_of(SETS),
         f"{RUN}/models/{{row}}/model.json",
     output:
         f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5",
         f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5.json",
+    wildcard_constraints:
+        row="|".join(row for row in MODELS if row not in COMBINED_ROWS) or "(?!)",
+    benchmark:
+        f"{BENCHMARKS}/embed/{{row}}.{{shard}}.tsv"
+    group:
+        "embed-{row}"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --model {RUN}/models/{{wildcards.row}}"
-        f" --output {{output[0]}}"
+        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --trees {RUN}/text/trees --regions {RUN}/regions"
+        f" --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+
+
+rule combine:
+    input:
+        members_of,
+        vocabularies=member_vocabularies,
+    output:
+        f"{RUN}/models/{{row}}/model.json",
+        f"{RUN}/models/{{row}}/model.safetensors",
+        f"{RUN}/models/{{row}}/vocabulary.json",
+    wildcard_constraints:
+        row="|".join(COMBINED_ROWS) or "(?!)",
+    params:
+        slice=lambda wildcards: slice_of(
+            ensemble=CONFIG.ensembles[wildcards.row].model_dump(), dev_images=CONFIG.fit.dev_images
+        ),
+        vocabularies=lambda wildcards, input: " ".join(f"--vocabulary {path}" for path in input.vocabularies),
+    benchmark:
+        f"{BENCHMARKS}/combine/{{row}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} combine {{wildcards.row}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
+        f" --models {RUN}/models {{params.vocabularies}} --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
+
+
+rule join_embeddings:
+    input:
+        members_of,
+        f"{RUN}/models/{{row}}/model.json",
+    output:
+        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5",
+        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5.json",
+    wildcard_constraints:
+        row="|".join(COMBINED_ROWS) or "(?!)",
+    benchmark:
+        f"{BENCHMARKS}/join_embeddings/{{row}}.{{shard}}.tsv"
+    group:
+        "embed-{row}"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} join-embeddings --manifest {RUN}/manifest --shard {{wildcards.shard}}"
+        f" --embeddings {RUN}/embeddings --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+
+
+rule align:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        vocabulary=f"{RUN}/text/tokens.json",
+    output:
+        f"{RUN}/alignments/{{row}}/{{split}}.jsonl",
+        f"{RUN}/alignments/{{row}}/{{split}}.png",
+    wildcard_constraints:
+        row="|".join(SET_ROWS) or "(?!)",
+    params:
+        slice=slice_of(beta=CONFIG.align.beta),
+    benchmark:
+        f"{BENCHMARKS}/align/{{row}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} align --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
+        f" --vocabulary {{input.vocabulary}} --split {{wildcards.split}} --config {RESOLVED} --output {{output[0]}}"
+
+
+rule list_magnitudes:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        vocabulary=f"{RUN}/text/tokens.json",
+    output:
+        f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json",
+        f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.png",
+    wildcard_constraints:
+        row="|".join(SET_ROWS) or "(?!)",
+    params:
+        slice=slice_of(least_count=CONFIG.align.least_count),
+    benchmark:
+        f"{BENCHMARKS}/list_magnitudes/{{row}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} list-magnitudes --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
+        f" --vocabulary {{input.vocabulary}} --split {{wildcards.split}} --config {RESOLVED} --output {{output[0]}}"
 
 
 rule evaluate:
@@ -495,6 +891,12 @@ rule evaluate:
         f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
     params:
         slice=slice_of("seed", bootstrap=CONFIG.evaluate.bootstrap),
+    benchmark:
+        f"{BENCHMARKS}/evaluate/{{row}}.{{split}}.{{protocol}}.tsv"
+    group:
+        "evaluate"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} evaluate --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
         f" --split {{wildcards.split}} --protocol {{wildcards.protocol}} --config {RESOLVED} --output {{output}}"
@@ -511,6 +913,12 @@ rule summarise:
     output:
         f"{RUN}/evaluation/summary.json",
         f"{RUN}/evaluation/summary.md",
+    benchmark:
+        f"{BENCHMARKS}/summarise/all.tsv"
+    group:
+        "evaluate"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} summarise {{input}} --output {{output[0]}}"
 
@@ -525,8 +933,12 @@ rule build_index:
     output:
         f"{RUN}/index/{{row}}/card.json",
     params:
-        slice=slice_of("index"),
+        slice=index_slice,
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/build_index/{{row}}.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
         f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
@@ -545,6 +957,10 @@ rule study:
     params:
         slice=slice_of("study", "transfer", "auxiliary", "kcca", "wsabie_sgd", "wsabie_adagrad", "seed"),
     threads: 8
+    benchmark:
+        f"{BENCHMARKS}/study/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} study --manifest {RUN}/manifest --features {RUN}/features --tfidf {RUN}/text/tfidf"
         f" --moments {STUDY}/moments/target --auxiliary {STUDY}/moments/auxiliary --documents {RUN}/text/documents"
@@ -558,6 +974,10 @@ rule tabulate:
         f"{STUDY}/tables.md",
     params:
         slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
+    benchmark:
+        f"{BENCHMARKS}/tabulate/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
         f"{JOINTSPACE} tabulate --study {STUDY} --config {RESOLVED} --output {{output}}"
 
@@ -567,15 +987,107 @@ rule gong:
         f"{STUDY}/tables.md",
 
 
+rule train_generator:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
+        generator_features,
+        vocabulary=f"{RUN}/text/tokens.json",
+        index=generator_space,
+    output:
+        f"{RUN}/generators/{{generator}}/model.json",
+        f"{RUN}/generators/{{generator}}/model.safetensors",
+    params:
+        slice=generator_slice,
+        index=index_option,
+    threads: 8
+    benchmark:
+        f"{BENCHMARKS}/train_generator/{{generator}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} train-generator {{wildcards.generator}} --manifest {RUN}/manifest --features {RUN}/features"
+        f" --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
+        f" --output {RUN}/generators/{{wildcards.generator}}"
+
+
+rule describe:
+    input:
+        generator_features,
+        every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
+        f"{RUN}/generators/{{generator}}/model.json",
+        vocabulary=f"{RUN}/text/tokens.json",
+        index=generator_space,
+    output:
+        f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
+        f"{RUN}/descriptions/{{generator}}.{{split}}/index.html",
+    params:
+        slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "meteor"})),
+        index=index_option,
+    threads: 8
+    benchmark:
+        f"{BENCHMARKS}/describe/{{generator}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} describe --generator {RUN}/generators/{{wildcards.generator}} --manifest {RUN}/manifest"
+        f" --features {RUN}/features --split {{wildcards.split}} --tokens {RUN}/text/tokens"
+        f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
+        f" --output {RUN}/descriptions/{{wildcards.generator}}.{{wildcards.split}}"
+
+
+rule evaluate_descriptions:
+    input:
+        f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
+        vocabulary=f"{RUN}/text/tokens.json",
+        index=generator_space,
+    output:
+        f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
+    params:
+        slice=slice_of("seed", "language_text", meteor=CONFIG.describe.meteor),
+        index=index_option,
+    benchmark:
+        f"{BENCHMARKS}/evaluate_descriptions/{{generator}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} evaluate-descriptions {{input[0]}} --generator {RUN}/generators/{{wildcards.generator}}"
+        f" --manifest {RUN}/manifest --features {RUN}/features --tokens {RUN}/text/tokens"
+        f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED} --output {{output}}"
+
+
 rule report:
     input:
         f"{RUN}/manifest/manifest.json",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+        sheets=expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
         summary=f"{RUN}/evaluation/summary.json",
     output:
         f"{RUN}/report/index.html",
     params:
         bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
+        sheets=lambda wildcards, input: " ".join(f"--sheet {path}" for path in input.sheets),
+    benchmark:
+        f"{BENCHMARKS}/report/all.tsv"
+    resources:
+        **RESOURCES,
     shell:
-        f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --summary {{input.summary}}"
+        f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
+        f" --summary {{input.summary}} --benchmarks {BENCHMARKS} {{params.sheets}}"
         f" --config {RESOLVED} --output {{output}}"
+
+
+rule reproduce:
+    input:
+        summary=f"{RUN}/evaluation/summary.json",
+        gong=f"{STUDY}/tables.md",
+    output:
+        f"{RUN}/reproduction.md",
+    params:
+        slice=slice_of("reproduce", "name"),
+    benchmark:
+        f"{BENCHMARKS}/reproduce/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} reproduce --summary {{input.summary}} --gong {{input.gong}} --config {RESOLVED} --output {{output}}"

@@ -2,7 +2,8 @@
 
 A model's class offers:
 
-* `sentence_view`: which form of the sentences it takes, `tfidf` or `tokens`;
+* `sentence_view`: which form of the sentences it takes, `tfidf`, `tokens`, `dependency-trees` or `phrase-trees`, or
+  `each` for a mapping of such names;
 * `embed_images(features)`: mapping of encoder name -> (n, dim) float32 to (n, c) float32;
 * `embed_sentences(sentences)`: (n, d) sparse tf-idf, or n pipeline.text.sequences.Tokens, to (n, c) float32;
 * `metric`: `inner_product` (both are unit vectors and their product is the score) or `euclidean`;
@@ -26,11 +27,46 @@ REGISTRY: dict[str, str] = {
     "rnn": "pipeline.neural.models:RNN",
     "gru": "pipeline.neural.models:GRU",
     "lstm": "pipeline.neural.models:LSTM",
+    "ctrnn": "pipeline.neural.tree_models:CTRNN",
+    "dtrnn": "pipeline.neural.tree_models:DTRNN",
+    "sdtrnn": "pipeline.neural.tree_models:SDTRNN",
+    "hmlstm": "pipeline.neural.hmlstm:HMLSTM",
+    "defrag": "pipeline.neural.fragment_models:Defrag",
+    "dvsa": "pipeline.neural.fragment_models:DVSA",
+    "fragments": "pipeline.neural.grounded_model:GroundedFragments",
     "ncca-refined": "pipeline.neural.refinement:RefinedCCA",
+    "ensemble": "pipeline.linear.ensemble:Ensemble",
+    "fragment-ensemble": "pipeline.neural.fragment_ensemble:FragmentEnsemble",
 }
 
-TRAINED: tuple[str, ...] = ("bow", "devise", "rnn", "gru", "lstm", "ncca-refined")
-"""The models that `train` makes; `fit` makes all others."""
+TRAINED: tuple[str, ...] = (
+    "bow", "devise", "rnn", "gru", "lstm", "ctrnn", "dtrnn", "sdtrnn", "hmlstm", "defrag", "dvsa", "fragments",
+    "ncca-refined",
+)  # fmt: skip
+"""The models that `train` makes; `combine` makes the next ones, `fit` all others."""
+
+TREES: tuple[str, ...] = ("ctrnn", "dtrnn", "sdtrnn", "hmlstm")
+"""The trained models that take sentences as trees."""
+
+SETS: tuple[str, ...] = ("defrag", "dvsa", "fragments")
+"""The trained models whose images and sentences are sets of fragments. Their classes have `kind = "fragments"`, where
+all others have one vector each, and `embed_image_sets(features, regions)` and `embed_sentence_sets(tokens)` in place of
+the functions above; see pipeline.neural.fragment_models."""
+
+REGIONAL: tuple[str, ...] = ("hmlstm", *SETS)
+"""The trained models that learn from regions."""
+
+GENERATORS: dict[str, str] = {
+    "nearest": "pipeline.language.nearest:Nearest",
+    "mrnn": "pipeline.language.mrnn:MultimodalRNN",
+    "lbl": "pipeline.language.lm:LogBilinearModel",
+    "mnlm": "pipeline.language.lm:MultiplicativeModel",
+    "sc-nlm": "pipeline.language.lm:StructureContentModel",
+}
+"""Generators of descriptions; see pipeline.language.describing.Generator for what their classes offer."""
+
+COMBINED: tuple[str, ...] = ("ensemble", "fragment-ensemble")
+"""The models that `combine` makes of others; the latter where some of these are of sets of fragments."""
 
 
 TRAININGS: dict[str, tuple[str, ...]] = {
@@ -67,5 +103,14 @@ def trained_class(name: str) -> Any:
     """The class registered as `name` if `train` makes it; UsageError otherwise."""
     found = model_class(name)
     if name not in TRAINED:
-        raise UsageError(f"{name} is made by fit; train makes {', '.join(TRAINED)}")
+        maker = "combine" if name in COMBINED else "fit"
+        raise UsageError(f"{name} is made by {maker}; train makes {', '.join(TRAINED)}")
     return found
+
+
+def generator_class(name: str) -> Any:
+    """The class of the generator `name`; UsageError lists the known names."""
+    if name not in GENERATORS:
+        raise UsageError(f"unknown generator {name}; there are {', '.join(GENERATORS)}")
+    module, _, attribute = GENERATORS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

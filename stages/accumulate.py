@@ -9,7 +9,7 @@ from stages import options
 
 @click.command("accumulate")
 @options.manifest
-@options.shard
+@options.sharded
 @options.features
 @options.tfidf
 @click.option(
@@ -21,7 +21,7 @@ from stages import options
 @click.option("--folds", type=click.IntRange(min=1), required=True, help="Parts whose moments are kept apart.")
 @click.option("--encoder", "encoders", multiple=True, help="Encoder of the image view. [default: the configuration's]")
 @options.config
-@options.output("file", "The moments, an HDF5 file.")
+@options.output("path", "The moments, an HDF5 file; a folder for all shards.")
 def command(
     manifest_folder: Path,
     shard: int,

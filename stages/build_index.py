@@ -1,10 +1,18 @@
 """`build-index`: the bundle that a search needs, from the embeddings of one row."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.config.root import Index
+    from pipeline.index.build import BuiltIndex
+    from pipeline.storage.bundle import BundleWriter
+    from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.fragments import Fragments
 
 
 @click.command("build-index")
@@ -29,60 +37,129 @@ def command(
     output: Path,
 ) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
-    import logging
-
     from pipeline import config
-    from pipeline.index.build import QUERIES, build_index, evenly_spaced
     from pipeline.models import model_class
     from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings, split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.fragments import Fragments, holds_fragments
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 
     settings = config.load(config_path).index
-    manifest = Manifest(manifest_folder)
-    embeddings = Embeddings(manifest, embeddings_folder)
-    model = read_parameters(model_folder / "model.safetensors", MODEL)
-    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): model.fingerprint})
+    manifest, sets = Manifest(manifest_folder), holds_fragments(embeddings_folder)
+    embeddings = (Fragments if sets else Embeddings)(manifest, embeddings_folder)
+    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
+    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     vocabulary = read_json(vocabulary_path)["fingerprint"]
-    require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): model.details["vocabulary"]})
-    names = model_class(embeddings.registered).from_parts(model.settings, model.tensors).encoders
+    require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
+    model = model_class(embeddings.registered).from_parts(parameters.settings, parameters.tensors)
+    names = dict.fromkeys((*model.encoders, *(model.region_encoders if sets else ())))
     encoders = {name: read_parameters(encoders_root / name / "model.safetensors", ENCODER) for name in names}
 
-    ids = split_ids(manifest, settings.splits)
-    writer, cards = BundleWriter(output), {}
-    for modality, other in (("images", "sentences"), ("sentences", "images")):
-        vectors = embeddings.read(modality, ids[modality])
-        queries = embeddings.read(other, ids[other][evenly_spaced(len(ids[other]), QUERIES)])
-        built = build_index(vectors, queries, embeddings.metric, settings.exact_limit, settings.recall_floor)
-        writer.add(f"{modality}.faiss", built.data)
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(ids[modality]))
-        cards[modality] = built.card.to_dict()
+    ids, writer = split_ids(manifest, settings.splits), BundleWriter(output)
+    about = (_add_sets if sets else _add_vectors)(writer, embeddings, ids, settings)
+    for modality, rows in ids.items():
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(model_folder)
     writer.add("vocabulary.json", vocabulary_path.read_bytes())
     for name in encoders:
         writer.add_parameters(encoders_root / name, f"encoders/{name}/")
 
-    inputs = {**embeddings.inputs, "model": model.fingerprint, "vocabulary": vocabulary}
+    inputs = {**embeddings.inputs, "model": parameters.fingerprint, "vocabulary": vocabulary}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    chosen = settings.model_dump(exclude=set() if sets else {"shortlist"})
     writer.commit(
         {
             "model": embeddings.row,
             "registered": embeddings.registered,
             "metric": embeddings.metric,
             "dim": embeddings.dim,
-            **cards,
+            **about,
             "splits": list(settings.splits),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             "inputs": inputs,
-            "fingerprint": fingerprint("bundle", 1, settings.model_dump(), inputs),
+            "fingerprint": fingerprint("bundle", 2, chosen, inputs),
         }
     )
-    for modality, card in cards.items():
-        logging.getLogger(__name__).info(
-            "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
-            embeddings.row, card["count"], modality, card["factory"], card["recall@10"], card["queries_per_second"],
+
+
+def _add_vectors(writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "Index") -> dict[str, Any]:
+    """One index of images and one of sentences; what the card says of them."""
+    from tqdm import tqdm
+
+    from pipeline.index.build import QUERIES, build_index
+    from pipeline.index.chooser import Requirements
+    from pipeline.index.vectors import evenly_spaced
+
+    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist"}))
+    cards = {}
+    for modality, other in (("images", "sentences"), ("sentences", "images")):
+        vectors = embeddings.rows_of(modality, ids[modality])
+        queries = embeddings.read(other, ids[other][evenly_spaced(len(ids[other]), QUERIES)])
+        built = build_index(
+            vectors, queries, embeddings.metric, requirements, lambda items, what: tqdm(items, what, disable=None)
+        )
+        _put(writer, embeddings.row, modality, built)
+        cards[modality] = built.card.to_dict()
+    return {"kind": "global", **cards}
+
+
+def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settings: "Index") -> dict[str, Any]:
+    """One index of regions and one of words, and which of them are one set; what the card says of them."""
+    import logging
+
+    from tqdm import tqdm
+
+    from pipeline.index.chooser import Requirements
+    from pipeline.index.fragment_index import FRAGMENTS, SET_QUERIES, Shortlist, build_fragment_index
+    from pipeline.index.vectors import evenly_spaced
+    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+
+    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist"}))
+    rule, shortlist = ScoreRule.from_dict(embeddings.score), Shortlist(**settings.shortlist.model_dump())
+    cards, arrays = {}, {}
+    for modality, other in (("images", "sentences"), ("sentences", "images")):
+        stored = embeddings.read_sets(modality, ids[modality])
+        asking = embeddings.read_sets(other, ids[other][evenly_spaced(len(ids[other]), SET_QUERIES)])
+        built = build_fragment_index(
+            modality,
+            *(FragmentSets(side.vectors, side.offsets, side.globals) for side in (stored, asking)),
+            rule, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None),
         )  # fmt: skip
+        one, name = modality.removesuffix("s"), FRAGMENTS[modality]
+        _put(writer, embeddings.row, name, built.index)
+        found = {f"{one}_offsets": stored.offsets, f"{one}_globals": stored.globals, "boxes": stored.boxes}
+        arrays |= {key: array for key, array in found.items() if array is not None}
+        cards[name] = built.card()
+        cost, log = built.cost, logging.getLogger(__name__)
+        log.info(
+            "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", embeddings.row,
+            "a shortlist" if built.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
+            1000 * cost.exact_seconds,
+        )  # fmt: skip
+        if cost.recall < settings.recall_floor:
+            log.warning(
+                "%s: that is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
+                embeddings.row, settings.recall_floor, built.index.card.count,
+            )  # fmt: skip
+    writer.add_arrays("fragments.safetensors", arrays)
+    return {"kind": "fragments", "score": embeddings.score, **cards}
+
+
+def _put(writer: "BundleWriter", row: str, name: str, built: "BuiltIndex") -> None:
+    """An index of the bundle, and how it was chosen where it was."""
+    import logging
+
+    from pipeline.report.tradeoff import draw_tradeoff
+
+    writer.add(f"{name}.faiss", built.data)
+    if built.tradeoff:
+        writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
+        writer.add(f"{name}.tradeoff.svg", draw_tradeoff(built.tradeoff, f"{row}, {name}"))
+    logging.getLogger(__name__).info(
+        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
+        row, built.card.count, name, built.card.factory, built.card.recall, built.card.queries_per_second,
+    )  # fmt: skip

@@ -9,11 +9,11 @@ from stages import options
 
 @click.command("encode-sentences")
 @options.manifest
-@options.shard
+@options.sharded
 @click.option(
     "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-vocabulary` wrote."
 )
-@options.output("file", "The shard, an HDF5 file.")
+@options.output("path", "The shard, an HDF5 file; a folder for all shards.")
 def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Path) -> None:
     """Encode the sentences of one shard over the vocabulary."""
     import numpy as np

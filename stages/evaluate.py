@@ -12,40 +12,74 @@ from stages import options
 @options.embeddings
 @click.option("--split", required=True, help="Split of the manifest to evaluate on.")
 @click.option("--protocol", required=True, help="all-sentences (Karpathy) or first-sentence (Gong).")
+@click.option(
+    "--through-index", "bundle_folder", type=options.FOLDER,
+    help="Bundle of the same row: tell what its indices cost, among all that they hold.",
+)  # fmt: skip
+@options.scheduler
 @options.config
 @options.output("file", "The evaluation, a JSON file.")
 def command(
-    manifest_folder: Path, embeddings_folder: Path, split: str, protocol: str, config_path: Path | None, output: Path
+    manifest_folder: Path,
+    embeddings_folder: Path,
+    split: str,
+    protocol: str,
+    bundle_folder: Path | None,
+    scheduler: str,
+    config_path: Path | None,
+    output: Path,
 ) -> None:
     """Measure retrieval in both directions."""
     import logging
 
+    import numpy as np
+
     from pipeline import config
     from pipeline.evaluate.protocols import select_sentences
-    from pipeline.evaluate.retrieval import TIES, Bootstrap, evaluate
+    from pipeline.evaluate.retrieval import TIES, Bootstrap, evaluate, measure
+    from pipeline.evaluate.scored import evaluate_scores
+    from pipeline.evaluate.similarity import similarity_ranks
     from pipeline.evaluate.summary import headline
+    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.fragments import Fragments, holds_fragments
     from pipeline.storage.manifest import Manifest
 
     settings = config.load(config_path)
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
-    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
+    sets = holds_fragments(embeddings_folder)
+    embeddings = (Fragments if sets else Embeddings)(Manifest(manifest_folder), embeddings_folder)
     pairs = split_pairs(embeddings.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
-    images = embeddings.read("images", pairs.image_id)
-    sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
+    read = embeddings.read_sets if sets else embeddings.read
+    images, sentences = read("images", pairs.image_id), read("sentences", pairs.sentence_id[chosen])
 
-    measured = evaluate(images, sentences, pairs.owners[chosen], embeddings.metric, bootstrap)
+    similarity: dict = {}
+    if sets:
+        sides = [FragmentSets(side.vectors, side.offsets, side.globals) for side in (images, sentences)]
+        scores = exact_scores(*sides, ScoreRule.from_dict(embeddings.score))
+        measured = evaluate_scores(scores, pairs.owners[chosen], bootstrap)
+    else:
+        measured = evaluate(images, sentences, pairs.owners[chosen], embeddings.metric, bootstrap, scheduler)
+        if np.bincount(pairs.owners[chosen]).min() > 1:
+            ranks = similarity_ranks(sentences, pairs.owners[chosen], embeddings.metric)
+            similarity = {"sentence_similarity": measure(ranks, pairs.owners[chosen], bootstrap)}
+
+    through: dict = {}
+    if bundle_folder:
+        through = _measure_cost(bundle_folder, embeddings, pairs, chosen, images, sentences)
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     value = {
         "model": embeddings.row,
         **about,
-        "n_images": len(images),
-        "n_sentences": len(sentences),
+        "n_images": len(pairs.image_id),
+        "n_sentences": len(chosen),
         **vars(measured),
+        **similarity,
+        **through,
         "metric": embeddings.metric,
         "inputs": embeddings.inputs,
         "fingerprint": fingerprint("evaluation", 1, about, embeddings.inputs),
@@ -53,3 +87,29 @@ def command(
     publish_json(output, value)
     for line in headline(value):
         logging.getLogger(__name__).info(line)
+
+
+def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences) -> dict:
+    """Both directions through the bundle's index files, and the bundle that they are of."""
+    from pipeline.errors import UsageError
+    from pipeline.evaluate.through_index import cost_of_approximation
+    from pipeline.index.format import from_bytes
+    from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.revision import open_parts
+
+    if not isinstance(embeddings, Embeddings):
+        raise UsageError("--through-index is for models of one vector each; leave it out for fragments")
+    bundle, parts = open_parts(bundle_folder, embeddings)
+    owners = pairs.image_id[pairs.owners[chosen]]
+    asked = {
+        "images": ("sentence_to_image", sentences, owners),
+        "sentences": ("image_to_sentence", images, pairs.image_id),
+    }
+    costs = {}
+    for part in parts:
+        direction, queries, of = asked[part.modality]
+        index = from_bytes(bundle.index(part.modality), f"{part.modality}.faiss", part.card)
+        blocks = embeddings.rows_of(part.modality, part.ids[part.alive]).blocks()
+        cost = cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric)
+        costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
+    return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}

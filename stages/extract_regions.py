@@ -47,6 +47,7 @@ def command(
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.errors import UsageError
     from pipeline.images.preprocess import Photograph
     from pipeline.storage.features import to_stored
     from pipeline.storage.fingerprint import fingerprint
@@ -76,9 +77,12 @@ def command(
     from pipeline.images.classifier import Classifier
     from pipeline.images.encoders import Encoder  # torch, which nothing above has needed
     from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.kinds import restore
     from pipeline.images.regions import RegionExtractor, Request, describe
 
-    encoder = Encoder.from_parts(parameters.settings, parameters.tensors)
+    encoder = restore(parameters.settings, parameters.tensors)
+    if not isinstance(encoder, Encoder):
+        raise UsageError(f"{encoder_folder} describes whole images only; give an encoder that is a network")
     plan = choose_plan(encoder, extract.device, extract.precision, extract.batch_size)
     preparation = _preparation(settings, manifest, encoder.spec.preprocessing)
     extractor = RegionExtractor(encoder, plan, preparation.view)

@@ -19,6 +19,7 @@ from stages import options
 @click.option(
     "--documents", "documents_folder", type=options.FOLDER, help="Folder of `encode-documents` shards. [default: none]"
 )
+@options.scheduler
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
@@ -29,6 +30,7 @@ def command(
     moments_folder: Path,
     auxiliary_folder: Path | None,
     documents_folder: Path | None,
+    scheduler: str,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -63,10 +65,10 @@ def command(
         vocabularies[str(auxiliary_folder)] = weak.vocabulary
     vocabulary = require_same("vocabulary", vocabularies)
     restriction = Restriction(variant.encoders)
-    folded = FoldedMoments(target)
+    folded = FoldedMoments(target, scheduler)
     sets = make_sets(
         folded, range(target.n_folds),
-        FoldedMoments(weak) if weak else None, range(weak.n_folds if weak else 0), restriction,
+        FoldedMoments(weak, scheduler) if weak else None, range(weak.n_folds if weak else 0), restriction,
     )  # fmt: skip
     dev = read_split(features, sentences, variant.encoders, "dev", settings.fit.dev_images)
 

@@ -26,16 +26,19 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.collections.formats import FORMATS
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import Options
+    from pipeline.collections.takedown import leave_out, parse_takedown
     from pipeline.config import load
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
     from pipeline.storage.manifest import write_manifest, write_rejects
-    from pipeline.storage.sources import ImageSource
+    from pipeline.storage.sources import ImageSource, read_list
     from pipeline.workers import isolated_map
 
     config = load(config_path)
     settings = config.collection
     records = FORMATS[settings.format](root, Options(settings.files, settings.columns, settings.default_split))
+    if settings.takedown:
+        records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars).add(records))
     limits = ImageLimits(settings.max_image_pixels, settings.min_image_side, settings.max_aspect_ratio)

@@ -2,13 +2,23 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+    from PIL import Image
+
     from pipeline.config import Config
+    from pipeline.config.collection import Collection as CollectionSection
     from pipeline.config.images import Encoder as EncoderSection
     from pipeline.images.encoders import Encoder
     from pipeline.linear.study import Study
+    from pipeline.storage.fragments import StoredSets
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.trees import ParseShard
+    from pipeline.text.tree_encoding import SentenceTrees
 
 
 def read_study(
@@ -76,3 +86,137 @@ def read_network(
         return trained(spec, state, {"origin": origin})
     data, sha256 = read_weights(Path(settings.weights_root) / file, sha256)
     return trained(spec, parse(data, file), {"origin": file, "sha256": sha256})
+
+
+class Described(NamedTuple):
+    """Images with their sentences by split, `pairs`, the `texts` of these, the `vocabulary` of their words, what all
+    was made from, `inputs`, and their `manifest`."""
+
+    manifest: Any
+    pairs: dict[str, Any]
+    texts: dict[str, list[str]]
+    vocabulary: Any
+    vocabulary_fingerprint: str
+    inputs: dict[str, str]
+
+
+def read_described(
+    manifest_folder: Path,
+    features_root: Path,
+    tokens_folder: Path | None,
+    vocabulary_path: Path,
+    encoders: tuple[str, ...],
+    splits: tuple[str, ...],
+) -> Described:
+    """The images of `splits` that have sentences, with these, as generators learn from them and are judged by them."""
+    import numpy as np
+
+    from pipeline.neural.task import Pairs
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.gather import Features
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.rows import FeatureRows, TokenRows
+    from pipeline.text.sequences import Tokens
+    from pipeline.text.vocabulary import Vocabulary
+
+    manifest, value = Manifest(manifest_folder), read_json(vocabulary_path)
+    features, stored = Features(manifest, features_root), TokenRows(manifest, tokens_folder)
+    require_same("vocabulary", {str(vocabulary_path): value["fingerprint"], str(tokens_folder): stored.vocabulary})
+    tokens, pairs, texts = Tokens(stored.ids, stored.offsets), {}, {}
+    inputs = {"manifest": manifest.fingerprint, **stored.fingerprints}
+    for split in splits:
+        found = split_pairs(manifest, split)
+        rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
+        pairs[split] = Pairs(rows, tokens.take(found.sentence_id), found.owners, found.sentence_id)
+        texts[split] = manifest.sentences["text"].take(np.asarray(found.sentence_id)).to_pylist()
+        inputs |= {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
+    return Described(manifest, pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs)
+
+
+def read_trees(
+    parses: "ParseShard", texts: list[str], analyze: "Callable[[str], list[str]]"
+) -> "Iterator[SentenceTrees]":
+    """The trees of one shard's `texts`, over the words that `analyze` finds in them."""
+    from pipeline.text.brackets import read_brackets
+    from pipeline.text.conllu import read_conllu
+    from pipeline.text.tree_encoding import fit_trees
+
+    found = (entry.parse for entry in read_conllu(parses.conllu, str(parses.path)))
+    trees = (tree for _, tree in read_brackets(parses.brackets, str(parses.brackets_path)))
+    return fit_trees(found, trees, texts, analyze)
+
+
+class LanguageText(NamedTuple):
+    """Sentences without images, and the tagged ones of a treebank; None where there is no treebank."""
+
+    extra: list[str]
+    treebank: list | None
+
+
+def read_language_text(settings: "Config") -> LanguageText:
+    """What the section `language_text` names. Raises InputError for a file that cannot be read, and naming a line."""
+    import gzip
+
+    from pipeline.errors import InputError
+    from pipeline.language.tagging import read_treebank
+
+    chosen = settings.language_text
+
+    def lines(name: str) -> list[str]:
+        opened = gzip.open if name.endswith(".gz") else open
+        try:
+            with opened(name, "rt", encoding="utf-8", newline="\n") as file:
+                return list(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {name} ({error}); correct language_text") from error
+
+    extra: list[str] = []
+    for number, line in enumerate(lines(chosen.file) if chosen.file else [], 1):
+        columns = line.rstrip("\r\n").split("\t")
+        if len(columns) <= chosen.column:
+            raise InputError(
+                f"{chosen.file}, line {number} has no column {chosen.column}; correct language_text.column"
+            )
+        extra.append(columns[chosen.column])
+    treebank = list(read_treebank(lines(chosen.treebank), chosen.treebank)) if chosen.treebank else None
+    return LanguageText(extra, treebank)
+
+
+def open_photographs(
+    manifest: "Manifest", image_id: "np.ndarray", collection: "CollectionSection"
+) -> "Iterator[tuple[Image.Image | None, str]]":
+    """The photographs `image_id` (k,) of a manifest, each with an empty text, or None with the reason why not."""
+    from pipeline.errors import InputError
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.preprocess import Photograph, open_photograph
+    from pipeline.storage.sources import ImageSource
+
+    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    read = ImageSource(manifest.root).read
+    for row in manifest.images.take(image_id).to_pylist():
+        photograph = Photograph.from_row(row)
+        try:
+            yield open_photograph(read, limits, photograph), ""
+        except InputError as error:
+            yield None, f"{photograph.name}: {error}"
+
+
+def read_words(
+    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary_path: Path, sets: "StoredSets"
+) -> list[list[str]]:
+    """The words of some sentences that their stored `sets` have one vector for each; a sentence without words has the
+    vector of one unknown word. IntegrityError where the vectors are of other words."""
+    import numpy as np
+
+    from pipeline.errors import IntegrityError
+    from pipeline.storage.atomic import read_json
+    from pipeline.text.tokens import make_analyzer
+    from pipeline.text.vocabulary import Vocabulary
+
+    analyze = make_analyzer(Vocabulary.from_dict(read_json(vocabulary_path)).settings)
+    words = [analyze(text) or [""] for text in manifest.sentences["text"].take(sentence_id).to_pylist()]
+    if not np.array_equal(list(map(len, words)), np.diff(sets.offsets)):
+        raise IntegrityError(f"the sentences have other words by {vocabulary_path} than vectors; give the row's own")
+    return words

@@ -1,6 +1,11 @@
 """Options that several commands share, and what they mean."""
 
+import importlib
+from collections.abc import Callable
+from functools import partial, wraps
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,14 +19,31 @@ config = click.option(
 manifest = click.option("--manifest", "manifest_folder", type=FOLDER, required=True, help="Folder that `ingest` wrote.")
 shard = click.option("--shard", type=click.IntRange(min=0), required=True, help="Number of the shard.")
 
+scheduler = click.option(
+    "--scheduler", default="local", show_default=True,
+    help="Where shards are worked on: local, threads, or a Dask scheduler's address, tcp://host:port.",
+)  # fmt: skip
+
 features = click.option(
     "--features", "features_root", type=FOLDER, required=True, help="Folder with one folder of shards for each encoder."
 )
 tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
 tokens = click.option("--tokens", "tokens_folder", type=FOLDER, help="Folder of `encode-tokens` shards.")
+trees = click.option("--trees", "trees_folder", type=FOLDER, help="Folder of `encode-trees` shards.")
+parses = click.option("--parses", "parses_folder", type=FOLDER, required=True, help="Folder of `parse` shards.")
+token_vocabulary = click.option(
+    "--vocabulary", "vocabulary_path", type=FILE, required=True, help="What `build-token-vocabulary` wrote."
+)
+
+regions = click.option(
+    "--regions", "regions_root", type=FOLDER, help="Folder with one folder of region shards for each encoder."
+)
 
 embeddings = click.option(
     "--embeddings", "embeddings_folder", type=FOLDER, required=True, help="Folder of one row's `embed` shards."
+)
+bundle = click.option(
+    "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
 )
 
 
@@ -38,5 +60,39 @@ def study_inputs(function):
 
 
 def output(kind: str, what: str):
-    """The option `--output`, a FILE or FOLDER; `what` says what it becomes."""
-    return click.option("--output", type={"file": FILE, "folder": FOLDER}[kind], required=True, help=what)
+    """The option `--output`, a file, a folder, or either (path); `what` says what it becomes."""
+    types = {"file": FILE, "folder": FOLDER, "path": PATH}
+    return click.option("--output", type=types[kind], required=True, help=what)
+
+
+def sharded(function: Callable[..., None]) -> Callable[..., None]:
+    """The options `--shard` and `--scheduler` of a command that makes one shard of a manifest into the file `output`.
+
+    Without `--shard` it makes every shard, into the folder `output`, on one process, on threads or on Dask's workers.
+    """
+
+    @wraps(function)
+    def over_shards(manifest_folder: Path, shard: int | None, scheduler: str, output: Path, **arguments: Any) -> None:
+        arguments["manifest_folder"] = manifest_folder
+        if shard is not None:
+            function(shard=shard, output=output, **arguments)
+            return
+        from pipeline.mapreduce import map_reduce
+        from pipeline.storage.manifest import Manifest
+
+        # Workers may stand in another folder.
+        arguments = {name: v.absolute() if isinstance(v, Path) else v for name, v in arguments.items()}
+        make = partial(_make_shard, function.__module__, output.absolute(), arguments)
+        map_reduce(make, range(Manifest(manifest_folder).n_shards), add, scheduler)
+
+    one = click.option("--shard", type=click.IntRange(min=0), help="Number of the shard. [default: all, into a folder]")
+    return one(scheduler(over_shards))
+
+
+def _make_shard(module: str, folder: Path, arguments: dict[str, Any], number: int) -> int:
+    """Run the command of `module` for one shard; 1, the number of shards made."""
+    from pipeline.storage.gather import shard_path
+
+    command = importlib.import_module(module).command
+    command.callback(shard=number, scheduler="local", output=shard_path(folder, number), **arguments)
+    return 1

@@ -1,16 +1,29 @@
-"""`search`: images for a sentence, or sentences for an image."""
+"""`search`: images for a sentence, regions for a snippet, sentences for an image, or images for it and some words."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.index.search import Hit, Searcher
+    from pipeline.storage.bundle import Bundle
 
 
 @click.command("search")
 @click.argument("sentence", required=False)
 @click.option("--index", "bundle_folder", type=options.FOLDER, required=True, help="Folder that `build-index` wrote.")
 @click.option("--image", "image_path", type=options.FILE, help="Rank sentences for this image instead.")
+@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; rows of fragments only.")
+@click.option("--minus", multiple=True, metavar="WORD", help="With --image: rank images for it less this word.")
+@click.option("--plus", multiple=True, metavar="WORD", help="With --image: rank images for it plus this word.")
+@click.option(
+    "--among", type=click.IntRange(min=0), default=20, show_default=True,
+    help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
+)  # fmt: skip
+@click.option("--batch", "batch_path", type=options.FILE, help="Answer each line of this file, one JSON object a line.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 @options.config
@@ -18,36 +31,73 @@ def command(
     sentence: str | None,
     bundle_folder: Path,
     image_path: Path | None,
+    regions: bool,
+    minus: tuple[str, ...],
+    plus: tuple[str, ...],
+    among: int,
+    batch_path: Path | None,
     top: int,
     as_json: bool,
     config_path: Path | None,
 ) -> None:
-    """Rank the images of an index for SENTENCE, or its sentences for an image."""
+    """Rank the images of an index for SENTENCE, its sentences for an image, or its images for an image and words."""
     import json
 
     from pipeline.errors import UsageError
-    from pipeline.index.search import Searcher
+    from pipeline.index.search import open_searcher
     from pipeline.storage.bundle import Bundle
 
-    if (sentence is None) == (image_path is None):
-        raise UsageError("give either a sentence or --image FILE")
+    if (sentence, image_path, batch_path).count(None) != 2:
+        raise UsageError("give either a sentence or --image FILE or --batch FILE")
+    if image_path is None and (minus or plus):
+        raise UsageError("--minus and --plus change an image; give --image FILE too")
     bundle = Bundle(bundle_folder)
-    searcher = Searcher(bundle)
+    searcher, sets = open_searcher(bundle), bundle.card.get("kind") == "fragments"
+    if regions and (sentence is None or not sets):
+        raise UsageError("--regions takes a snippet of words and the index of a row of fragments, such as dvsa")
+    if batch_path is not None:
+        _answer_each(searcher, batch_path, top)
+        return
     if sentence is not None:
-        hits = searcher.images(sentence, top)
+        hits = (searcher.regions if regions else searcher.images)(sentence, top)
+    elif minus or plus:
+        features = {} if sets else _features(image_path, bundle, searcher.encoders, config_path)
+        hits = searcher.analogy(features, minus, plus, top, among)
+    elif sets:
+        hits = searcher.sentences_like(_read(image_path), top)
     else:
-        encoders = {name: bundle.encoder(name) for name in searcher.encoders}
-        hits = searcher.sentences(_features(image_path, encoders, config_path), top)
+        hits = searcher.sentences(_features(image_path, bundle, searcher.encoders, config_path), top)
 
     if as_json:
-        click.echo(json.dumps([{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits], ensure_ascii=False))
+        click.echo(json.dumps([_shown(hit) for hit in hits], ensure_ascii=False))
         return
     for hit in hits:
-        what = hit.row["text"] if image_path else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
-        click.echo(f"{hit.rank:>4}  {hit.score:>8.4f}  {what}")
+        what = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
+        box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if regions else ""
+        click.echo(f"{hit.rank:>4}  {hit.score:>8.4f}  {what}{box}")
 
 
-def _features(image_path: Path, encoders: dict, config_path: Path | None) -> dict:
+def _shown(hit: "Hit") -> dict:
+    return {"rank": hit.rank, "score": hit.score, **hit.row}
+
+
+def _answer_each(searcher: "Searcher", path: Path, top: int) -> None:
+    """Print a line of JSON for each line of the file: the query, and its results or the error."""
+    import json
+
+    from pipeline.errors import InputError
+
+    try:
+        sentences = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give a UTF-8 text file with a sentence a line") from error
+    for sentence, answer in zip(sentences, searcher.batch(sentences, top), strict=True):
+        failed = isinstance(answer, InputError)
+        told = {"error": str(answer)} if failed else {"results": [_shown(hit) for hit in answer]}
+        click.echo(json.dumps({"query": sentence, **told}, ensure_ascii=False))
+
+
+def _features(image_path: Path, bundle: "Bundle", names: tuple[str, ...], config_path: Path | None) -> dict:
     """The photograph as the bundle's encoders see it. InputError names a file that cannot be used."""
     from pipeline import config
     from pipeline.errors import InputError
@@ -56,9 +106,18 @@ def _features(image_path: Path, encoders: dict, config_path: Path | None) -> dic
 
     collection = config.load(config_path).collection
     limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    data = _read(image_path)
     try:
-        return image_features(image_path.read_bytes(), encoders, limits)
-    except OSError as error:
-        raise InputError(f"{image_path} cannot be read: {error.strerror}; give another image") from error
+        return image_features(data, {name: bundle.encoder(name) for name in names}, limits)
     except InputError as error:
         raise InputError(f"{image_path}: {error}; give another image") from error
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a photograph's file."""
+    from pipeline.errors import InputError
+
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; give another image") from error

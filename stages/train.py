@@ -14,8 +14,12 @@ from stages import options
 @options.features
 @options.tfidf
 @options.tokens
+@options.trees
+@click.option("--labels", "labels_path", type=options.FILE, help="What `build-label-table` wrote, with --trees.")
 @click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
-@click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the ncca that ncca-refined starts from.")
+@options.regions
+@click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the ncca that a refinement starts from.")
+@click.option("--terms", "terms_path", type=options.FILE, help="What `build-vocabulary` wrote; for fragments.")
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
 def command(
@@ -24,8 +28,12 @@ def command(
     features_root: Path,
     tfidf_folder: Path,
     tokens_folder: Path | None,
+    trees_folder: Path | None,
+    labels_path: Path | None,
     vocabulary_path: Path | None,
+    regions_root: Path | None,
     start_folder: Path | None,
+    terms_path: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -37,7 +45,7 @@ def command(
 
     from pipeline import config
     from pipeline.models import trained_class
-    from pipeline.neural.task import Settings, Task, train
+    from pipeline.neural.task import Task, train
     from pipeline.neural.training import Checkpoint, Training
     from pipeline.precision import choose_precision
     from pipeline.storage.checkpoints import Checkpoints
@@ -52,18 +60,27 @@ def command(
     model, own = trained_class(variant.model), settings.own_section(variant.model)
     seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"), torch.device("cpu"))
     features = Features(Manifest(manifest_folder), features_root)
-    stored = open_rows(model.sentence_view, features.manifest, {"tfidf": tfidf_folder, "tokens": tokens_folder})
+    folders = {"tfidf": tfidf_folder, "tokens": tokens_folder, "trees": trees_folder}
+    stored = open_rows(model.sentence_view, features.manifest, folders)
     view, pairs = _read_pairs(features, variant.encoders, settings.image_view.normalise, stored)
-    words = _read_words(settings, vocabulary_path, stored.vocabulary) if model.sentence_view == "tokens" else None
-    start, start_inputs = _read_start(start_folder, stored.vocabulary)
+    region_view, region_inputs = None, {}
+    if getattr(model, "needs_regions", False):
+        region_view, pairs, region_inputs = _read_regions(settings, features.manifest, regions_root, pairs)
+    if getattr(model, "starts_from_words", False):
+        words = None
+        start, start_inputs = _read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
+    else:
+        words = _read_words(settings, vocabulary_path, stored.vocabulary) if model.sentence_view != "tfidf" else None
+        start, start_inputs = _read_start(start_folder, stored.vocabulary)
 
     task = Task(
-        view, **pairs, settings=Settings(**own), seed=settings.seed, precision=precision,
-        train_words=settings.word_vectors.train, words=words, start=start,
+        view, **pairs, settings=model.settings_type(**own), seed=settings.seed, precision=precision,
+        train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
+        noun_phrase=_read_noun_phrase(labels_path, stored) if model.sentence_view == "phrase-trees" else None,
     )  # fmt: skip
     about = [variant.model_dump(), own, str(precision), view.steps, settings.seed]
     about += [] if words is None else [settings.word_vectors.train, digest_tensors({"words": words})]
-    inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs}
+    inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
     digest = fingerprint("model", 2, about, inputs)
     checkpoints = Checkpoints(output / "checkpoints", digest, seconds)
@@ -89,6 +106,7 @@ def command(
             "registered": variant.model,
             "training": variant.training,
             "vocabulary": stored.vocabulary,
+            "labels": getattr(stored, "labels", None),
             "inputs": inputs,
             "training_log": trained.log,
         },
@@ -105,6 +123,7 @@ def _read_pairs(features: Any, encoders: tuple[str, ...], steps: tuple[str, ...]
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.rows import FeatureRows
     from pipeline.text.sequences import Tokens
+    from pipeline.text.trees import Trees
 
     pairs = {}
     for split in ("train", "dev"):
@@ -112,10 +131,27 @@ def _read_pairs(features: Any, encoders: tuple[str, ...], steps: tuple[str, ...]
         rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
         if hasattr(stored, "matrix"):
             sentences = stored.matrix[found.sentence_id]
+        elif hasattr(stored, "trees"):
+            sentences = Trees(**stored.trees).take(found.sentence_id)
         else:
             sentences = Tokens(stored.ids, stored.offsets).take(found.sentence_id)
         pairs[split] = Pairs(rows, sentences, found.owners, found.sentence_id)
     return ImageView(tuple(encoders), tuple(block.shape[1] for block in rows.values()), tuple(steps)), pairs
+
+
+def _read_noun_phrase(labels_path: Path | None, stored: Any) -> int:
+    """The number that noun phrases have in the label table."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.fingerprint import require_same
+
+    if labels_path is None:
+        raise UsageError("this model takes phrase trees; give text/labels.json as --labels")
+    table = read_json(labels_path)
+    require_same("label table", {str(labels_path): table["fingerprint"], "the trees": stored.labels})
+    if "NP" not in table["phrases"]:
+        raise UsageError(f"{labels_path} has no NP; parse with an engine that names noun phrases so")
+    return table["phrases"].index("NP")
 
 
 def _read_words(settings: Any, vocabulary_path: Path | None, expected: str) -> Any:
@@ -139,6 +175,49 @@ def _read_words(settings: Any, vocabulary_path: Path | None, expected: str) -> A
             return read(stream, str(path), value["terms"]).table(value["terms"], settings.seed)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}); correct word_vectors.file or weights_root") from error
+
+
+def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) -> tuple[Any, dict, dict[str, str]]:
+    """The view of regions, the pairs with their regions, and these regions' fingerprints."""
+    from dataclasses import replace
+
+    from pipeline.errors import UsageError
+    from pipeline.linear.views import ImageView
+    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.region_rows import RegionRows
+
+    names = settings.regions.encoders
+    if root is None or not names:
+        raise UsageError("this model learns from regions; name regions.encoders, and give extract-regions' --regions")
+    folders = {name: root / name for name in names}
+    rows = {split: RegionRows(manifest, folders, split_pairs(manifest, split).image_id) for split in pairs}
+    view = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
+    return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"].fingerprints
+
+
+def _read_word_start(
+    folder: Path | None, terms_path: Path | None, vocabulary_path: Path | None, expected: str
+) -> tuple[Any, dict[str, str]]:
+    """The ncca in `folder` with the terms of every word, and its fingerprint."""
+    from dataclasses import replace
+
+    from pipeline.errors import UsageError
+    from pipeline.neural.grounded_model import WordStart
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.text.tfidf import encode
+    from pipeline.text.vocabulary import Vocabulary
+
+    if folder is None or terms_path is None or vocabulary_path is None:
+        raise UsageError(
+            "this model starts from an ncca; give its folder as --start, text/vocabulary.json as --terms, and"
+            " text/tokens.json as --vocabulary"
+        )
+    value, words = read_json(terms_path), read_json(vocabulary_path)
+    require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": expected})
+    start, inputs = _read_start(folder, value["fingerprint"])
+    vocabulary = replace(Vocabulary.from_dict(value), normalise=False)
+    return WordStart(start, encode([*words["terms"], ""], vocabulary)), inputs
 
 
 def _read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str]]:

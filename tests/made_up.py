@@ -25,12 +25,12 @@ SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
 
 
-def make_run(folder: Path, registered: str = "ncca", images: int = 24) -> Path:
+def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
     """Manifest, model, vocabulary, encoder and embeddings of a run in `folder`. Image i shows thing i mod 8.
 
-    It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image is of the test split.
+    It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image is of the split `held_out`.
     """
-    manifest = _make_manifest(folder, images)
+    manifest = _make_manifest(folder, images, held_out)
     vocabulary = build_vocabulary(
         manifest.sentences["text"].to_pylist(),
         TermSettings(True, "words", False, ("a", "the", "big", "number"), 1),
@@ -67,7 +67,7 @@ def features_of(thing: str) -> dict[str, np.ndarray]:
     return {"colour": np.eye(len(THINGS), dtype=np.float32)[[THINGS.index(thing)]]}
 
 
-def _make_manifest(folder: Path, count: int) -> Manifest:
+def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
     (folder / "data").mkdir(parents=True)
     rows = []
     for i in range(count):
@@ -75,7 +75,7 @@ def _make_manifest(folder: Path, count: int) -> Manifest:
         Image.new("RGB", (60 + i, 40), tuple(int(c) for c in np.random.default_rng(i % 8).integers(256, size=3))).save(
             folder / "data" / name
         )
-        split = "test" if i % 3 == 2 else "train"
+        split = held_out if i % 3 == 2 else "train"
         rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": str(i)})
     texts = [text for i in range(count) for text in (f"a {THINGS[i % 8]}", f"the big {THINGS[i % 8]} number {i}")]
     owners = np.repeat(np.arange(count), 2)

@@ -14,7 +14,7 @@ from pipeline.linear.training import Sets, Task, Transfer
 from pipeline.linear.tuning import Grid, Pairs
 from pipeline.linear.views import ImageView
 from pipeline.linear.wsabie_rows import WsabieSettings
-from pipeline.models import REGISTRY, TRAINED, TRAININGS, model_class
+from pipeline.models import COMBINED, REGISTRY, TRAINED, TRAININGS, model_class
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 
@@ -62,7 +62,7 @@ def make_task(model: type, training: str) -> tuple[Task, Pairs]:
     return Task(training, VIEW, sets, held_out, grid, TRANSFER, own, seed=0), held_out
 
 
-FITTED = [name for name in REGISTRY if name not in TRAINED]
+FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
 ROWS = [(name, "target") for name in FITTED] + [("ncca", training) for training in TRAININGS if training != "target"]
 
 

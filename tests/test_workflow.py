@@ -47,7 +47,7 @@ def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.C
 def planned(folder: Path, *arguments: str) -> set[str]:
     """The rules that a dry run would run."""
     output = snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments).stdout
-    return set(re.findall(r"^(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
+    return set(re.findall(r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ class Collection(Section):
     max_image_pixels: Positive
     min_image_side: Positive
     max_aspect_ratio: Positive
+    takedown: str | None
     reject_limit: Annotated[float, Field(ge=0, le=1)]
 
 
@@ -38,6 +39,7 @@ class Text(Section):
     min_count: Positive
     idf: bool
     normalise: bool
+    vocabulary: str | None
 
 
 class Simulation(Section):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
-from pipeline.models import TRAINED
+from pipeline.models import GENERATORS, TRAINED
 
 
 def default_path() -> Path:
@@ -46,6 +46,10 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
         for section in (model.replace("-", "_") for model in TRAINED):
             if isinstance(values.get(section), Mapping):
                 values[section] = merge(below, values[section])
+    if isinstance(below := values.get("language_defaults"), Mapping):
+        for section in (name.replace("-", "_") for name in GENERATORS if name != "nearest"):
+            if isinstance(values.get(section), Mapping):
+                values[section] = merge(below, values[section])
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -68,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"configuration {path} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"configuration {path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UsageError(f"configuration {path} must be a mapping of keys to values")

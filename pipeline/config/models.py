@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.images import Encoder
-from pipeline.config.section import Name, NonNegative, Positive, Section
+from pipeline.config.section import Name, NonNegative, Positive, Section, Split
 from pipeline.models import REGISTRY, TRAININGS
 
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
@@ -61,12 +61,13 @@ class WordVectors(Section):
 
 class Train(Section):
     dimensions: Positive
-    loss: Literal["info-nce", "ranking"]
+    loss: Literal["info-nce", "ranking", "squared"]
     negatives: Literal["all", "hardest", "sampled"]
     contrastive: Positive
     margin: NonNegative
     temperature: Annotated[float, Field(gt=0)]
-    optimiser: Literal["adam", "sgd"]
+    optimiser: Literal["adam", "sgd", "momentum", "adagrad"]
+    adagrad_reset: Positive
     learning_rate: Annotated[float, Field(gt=0)]
     decay: Annotated[float, Field(gt=0, le=1)]
     weight_decay: NonNegative
@@ -84,6 +85,24 @@ class Train(Section):
         if self.loss == "info-nce" and self.negatives == "hardest":
             raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
         return self
+
+
+class RelationTrain(Train):
+    rare: Positive
+
+
+class DenseTrain(Train):
+    simplified_epochs: Annotated[int, Field(ge=0)]
+    correspondence_epochs: Positive
+    phrase_share: NonNegative
+
+
+class FragmentTrain(Train):
+    hidden: Positive
+    sum: Literal["words", "mean-words", "positive"]
+    global_weight: NonNegative
+    instance_weight: NonNegative
+    element_clip: Annotated[float, Field(gt=0)] | None
 
 
 class Study(Section):
@@ -109,3 +128,14 @@ class VariantDefaults(Section):
 
 class Variant(VariantDefaults):
     model: Literal[tuple(REGISTRY)]
+
+
+class Align(Section):
+    splits: tuple[Split, ...]
+    beta: NonNegative
+    least_count: Positive
+
+
+class Ensemble(Section):
+    members: Annotated[tuple[Name, ...], Field(min_length=2)]
+    weights: Annotated[tuple[NonNegative, ...], Field(min_length=1)]

@@ -5,23 +5,65 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
+from pipeline.config.generators import Describe, ExtraText, LogBilinear, Nearest, Recurrent
 from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
-from pipeline.config.models import Fit, Kernels, Study, Train, Transfer, Variant, VariantDefaults, WordVectors, Wsabie
+from pipeline.config.models import (
+    Align,
+    DenseTrain,
+    Ensemble,
+    Fit,
+    FragmentTrain,
+    Kernels,
+    RelationTrain,
+    Study,
+    Train,
+    Transfer,
+    Variant,
+    VariantDefaults,
+    WordVectors,
+    Wsabie,
+)
+from pipeline.config.parse import Parse
 from pipeline.config.section import Name, Positive, Section, Split
 from pipeline.errors import UsageError
-from pipeline.models import REGISTRY, TRAININGS
+from pipeline.models import COMBINED, GENERATORS, REGISTRY, SETS, TRAININGS
+
+
+class Shortlist(Section):
+    nearest: Positive
+    shortlist: Positive
 
 
 class Index(Section):
     splits: tuple[Split, ...]
     exact_limit: Positive
     recall_floor: Annotated[float, Field(gt=0, le=1)]
+    memory: Positive | None
+    latency_ms: Annotated[float, Field(gt=0)] | None
+    candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
+    sample: Annotated[int, Field(ge=1000)]
+    workload: Positive
+    shortlist: Shortlist
 
 
 class Evaluate(Section):
     splits: tuple[Split, ...]
     protocols: tuple[Literal["all-sentences", "first-sentence"], ...]
     bootstrap: Annotated[int, Field(ge=0)]
+
+
+class Reproduce(Section):
+    collection: Literal["flickr8k", "flickr30k", "coco", "pascal1k"] | None
+
+
+class Serve(Section):
+    top: Positive
+    max_top: Positive
+    among: Annotated[int, Field(ge=0)]
+    max_upload_bytes: Positive
+    upload_seconds: Annotated[float, Field(gt=0)]
+    max_requests: Positive
+    thumbnail_side: Positive
 
 
 class Config(Section):
@@ -48,6 +90,7 @@ class Config(Section):
     wsabie_sgd: Wsabie
     wsabie_adagrad: Wsabie
     tokens: TokenVocabulary
+    parse: Parse
     word_vectors: WordVectors
     train_defaults: Train
     bow: Train
@@ -55,12 +98,32 @@ class Config(Section):
     rnn: Train
     gru: Train
     lstm: Train
+    ctrnn: Train
+    dtrnn: Train
+    sdtrnn: RelationTrain
+    hmlstm: DenseTrain
+    dvsa: FragmentTrain
+    defrag: FragmentTrain
+    fragments: FragmentTrain
     ncca_refined: Train
     study: Study
     variant_defaults: VariantDefaults
     variants: dict[Name, Variant]
+    ensembles: dict[Name, Ensemble]
+    align: Align
     index: Index
     evaluate: Evaluate
+    serve: Serve
+    reproduce: Reproduce
+    generators: tuple[Literal[tuple(GENERATORS)], ...]
+    language_defaults: dict[str, Any]
+    language_text: ExtraText
+    nearest: Nearest
+    mrnn: Recurrent
+    lbl: LogBilinear
+    mnlm: LogBilinear
+    sc_nlm: LogBilinear
+    describe: Describe
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Config":
@@ -79,13 +142,41 @@ class Config(Section):
                 raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
         if unknown := set(self.study.noise) - set(self.documents):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
-        legal = [*REGISTRY, *self.variants]
+        self._check_ensembles()
+        legal = [*self._single_rows, *self.ensembles]
         if unknown := set(self.models) - set(legal):
             raise ValueError(f"models: unknown model {min(unknown)}; there are {', '.join(legal)}")
         return self
 
+    @property
+    def _single_rows(self) -> list[str]:
+        """The rows that are no ensembles: registered models and variants."""
+        return [*(name for name in REGISTRY if name not in COMBINED), *self.variants]
+
+    def _check_ensembles(self) -> None:
+        for name, variant in self.variants.items():
+            if variant.model in COMBINED:
+                raise ValueError(f"variants.{name}: an {variant.model} is no variant; name it in ensembles")
+        for name, ensemble in self.ensembles.items():
+            if name in REGISTRY or name in self.variants:
+                raise ValueError(f"ensembles: {name} is the name of another row; choose another")
+            if unknown := set(ensemble.members) - set(self._single_rows):
+                known = ", ".join(self._single_rows)
+                raise ValueError(f"ensembles.{name}: unknown member {min(unknown)}; there are {known}")
+            if len(set(ensemble.members)) < len(ensemble.members):
+                raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
+            if not any(ensemble.weights):
+                raise ValueError(f"ensembles.{name}: no weight is positive; put one into weights")
+
     def row(self, name: str) -> Variant:
-        """What the row `name` of results means: a variant, or a registered model on all encoders."""
+        """What the row `name` of results means: a variant, a registered model on all encoders, or an ensemble on the
+        encoders of its members."""
+        if name in self.ensembles:
+            encoders = dict.fromkeys(e for member in self.ensembles[name].members for e in self.row(member).encoders)
+            sets = any(self.row(member).model in SETS for member in self.ensembles[name].members)
+            kind = "fragment-ensemble" if sets else "ensemble"
+            values = self.variant_defaults.model_dump() | {"model": kind, "encoders": tuple(encoders)}
+            return Variant.model_validate(values)
         values = (
             self.variants[name].model_dump()
             if name in self.variants

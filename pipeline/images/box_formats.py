@@ -86,18 +86,21 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
     """COCO's instances, or its results (a list, images named by `file_name` or by `image_id`); boxes are x, y, w, h."""
     try:
         value = json.loads(text)
-        rows = value if isinstance(value, list) else value["annotations"]
+        rows = value if isinstance(value, list) else list(value["annotations"])
         images = {} if isinstance(value, list) else {image["id"]: image["file_name"] for image in value["images"]}
         labels = {} if isinstance(value, list) else {c["id"]: c["name"] for c in value.get("categories", ())}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{source} is not COCO's JSON ({type(error).__name__}: {error}); get the file again"
         ) from error
     for number, row in enumerate(rows):
         where = f"annotation {number}"
-        if not isinstance(row, dict) or "bbox" not in row or len(row["bbox"]) != 4:
+        box = row.get("bbox") if isinstance(row, dict) else None
+        if not isinstance(box, list) or len(box) != 4:
             raise InputError(f"{source}: {where} has no bbox of four numbers; repair or remove it")
-        x, y, width, height = _numbers(row["bbox"], source, where)
+        if any(isinstance(row.get(name), list | dict) for name in ("image_id", "category_id")):
+            raise InputError(f"{source}: {where} has an id that is none; repair or remove it")
+        x, y, width, height = _numbers(box, source, where)
         file = row.get("file_name") or images.get(row.get("image_id"), row.get("image_id"))
         label = labels.get(row.get("category_id"), row.get("category_id"))
         score = _numbers([row.get("score", 1.0)], source, where)[0]
@@ -117,7 +120,7 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
 def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, values))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{source}: {where} has not only numbers: {values}; repair or remove it") from None
 
 

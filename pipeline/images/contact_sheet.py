@@ -18,13 +18,15 @@ DARK, LIGHT = (24, 24, 28), (235, 235, 235)
 class Picture(NamedTuple):
     """An RGB image, the regions to draw with their scores, best first, and the line under it.
 
-    `image` is None where it could not be read: the line says why.
+    `image` is None where it could not be read: the line says why. Where there are `labels` (n,), they stand at the
+    regions in place of the scores.
     """
 
     image: Image.Image | None
     boxes: np.ndarray
     scores: np.ndarray
     line: str
+    labels: Sequence[str] | None = None
 
 
 def draw_sheet(pictures: Sequence[Picture], columns: int) -> Image.Image:
@@ -57,7 +59,8 @@ def _draw(picture: Picture) -> Image.Image:
             x1, y1, x2, y2 = picture.boxes[number] * np.tile(np.divide(size, (width, height)), 2)
             corner = (left + x1, top + y1)
             opposite = (left + max(x1, min(x2, size[0] - 1)), top + max(y1, min(y2, size[1] - 1)))
-            _frame(pen, corner, opposite, f"{picture.scores[number]:.2f}", _colour(number))
+            text = picture.labels[number] if picture.labels else f"{picture.scores[number]:.2f}"
+            _frame(pen, corner, opposite, text, _colour(number))
     pen.text((3, CELL + 1), picture.line[: CELL // 6], LIGHT)
     return cell
 

@@ -15,6 +15,7 @@ from made_up import run_command
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import CLASSIFIER, Regions, RegionShard
@@ -82,7 +83,7 @@ def run(made: Path, tmp_path: Path) -> Path:
     """A copy that a test may spoil; the manifest's root is the copy's."""
     shutil.copytree(made, tmp_path / "run")
     summary = tmp_path / "run/manifest/manifest.json"
-    summary.write_text(json.dumps({**json.loads(summary.read_text()), "root": str(tmp_path / "run/data")}))
+    publish_json(summary, {**json.loads(summary.read_text()), "root": str(tmp_path / "run/data")})
     return tmp_path / "run"
 
 
@@ -316,6 +317,12 @@ def test_what_cannot_be_done_is_said(run: Path) -> None:
         extract(run, encoders=["nobody"])
 
 
+def test_an_encoder_of_whole_images_is_refused_by_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.images.kinds.restore", lambda settings, tensors: object())
+    with pytest.raises(UsageError, match="plain describes whole images only"):
+        extract(run, output="whole.h5")
+
+
 def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
     extract(run)
     (run / "data/images/11.png").unlink()
@@ -329,6 +336,6 @@ def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
     first = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(0, 0.7, 1))  # of the best region
     assert all((pixels[r : r + 256, c : c + 256] == first).all(2).any() for r in (0, 270) for c in (0, 256, 512, 768))
     manifest = run / "manifest/images.parquet.json"
-    manifest.write_text(manifest.read_text().replace('"rows": 20', '"rows": 21'))
+    publish_json(manifest, {**read_json(manifest), "rows": 21})
     with pytest.raises(IntegrityError, match="images.parquet has 20 rows"):
         run_command("show_regions", shard, *parts)

@@ -11,6 +11,7 @@ from made_up import run_command
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
+from pipeline.storage.atomic import publish_json
 from pipeline.storage.parameters import ENCODER, Parameters, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -73,7 +74,7 @@ def run(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made, tmp_path / "run")
     summary = tmp_path / "run/manifest/manifest.json"
     value = json.loads(summary.read_text())
-    summary.write_text(json.dumps({**value, "root": str(tmp_path / "run/data")}))
+    publish_json(summary, {**value, "root": str(tmp_path / "run/data")})
     return tmp_path / "run"
 
 

@@ -1,0 +1,88 @@
+"""An ensemble of models that take different forms of sentences."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from pipeline.index.search import Searcher
+from pipeline.linear.cca import NormalizedCCA
+from pipeline.linear.ensemble import Ensemble, Member
+from pipeline.linear.projection import Directions
+from pipeline.linear.views import ImageView
+from pipeline.neural.models import BagOfWords
+from pipeline.storage.parameters import Parameters
+from pipeline.text.sequences import Tokens, encode_tokens
+from pipeline.text.tfidf import encode
+from pipeline.text.tokens import TermSettings
+from pipeline.text.vocabulary import Vocabulary
+
+TERMS = ("dog", "cat", "runs", "sits")
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Ensemble:
+    rng = np.random.default_rng(0)
+    linear = NormalizedCCA(
+        ImageView(("one",), (6,), ()), np.zeros(6), np.zeros(4),
+        Directions(*(rng.standard_normal((d, 3)).astype(np.float32) for d in (6, 4)), np.ones(3, np.float32)),
+    )  # fmt: skip
+    view, words = ImageView(("one", "two"), (6, 5), ("l2",)), rng.standard_normal((5, 7)).astype(np.float32)
+    neural = BagOfWords.build(view, np.zeros(11, np.float32), words, 7, dropout=0, seed=0, learned={}, unit=True)
+    return Ensemble([Member("ncca", linear, 0.7), Member("bow", neural, 0.3)])
+
+
+def make_pairs() -> tuple[dict, dict]:
+    rng = np.random.default_rng(1)
+    features = {"one": rng.random((9, 6), np.float32), "two": rng.random((9, 5), np.float32)}
+    words = sparse.csr_array(rng.random((12, 4)).astype(np.float32))
+    tokens = Tokens(rng.integers(0, 5, 36).astype(np.int32), np.arange(0, 37, 3))
+    return features, {"tfidf": words, "tokens": tokens}
+
+
+def test_its_score_is_the_weighted_sum_of_its_members_scores(ensemble: Ensemble) -> None:
+    features, sentences = make_pairs()
+    images, texts = ensemble.embed_images(features), ensemble.embed_sentences(sentences)
+    expected = sum(
+        member.weight
+        * member.model.embed_images(features)
+        @ member.model.embed_sentences(sentences[member.model.sentence_view]).T
+        for member in ensemble.members
+    )
+    np.testing.assert_allclose(images @ texts.T, expected, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(np.vstack([images, texts]), axis=1), 1, atol=1e-5)
+    assert images.dtype == texts.dtype == np.float32 and images.shape == (9, 10)
+    assert (ensemble.encoders, ensemble.views) == (("one", "two"), ("tfidf", "tokens"))
+
+
+def test_parts_bring_it_back(ensemble: Ensemble) -> None:
+    features, sentences = make_pairs()
+    twin = Ensemble.from_parts(ensemble.settings(), ensemble.tensors())
+    np.testing.assert_array_equal(twin.embed_images(features), ensemble.embed_images(features))
+    np.testing.assert_array_equal(twin.embed_sentences(sentences), ensemble.embed_sentences(sentences))
+
+
+class Parts:
+    """A bundle without indices."""
+
+    card = {"registered": "ensemble", "metric": "inner_product"}
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self.ensemble = ensemble
+        settings = TermSettings(True, "words", False, (), 1)
+        self.views = {
+            "tfidf": Vocabulary(settings, True, TERMS, (1.0,) * 4, 10),
+            "tokens": Vocabulary(settings, False, TERMS[::-1], (1.0,) * 4, 10),
+        }
+
+    def vocabulary(self) -> dict:
+        return {"views": {name: vocabulary.to_dict() for name, vocabulary in self.views.items()}}
+
+    def model(self) -> Parameters:
+        return Parameters(self.ensemble.tensors(), self.ensemble.settings(), "", {})
+
+
+def test_a_searcher_gives_each_member_its_own_form_of_a_sentence(ensemble: Ensemble) -> None:
+    parts = Parts(ensemble)
+    text = ["A dog sits"]
+    forms = {"tfidf": encode(text, parts.views["tfidf"]), "tokens": encode_tokens(text, parts.views["tokens"])}
+    np.testing.assert_allclose(Searcher(parts).embed_sentence(text[0]), ensemble.embed_sentences(forms), atol=1e-6)

@@ -1,0 +1,58 @@
+"""A row of fragments for the made-up run: every image has three regions, every word one vector."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from made_up import THINGS
+
+from pipeline.linear.views import ImageView
+from pipeline.neural.fragment_models import DVSA
+from pipeline.neural.fragment_scores import FragmentSets
+from pipeline.storage.fragments import write_fragments
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, write_parameters
+from pipeline.text.tokens import make_analyzer
+from pipeline.text.vocabulary import Vocabulary
+
+THING, OTHER = [5.0, 5.0, 25.0, 35.0], [30.0, 5.0, 50.0, 35.0]
+"""Where in every image its thing is seen, and where a weaker look of the next thing."""
+
+
+def add_fragments(run: Path, row: str, score: dict) -> None:
+    """Write `rows/<row>` and `models/<row>`, an untrained model of that fingerprint whose vectors these are not."""
+    manifest = Manifest(run / "manifest")
+    value = json.loads((run / "vocabulary.json").read_text())
+    analyze = make_analyzer(Vocabulary.from_dict(value).settings)
+    for number in range(manifest.n_shards):
+        span = manifest.shard(number)
+        ids = np.arange(span.first_image, span.last_image)
+        images, boxes = _images(manifest, ids)
+        words = [analyze(text) or [""] for text in manifest.texts(span)]
+        offsets = np.concatenate([[0], np.cumsum(list(map(len, words)))])
+        vectors = np.array([[2.0 * (word == thing) for thing in THINGS] for own in words for word in own], np.float32)
+        sides = {"images": images, "sentences": FragmentSets(vectors, offsets)}
+        sentence_id = np.arange(span.first_sentence, span.last_sentence)
+        inputs = {"model": row, **{what: span.fingerprints[what] for what in ("images", "sentences")}}
+        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "dim": 8, "inputs": inputs}
+        write_fragments(
+            run / "rows" / row / f"shard-{number:05d}.h5", sides, {"images": ids, "sentences": sentence_id}, boxes,
+            fingerprint=f"{row} {number}", details={**details, "score": score},
+        )  # fmt: skip
+    words = np.zeros((9, 4), np.float32)
+    shape = {"dimensions": 8, "hidden": 3, "dropout": 0, "sum": score["sum"]}
+    model = DVSA.build(ImageView(("colour",), (8,), ()), np.zeros(8, np.float32), 1.0, words, shape, seed=0)
+    write_parameters(
+        run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
+        fingerprint=row, details={"row": row, "registered": "dvsa", "vocabulary": value["fingerprint"]},
+    )  # fmt: skip
+
+
+def _images(manifest: Manifest, ids: np.ndarray) -> tuple[FragmentSets, np.ndarray]:
+    """The whole image, its thing, and the next thing, less clearly."""
+    axes = np.eye(len(THINGS), dtype=np.float32)
+    own, following = axes[ids % 8], axes[(ids + 1) % 8]
+    vectors = np.stack([0.5 * own, own, 0.6 * following], axis=1).reshape(-1, 8)
+    widths = manifest.images["width"].to_numpy()[ids]
+    boxes = np.array([box for width in widths for box in ([0, 0, width, 40], THING, OTHER)], np.float32)
+    return FragmentSets(vectors, 3 * np.arange(len(ids) + 1)), boxes

@@ -1,0 +1,51 @@
+"""`report` of a run that has a row of fragments: its figures are shown, its answers are another row's."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from made_up import build_bundle, make_run, run_command
+from made_up_sets import add_fragments
+
+from pipeline.errors import UsageError
+from pipeline.storage.atomic import CHECK, publish_json, read_json
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = make_run(tmp_path_factory.mktemp("run"))
+    build_bundle(run)
+    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
+    shutil.copytree(run / "embeddings", run / "rows" / "ncca")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "rows" / "dvsa")
+    parts = ("--model", run / "models/dvsa", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders")
+    config = run / "inverted.yaml"
+    config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
+    run_command("build_index", *given, *parts, "--config", config, "--output", run / "sets")
+    for row in ("ncca", "dvsa"):
+        about = ("--manifest", run / "manifest", "--embeddings", run / "rows" / row, "--split", "test")
+        run_command("evaluate", *about, "--protocol", "all-sentences", "--output", run / f"{row}.json")
+    worse = {name: value for name, value in read_json(run / "ncca.json").items() if name != CHECK}
+    worse["sentence_to_image"] |= {"recall@1": 0.0, "recall@5": 0.0, "recall@10": 0.0}
+    publish_json(run / "ncca.json", worse)  # so that the row of fragments is the best
+    run_command("summarise", run / "ncca.json", run / "dvsa.json", "--output", run / "summary.json")
+    return run
+
+
+def report(run: Path, *bundles: Path) -> str:
+    given = ("--manifest", run / "manifest", "--embeddings", run / "rows", "--summary", run / "summary.json")
+    run_command("report", *bundles, *given, "--output", run / "index.html")
+    return (run / "index.html").read_text()
+
+
+def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
+    html = report(run, run / "sets", run / "bundle")
+    assert f"--index {run / 'bundle'}" in html and f"--index {run / 'sets'}" not in html
+    assert '<th scope="row">dvsa</th><td class="text">regions</td>' in html
+    assert '<th scope="row">ncca</th><td class="text">images</td>' in html
+    assert "shortlist recall@10 1.000" in html
+
+
+def test_a_report_of_nothing_but_fragments_is_refused(run: Path) -> None:
+    with pytest.raises(UsageError, match="add one, such as ncca, to models"):
+        report(run, run / "sets")

@@ -1,0 +1,153 @@
+"""Plans: sizes, forecast, comparison with what was measured, and the machine."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from click.testing import CliRunner
+from PIL import Image
+
+from pipeline import config
+from pipeline.errors import IntegrityError
+from pipeline.plan.comparison import Fact, compare, render
+from pipeline.plan.forecast import Stage, forecast, misfits
+from pipeline.plan.machine import examine, free_disk
+from pipeline.plan.needs import NEEDS
+from pipeline.plan.rates import Rates, extraction_rate, rate
+from pipeline.plan.sizes import sizes_of
+from pipeline.storage.benchmarks import read_benchmarks
+from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, write_manifest
+
+SUMMARY = {"splits": {"train": 6000, "dev": 1000, "test": 1000}, "counts": {"sentences": {"kept": 40000}}}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> config.Config:
+    values = {
+        "name": "planned", "results_root": str(tmp_path), "demo": {"generate": False}, "models": ["ncca"],
+        "encoders": [{"name": "net", "architecture": "resnet50", "weights": "untrained", "resize": 64, "crop": 64}],
+        "extract": {"decode_workers": 0, "precision": "float32"}, "shard_size": 1000,
+    }  # fmt: skip
+    (tmp_path / "planned.yaml").write_text(yaml.safe_dump(values))
+    return config.load(tmp_path / "planned.yaml")
+
+
+def seconds(stages: list[Stage], rule: str) -> float:
+    return next(stage.seconds for stage in stages if stage.rule == rule)
+
+
+def test_extraction_is_images_over_rate_and_a_start_for_each_shard(settings: config.Config) -> None:
+    s = sizes_of(settings, SUMMARY)
+    assert (s.images, s.shards, s.dim, s.texts) == (8000, 8, 2048, 5)
+    rates = Rates({"net": 50.0}, 100.0, 1000.0, 1e11, 2.0)
+    stages = forecast(settings, s, rates, gpu=False)
+    assert seconds(stages, "extract") == 8000 / 50 + 2 * 8 * 2
+    assert seconds(stages, "ingest") == 2 + 8000 / 100
+    twice = forecast(settings, s, Rates({"net": 100.0}, 100.0, 1000.0, 2e11, 2.0), gpu=False)
+    assert seconds(twice, "extract") == 8000 / 100 + 2 * 8 * 2
+    assert seconds(twice, "fit") < seconds(stages, "fit") < 2 * seconds(twice, "fit")
+    unknown = forecast(settings, s, Rates({"net": None}, 100.0, 1000.0, 1e11, 2.0), gpu=False)
+    assert seconds(unknown, "extract") is None
+
+
+def test_moments_take_the_operations_of_their_rows(settings: config.Config) -> None:
+    rates = Rates({"net": 50.0}, 100.0, 1000.0, 1e11, 0.0)
+    few = seconds(forecast(settings, sizes_of(settings, SUMMARY), rates, False), "accumulate")
+    more = {"splits": {**SUMMARY["splits"], "train": 12000}, "counts": SUMMARY["counts"]}
+    many = seconds(forecast(settings, sizes_of(settings, more), rates, False), "accumulate")
+    shards = 6 * sizes_of(settings, SUMMARY).moments_bytes / 2 / 150e6
+    assert many - few == pytest.approx(6000 * 2048**2 / 1e11 / 0.6 + shards)
+
+
+def test_memory_does_not_grow_with_the_number_of_shards_where_it_must_not(settings: config.Config) -> None:
+    def memory(rule: str, times: int) -> float:
+        splits = {name: times * count for name, count in SUMMARY["splits"].items()}
+        summary = {"splits": splits, "counts": {"sentences": {"kept": times * 40000}}}
+        return NEEDS[rule].memory(sizes_of(settings, summary))
+
+    for rule in ("extract", "accumulate", "fit", "embed"):
+        assert memory(rule, 125) < memory(rule, 1) + 1100, rule  # a million images: 1 kB of manifest each
+
+
+def test_what_does_not_fit_names_the_key(settings: config.Config) -> None:
+    stages = forecast(settings, sizes_of(settings, SUMMARY), Rates({"net": 9.0}, 9.0, 9.0, 1e9, 1.0), gpu=True)
+    assert misfits(stages, 1e9, 1e9, 1e9) == [] == misfits(stages, 0, 0, 1e9)
+    memory, gpu = misfits(stages, 3000, 1e9, 1e9), misfits(stages, 1e9, 900, 1e9)
+    assert any(line.startswith("extract needs") and "extract.batch_size" in line for line in memory)
+    assert all("of the GPU" in line and "extract.batch_size" in line for line in gpu) and gpu
+    assert "results_root" in misfits(stages, 1e9, 1e9, 10)[0]
+
+
+def test_rates() -> None:
+    assert extraction_rate(100, 100, 1, gpu=False) == 50
+    assert extraction_rate(100, 300, 2, gpu=True) == 200
+    assert rate(lambda: iter(range(3)), 3) > 0
+
+
+def test_forecast_beside_fact(tmp_path: Path) -> None:
+    for rule, name, line in (("fit", "a", "10.0\t500.0"), ("fit", "b", "20.0\t700.0"), ("extract", "x/y", "0.2\t-")):
+        path = tmp_path / rule / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"s\tmax_rss\n{line}\n")
+    recorded = read_benchmarks(tmp_path)
+    assert recorded == {"fit": [(10.0, 500.0), (20.0, 700.0)], "extract": [(0.2, 0.0)]}
+    stages = [Stage("fit", 4, 80.0, 900.0, 0.0, 5.0), Stage("ingest", 1, None, 10.0, 0.0, 1.0)]
+    rows = compare(stages, {"fit": Fact(2, 30.0, 700.0), "extract": Fact(1, 0.2, 0.0)})
+    assert [row["rule"] for row in rows] == ["fit", "ingest", "extract"]
+    assert rows[0]["ratio"] == pytest.approx(80 * 2 / 4 / 30)
+    assert "ratio" not in rows[1] and rows[1]["seconds"] is None
+    lines = render(rows)
+    assert lines[-1].startswith("total") and "1.33" in lines[-1] and "-" in lines[2]
+    assert len({len(line) for line in lines}) == 1
+    (tmp_path / "bad").mkdir()
+    with pytest.raises(IntegrityError, match="no benchmark"):
+        read_benchmarks(tmp_path / "bad")
+    (tmp_path / "bad/x.tsv").write_text("nothing\n1\n")
+    with pytest.raises(IntegrityError, match="x.tsv"):
+        read_benchmarks(tmp_path / "bad")
+
+
+def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: Path) -> None:
+    from stages.plan import command
+
+    rows = []
+    (tmp_path / "data").mkdir()
+    for i in range(12):
+        path = tmp_path / f"data/{i}.png"
+        Image.fromarray(np.random.default_rng(i).integers(256, size=(70, 90, 3), dtype=np.uint8)).save(path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        rows.append({"image_id": i, "path": path.name, "split": "train", "width": 90, "height": 70, "sha256": digest})
+    texts = pa.table({"sentence_id": range(12), "image_id": range(12), "text": ["a red dog", "a blue cat"] * 6})
+    tables = {"images": pa.Table.from_pylist(rows, schema=IMAGES), "sentences": texts}
+    tables |= {"documents": DOCUMENTS.empty_table(), "boxes": BOXES.empty_table()}
+    counts = {"images": {"given": 12, "kept": 12, "rejected": 0, "duplicate": 0}}
+    counts["sentences"] = counts["images"]
+    write_manifest(tmp_path / "manifest", tmp_path / "data", tables, [], counts, 1000)
+    options = ["--manifest", tmp_path / "manifest", "--sample", 8, "--config", tmp_path / "planned.yaml"]
+    result = CliRunner().invoke(command, [*map(str, options), "--output", str(tmp_path / "plan.json")])
+    assert result.exit_code == 0, result.output
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["rates"]["images"]["net"] > 0 and plan["sizes"]["dims"] == {"net": 2048}
+    assert plan["sizes"]["terms"] < 20
+    assert "extract" in result.output and "total" in result.output
+
+
+def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stages.doctor import command
+
+    result = CliRunner().invoke(command, ["--folder", str(tmp_path / "not/yet")])
+    for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
+        assert word in result.output
+    assert len(result.output.splitlines()) <= 24
+    assert free_disk(tmp_path / "not/yet") > 0
+    monkeypatch.setattr("pipeline.plan.machine.NEEDED", ("numpy", "no-such-thing"))
+    monkeypatch.setattr("pipeline.plan.machine.EXTRAS", {"extra": ("no-such-extra", "a purpose")})
+    missing = {finding.what: finding for finding in examine(tmp_path)}
+    assert missing["libraries"].mark == "MISS" and missing["libraries"].remedy == "pip install no-such-thing"
+    assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
+    result = CliRunner().invoke(command, ["--folder", str(tmp_path)])
+    assert result.exit_code == 1
