@@ -58,7 +58,8 @@ def from_parquet(data: bytes, path: Path, rows: int | None = None) -> pa.Table:
             raise IntegrityError(f"{path} has {about.num_rows} rows, its commit says {rows}; run its stage again")
         if unpacked > SPARE_BYTES + MOST_UNPACKED * len(data):
             raise IntegrityError(f"{path} claims to unpack to {unpacked:,} bytes; run its stage again")
-        return pq.read_table(pa.BufferReader(data))
+        # Arrow's threads abort some processes that end while they are still starting.
+        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise IntegrityError(f"{path} is no Parquet file that can be read ({error}); run its stage again") from error
 
