@@ -84,7 +84,7 @@ def command(
                 "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
                 "weights": weights,
                 "recall_sum": found.judged,
-                "trials": found.trials,
+                "combinations": found.trials,
             },
         },
     )
