@@ -1060,20 +1060,29 @@ rule report:
     input:
         f"{RUN}/manifest/manifest.json",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
-        sheets=expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
+        sheets=[
+            *expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
+            *expand(f"{RUN}/alignments/{{row}}/{{split}}.png", row=SET_ROWS, split=CONFIG.align.splits),
+        ],
+        descriptions=expand(
+            f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
+            generator=CONFIG.generators,
+            split=CONFIG.describe.splits[:1],
+        ),
         summary=f"{RUN}/evaluation/summary.json",
     output:
         f"{RUN}/report/index.html",
     params:
         bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
         sheets=lambda wildcards, input: " ".join(f"--sheet {path}" for path in input.sheets),
+        descriptions=lambda wildcards, input: " ".join(f"--descriptions {path}" for path in input.descriptions),
     benchmark:
         f"{BENCHMARKS}/report/all.tsv"
     resources:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
-        f" --summary {{input.summary}} --benchmarks {BENCHMARKS} {{params.sheets}}"
+        f" --summary {{input.summary}} --benchmarks {BENCHMARKS} {{params.sheets}} {{params.descriptions}}"
         f" --config {RESOLVED} --output {{output}}"
 
 

@@ -25,7 +25,8 @@ LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "nu
 )
 @click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
 @click.option("--benchmarks", "benchmarks_root", type=options.FOLDER, help="Snakemake's, a folder for each rule.")
-@click.option("--sheet", "sheets", type=options.FILE, multiple=True, help="A drawing, as `show-regions` makes it.")
+@click.option("--sheet", "sheets", type=options.FILE, multiple=True, help="A drawing of `show-regions` or `align`.")
+@click.option("--descriptions", type=options.FILE, multiple=True, help="JSON that `describe` wrote, one a generator.")
 @options.config
 @options.output("file", "The page, an HTML file that needs nothing else.")
 def command(
@@ -35,6 +36,7 @@ def command(
     summary_path: Path,
     benchmarks_root: Path | None,
     sheets: tuple[Path, ...],
+    descriptions: tuple[Path, ...],
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -46,6 +48,7 @@ def command(
     from pipeline.report.atlas import draw_map
     from pipeline.report.costs import add_up
     from pipeline.report.examples import ask, read_gallery
+    from pipeline.report.generated import compare_generators
     from pipeline.report.page import Report, render
     from pipeline.report.samples import draw_samples
     from pipeline.report.tables import best_row, shown_split
@@ -85,6 +88,7 @@ def command(
             atlas=draw_map(gallery, show),
             costs=add_up((path.parent.name, str(path), path.read_text()) for path in files),
             sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
+            generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
             versions=_versions(),
         )
     )

@@ -10,6 +10,7 @@ from pipeline.evaluate.summary import spoken
 from pipeline.report.atlas import Atlas
 from pipeline.report.costs import Cost
 from pipeline.report.examples import Examples, Picture
+from pipeline.report.generated import Generated
 from pipeline.report.learning import draw_logs
 from pipeline.report.samples import Sample
 from pipeline.report.tables import (
@@ -40,6 +41,7 @@ class Report:
     atlas: Atlas | None
     costs: Sequence[Cost]
     sheets: Sequence[Picture]
+    generated: Sequence[Generated]
     versions: Mapping[str, str]
 
 

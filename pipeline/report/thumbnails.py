@@ -5,12 +5,16 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from PIL import Image
+
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.report.examples import Picture
 
 SIDE = 240
 """Pixels of the longer side: twice what most screens show of it."""
+DRAWING_SIDE = 1600
+"""Likewise of a drawing's width."""
 QUALITY = 70
 
 
@@ -24,14 +28,20 @@ def picture(row: Mapping[str, Any], read: Callable[..., bytes], limits: ImageLim
 
 
 def drawing(name: str, data: bytes) -> Picture:
-    """The encoded PNG `data` as it is."""
-    return Picture(name, "data:image/png;base64," + base64.b64encode(data).decode("ascii"))
+    """A drawing of our own, encoded in `data`, as a JPEG no wider than DRAWING_SIDE."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    image.thumbnail((DRAWING_SIDE, image.height))
+    return Picture(name, _address(image))
 
 
 def thumbnail(data: bytes, limits: ImageLimits) -> str:
     """A `data:` address of the encoded image `data` as a small JPEG. Raises UnreadableImage."""
     image = decode(data, limits)
     image.thumbnail((SIDE, SIDE))
+    return _address(image)
+
+
+def _address(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,43 @@
+"""What the generators say of the same photographs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.index.vectors import evenly_spaced
+from pipeline.report.examples import Picture
+
+SHOWN = 6
+"""Photographs, at even distances through those that were described."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A photograph and the best sentence of each generator, (generator, sentence, whether it is copied)."""
+
+    what: Picture
+    sentences: Sequence[tuple[str, str, bool]]
+
+
+def compare_generators(
+    descriptions: Sequence[Mapping[str, Any]], images: pa.Table, picture: Callable[[Mapping[str, Any]], Picture]
+) -> list[Generated]:
+    """Photographs that every one of `descriptions` (the JSON of `describe`, one a generator) tells of."""
+    told = [
+        {one["image_id"]: one["sentences"][0] for one in each["images"] if one["sentences"] and one["box"] is None}
+        for each in descriptions
+    ]
+    common = np.array(sorted(set.intersection(*map(set, told))) if told else [], np.int64)
+    return [
+        Generated(
+            picture(row),
+            [
+                (each["generator"], best[row["image_id"]]["text"], best[row["image_id"]]["verbatim"])
+                for each, best in zip(descriptions, told, strict=True)
+            ],
+        )
+        for row in images.take(common[evenly_spaced(len(common), SHOWN)]).to_pylist()
+    ]

@@ -1,0 +1,22 @@
+"""Generators side by side: only photographs that all of them describe."""
+
+import pyarrow as pa
+
+from pipeline.report.examples import Picture
+from pipeline.report.generated import SHOWN, compare_generators
+
+
+def description(name: str, ids: list[int]) -> dict:
+    sentence = {"text": f"{name} says", "score": 1.0, "verbatim": name == "nearest"}
+    images = [{"image_id": i, "box": None, "sentences": [sentence, {**sentence, "text": "worse"}]} for i in ids]
+    return {"generator": name, "images": [*images, {"image_id": 9, "box": [0, 0, 1, 1], "sentences": [sentence]}]}
+
+
+def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> None:
+    images = pa.table({"image_id": list(range(20)), "path": [f"{i}.png" for i in range(20)]})
+    told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
+    found = compare_generators(told, images, lambda row: Picture(row["path"], None))
+    assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
+    assert len(found) == SHOWN
+    assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)
+    assert compare_generators([], images, lambda row: Picture(row["path"], None)) == []
