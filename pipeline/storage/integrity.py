@@ -15,6 +15,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage import shards
 from pipeline.storage.atomic import CHECK, TEMPORARY, file_sha256, is_orphan, is_sidecar, read_json
 from pipeline.storage.bundle import CARD
+from pipeline.storage.fragments import FRAGMENTS
 from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints
 from pipeline.storage.parameters import ENCODER, MODEL
 from pipeline.storage.tokens import TOKENS
@@ -225,7 +226,10 @@ def _target(commit: Path) -> Path:
 def _kind(path: Path, value: Mapping[str, Any]) -> str:
     if "terms" in value or "views" in value:
         return "vocabulary"
-    return MANIFEST if path.name == MANIFEST and "shard_size" in value else str(value.get("kind"))
+    if path.name == MANIFEST and "shard_size" in value:
+        return MANIFEST
+    kind = str(value.get("kind"))
+    return shards.EMBEDDINGS if kind == FRAGMENTS else kind
 
 
 def _vocabulary(details: Mapping[str, Any]) -> dict[str, str]:

@@ -126,7 +126,7 @@ def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[Place]:
 
 def _in_bundle(folder: Path, image_id: int, sentences: range) -> Iterator[Place]:
     for modality, wanted in (("images", [image_id]), ("sentences", list(sentences))):
-        file = folder / f"{modality}.faiss"
+        file = folder / f"{modality}.parquet"
         try:
             bundle = Bundle(folder)
             ids = bundle.table(modality)[f"{modality[:-1]}_id"].to_numpy()

@@ -29,8 +29,8 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
     assert places["embeddings/ncca/shard-00002.h5", "image"] == [3]
     assert places["embeddings/ncca/shard-00002.h5", "sentences"] == [6, 7]
     assert places["moments/target/shard-00002.h5", "image"] == []
-    assert places["index/ncca/images.faiss", "images"] == [35]
-    assert places["index/ncca/sentences.faiss", "sentences"] == [70, 71]
+    assert places["index/ncca/images.parquet", "images"] == [35]
+    assert places["index/ncca/sentences.parquet", "sentences"] == [70, 71]
 
 
 def test_the_rows_are_those_that_hold_it(run: Path) -> None:

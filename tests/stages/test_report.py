@@ -9,6 +9,7 @@ from made_up_sets import add_fragments
 
 from pipeline.errors import UsageError
 from pipeline.storage.atomic import CHECK, publish_json, read_json
+from pipeline.storage.integrity import examine
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +50,8 @@ def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
 def test_a_report_of_nothing_but_fragments_is_refused(run: Path) -> None:
     with pytest.raises(UsageError, match="add one, such as ncca, to models"):
         report(run, run / "sets")
+
+
+def test_evaluations_and_bundles_of_fragments_are_of_their_embeddings(run: Path) -> None:
+    mixed = {fault.path for fault in examine(run).faults if fault.reason.startswith("mixed")}
+    assert not mixed & {run / "dvsa.json", run / "ncca.json", run / "sets" / "card.json"}
