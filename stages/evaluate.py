@@ -40,7 +40,6 @@ def command(
     from pipeline.evaluate.scored import evaluate_scores
     from pipeline.evaluate.similarity import similarity_ranks
     from pipeline.evaluate.summary import headline
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint
@@ -58,6 +57,8 @@ def command(
 
     similarity: dict = {}
     if sets:
+        from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores  # torch
+
         sides = [FragmentSets(side.vectors, side.offsets, side.globals) for side in (images, sentences)]
         scores = exact_scores(*sides, ScoreRule.from_dict(embeddings.score))
         measured = evaluate_scores(scores, pairs.owners[chosen], bootstrap)

@@ -1,6 +1,8 @@
 """The commands `evaluate` and `summarise` on a made-up run."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,17 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
             low, high = value[direction][f"{name}_ci95"]
             assert low <= value[direction][name] <= high
         assert value[direction]["recall@1"] == 100
+
+
+def test_one_vector_an_image_needs_no_torch(run: Path) -> None:
+    given = ["evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings", "--output", run / "e.json"]
+    program = (
+        "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
+        f"result = CliRunner().invoke(cli, {[*map(str, given), '--split', 'test', '--protocol', 'all-sentences']})\n"
+        "print(result.exit_code, 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["0", "False"]
 
 
 def test_equal_sentences_of_other_images_are_ties(run: Path) -> None:
