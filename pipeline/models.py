@@ -85,7 +85,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
         "bandwidth",
         "features",
         "sample",
-    ),  # fmt: skip
+    ),
 }
 """What a linear model may learn from (see pipeline.linear.training) -> the keys of `transfer` that matter to it."""
 

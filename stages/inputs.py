@@ -1,5 +1,6 @@
 """What several commands read and hand to one computation; the commands keep what is their own."""
 
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pipeline.config.images import Encoder as EncoderSection
     from pipeline.images.encoders import Encoder
     from pipeline.linear.study import Study
+    from pipeline.neural.training import Checkpoint, Training
     from pipeline.storage.fragments import StoredSets
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
@@ -220,3 +222,27 @@ def read_words(
     if not np.array_equal(list(map(len, words)), np.diff(sets.offsets)):
         raise IntegrityError(f"the sentences have other words by {vocabulary_path} than vectors; give the row's own")
     return words
+
+
+@contextmanager
+def follow_training(
+    name: str, epochs: int, folder: Path, digest: str, seconds: float
+) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
+    """Where the training of fingerprint `digest` goes on from, and what to call after each step: it moves a bar and
+    keeps a checkpoint in `folder` every so many `seconds`. Checkpoints go when the block ends well."""
+    from tqdm import tqdm
+
+    from pipeline.neural.training import Checkpoint
+    from pipeline.storage.checkpoints import Checkpoints
+
+    checkpoints = Checkpoints(folder, digest, seconds)
+    found = checkpoints.latest()
+    with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
+
+        def after_step(training: "Training") -> None:
+            bar.total, bar.n = training.steps * epochs, training.steps_done
+            bar.update(0)
+            checkpoints.offer(lambda: vars(training.checkpoint()).values())
+
+        yield Checkpoint(found.tensors, found.settings) if found else None, after_step
+    checkpoints.clear()

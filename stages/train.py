@@ -41,19 +41,17 @@ def command(
     import logging
 
     import torch
-    from tqdm import tqdm
 
     from pipeline import config
-    from pipeline.models import trained_class
+    from pipeline.models import REGIONAL, trained_class
     from pipeline.neural.task import Task, train
-    from pipeline.neural.training import Checkpoint, Training
     from pipeline.precision import choose_precision
-    from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, digest_tensors, write_parameters
     from pipeline.storage.rows import open_rows
+    from stages.inputs import follow_training
 
     settings = config.load(config_path)
     variant = settings.row(row)
@@ -64,7 +62,7 @@ def command(
     stored = open_rows(model.sentence_view, features.manifest, folders)
     view, pairs = _read_pairs(features, variant.encoders, settings.image_view.normalise, stored)
     region_view, region_inputs = None, {}
-    if getattr(model, "needs_regions", False):
+    if variant.model in REGIONAL:
         region_view, pairs, region_inputs = _read_regions(settings, features.manifest, regions_root, pairs)
     if getattr(model, "starts_from_words", False):
         words = None
@@ -83,35 +81,24 @@ def command(
     inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
     digest = fingerprint("model", 2, about, inputs)
-    checkpoints = Checkpoints(output / "checkpoints", digest, seconds)
-    found = checkpoints.latest()
-
-    with tqdm(desc=f"train {row}", unit="batch", disable=None) as bar:
-
-        def after_step(training: Training) -> None:
-            bar.total, bar.n = training.steps * own["epochs"], training.steps_done
-            bar.update(0)
-            checkpoints.offer(lambda: vars(training.checkpoint()).values())
-
-        trained = train(model, task, Checkpoint(found.tensors, found.settings) if found else None, after_step)
-
-    write_parameters(
-        output / "model.safetensors",
-        MODEL,
-        trained.model.tensors(),
-        settings=trained.model.settings(),
-        fingerprint=digest,
-        details={
-            "row": row,
-            "registered": variant.model,
-            "training": variant.training,
-            "vocabulary": stored.vocabulary,
-            "labels": getattr(stored, "labels", None),
-            "inputs": inputs,
-            "training_log": trained.log,
-        },
-    )
-    checkpoints.clear()
+    with follow_training(row, own["epochs"], output / "checkpoints", digest, seconds) as (checkpoint, after_step):
+        trained = train(model, task, checkpoint, after_step)
+        write_parameters(
+            output / "model.safetensors",
+            MODEL,
+            trained.model.tensors(),
+            settings=trained.model.settings(),
+            fingerprint=digest,
+            details={
+                "row": row,
+                "registered": variant.model,
+                "training": variant.training,
+                "vocabulary": stored.vocabulary,
+                "labels": getattr(stored, "labels", None),
+                "inputs": inputs,
+                "training_log": trained.log,
+            },
+        )
     best, n = trained.log["chosen"], trained.log["pairs"]
     logging.getLogger(__name__).info("%s on %d pairs: %s", row, n, best)
 

@@ -37,20 +37,17 @@ def command(
     import logging
 
     import torch
-    from tqdm import tqdm
 
     from pipeline import config
     from pipeline.language.material import Material
     from pipeline.language.space import JointSpace
     from pipeline.linear.views import ImageView
     from pipeline.models import generator_class
-    from pipeline.neural.training import Checkpoint, Training
     from pipeline.precision import choose_precision
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import MODEL, write_parameters
-    from stages.inputs import read_described, read_language_text
+    from stages.inputs import follow_training, read_described, read_language_text
 
     settings, registered = config.load(config_path), generator_class(name)
     own = settings.own_section(name)
@@ -69,16 +66,10 @@ def command(
     about += [fingerprint("text", 1, [extra, treebank])] if extra or treebank else []
     inputs |= {"space": space.fingerprint} if space else {}
     digest = fingerprint("generator", 1, about, inputs)
-    checkpoints = Checkpoints(output / "checkpoints", digest, seconds)
-    resumed = checkpoints.latest()
-
-    with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
-
-        def after_step(training: Training) -> None:
-            bar.total, bar.n = training.steps * own["epochs"], training.steps_done
-            bar.update(0)
-            checkpoints.offer(lambda: vars(training.checkpoint()).values())
-
+    with follow_training(name, own.get("epochs", 0), output / "checkpoints", digest, seconds) as (
+        checkpoint,
+        after_step,
+    ):
         learned = registered.learn(
             Material(
                 view,
@@ -91,26 +82,25 @@ def command(
                 settings=own,
                 seed=settings.seed,
                 precision=precision,
-                checkpoint=Checkpoint(resumed.tensors, resumed.settings) if resumed else None,
+                checkpoint=checkpoint,
                 after_step=after_step,
             )  # fmt: skip
         )
 
-    write_parameters(
-        output / "model.safetensors",
-        MODEL,
-        learned.generator.tensors(),
-        settings=learned.generator.settings(),
-        fingerprint=digest,
-        details={
-            "generator": name,
-            "vocabulary": found.vocabulary_fingerprint,
-            "space": space.fingerprint if learned.generator.in_space else None,
-            "inputs": inputs,
-            "training_log": learned.log,
-        },
-    )
-    checkpoints.clear()
+        write_parameters(
+            output / "model.safetensors",
+            MODEL,
+            learned.generator.tensors(),
+            settings=learned.generator.settings(),
+            fingerprint=digest,
+            details={
+                "generator": name,
+                "vocabulary": found.vocabulary_fingerprint,
+                "space": space.fingerprint if learned.generator.in_space else None,
+                "inputs": inputs,
+                "training_log": learned.log,
+            },
+        )
     logging.getLogger(__name__).info("%s on %d sentences: %s", name, learned.log["sentences"], learned.log["chosen"])
 
 

@@ -13,6 +13,8 @@ from PIL import Image
 
 from pipeline import config
 from pipeline.errors import IntegrityError
+from pipeline.linear import accumulation
+from pipeline.plan import needs
 from pipeline.plan.comparison import Fact, compare, render
 from pipeline.plan.forecast import Stage, forecast, misfits
 from pipeline.plan.machine import examine, free_disk
@@ -151,3 +153,7 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
     result = CliRunner().invoke(command, ["--folder", str(tmp_path)])
     assert result.exit_code == 1
+
+
+def test_blocks_are_those_of_accumulate() -> None:
+    assert needs.BLOCK_ROWS == accumulation.BLOCK_ROWS

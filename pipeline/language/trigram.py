@@ -16,7 +16,7 @@ class Trigram:
         P(w | v) = max(N1+(. v w) - d, 0) / N1+(. v .) + d N1+(v .) / N1+(. v .) P(w)
         P(w) = N1+(. w) / N1+(. .)
 
-    nltk.lm.KneserNeyInterpolated gives the same numbers, about 8,000 a second. A history that does not occur falls back
+    nltk.lm.KneserNeyInterpolated gives the same numbers. A history that does not occur falls back
     to the next shorter one, and a word never seen has the probability of one seen in a single context.
     """
 

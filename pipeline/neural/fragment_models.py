@@ -45,7 +45,6 @@ class FragmentModel:
     sentence_view: ClassVar[str] = "tokens"
     metric: ClassVar[str] = "inner_product"
     settings_type: ClassVar[type[Settings]] = FragmentSettings
-    needs_regions: ClassVar[bool] = True
     encoders: tuple[str, ...] = ()
     """Encoders whose features of whole images are asked for beside the regions'."""
 

@@ -36,7 +36,6 @@ class HMLSTM(GlobalModel):
 
     sentence_view = "phrase-trees"
     settings_type = DenseSettings
-    needs_regions = True
 
     @classmethod
     def build(

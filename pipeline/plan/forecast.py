@@ -16,13 +16,13 @@ from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 
 EFFICIENCY = {"accumulate": 0.6, "fit": 0.35, "embed": 0.3, "rank": 0.25}
-"""Share of the rate of a plain product in single precision that a stage reaches; ranks are counted in double."""
+"""Estimates: share of the rate of a plain product in single precision that a stage reaches; ranks are in double."""
 DISK_BYTES = 150e6
-"""Bytes a second that are written, read back and hashed; an SSD does three times as many."""
+"""An estimate: bytes a second that are written, read back and hashed."""
 RESAMPLES = 2.5e7
-"""Images and sentences a second that a bootstrap draws and counts."""
+"""An estimate: images and sentences a second that a bootstrap draws and counts."""
 GPU_FIXED, GPU_IMAGE = 900, 60
-"""MB of a GPU that a network takes, and each image of 224 x 224 pixels in a batch."""
+"""Estimates: MB of a GPU that a network takes, and each image of 224 x 224 pixels in a batch."""
 
 
 @dataclass(frozen=True)

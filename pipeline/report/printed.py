@@ -117,4 +117,3 @@ TABLES = (
         ),
     ),
 )  # fmt: skip
-COLLECTIONS = tuple(dict.fromkeys(table.collection for table in TABLES))
