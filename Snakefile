@@ -41,6 +41,7 @@ MODELS = list(dict.fromkeys([*ROWS, *MEMBERS, *STARTS]))
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
 TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
+POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
 FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
@@ -86,14 +87,24 @@ RESOURCES = {
 
 
 def learned_from(wildcards):
-    """What `prepare-encoder` learns from: the train split for standard features, nothing for a network."""
-    standard = CONFIG.encoder(wildcards.encoder).architecture == "standard"
-    return [f"{RUN}/manifest/manifest.json"] if standard else []
+    """What `prepare-encoder` begins with: the train split for standard features, a network for those of its regions."""
+    encoder = CONFIG.encoder(wildcards.encoder)
+    if encoder.of is not None:
+        return [f"{RUN}/encoders/{encoder.of}/model.json"]
+    return [f"{RUN}/manifest/manifest.json"] if encoder.architecture == "standard" else []
+
+
+def learned_option(wildcards, input):
+    """The option of `prepare-encoder` for what it begins with."""
+    of = CONFIG.encoder(wildcards.encoder).of
+    return " ".join(f"{'--of' if of else '--manifest'} {os.path.dirname(path)}" for path in input)
 
 
 def encoder_slice(encoder):
-    """What `prepare-encoder` depends on; how standard features are made is nothing to a network."""
-    unused = {"standard"} if encoder.architecture != "standard" else set()
+    """What `prepare-encoder` depends on; how other kinds of encoder are made is nothing to one."""
+    if encoder.of is not None:
+        return slice_of(of=encoder.of, pooling=encoder.pooling, regions=CONFIG.regions.decisive())
+    unused = {"of", "pooling"} | ({"standard"} if encoder.architecture != "standard" else set())
     return slice_of("weights_root", "seed", encoder=encoder.model_dump(exclude=unused))
 
 
@@ -400,14 +411,14 @@ rule prepare_encoder:
         encoder="|".join(name for name in STUDY_ENCODERS if name not in FINETUNED) or "(?!)",
     params:
         slice=lambda wildcards: encoder_slice(CONFIG.encoder(wildcards.encoder)),
-        manifest=lambda wildcards, input: f"--manifest {RUN}/manifest" if input else "",
+        begun=learned_option,
     threads: 8
     benchmark:
         f"{BENCHMARKS}/prepare_encoder/{{encoder}}.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} {{params.manifest}} --config {RESOLVED}"
+        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} {{params.begun}} --config {RESOLVED}"
         f" --output {RUN}/encoders/{{wildcards.encoder}}"
 
 
@@ -423,7 +434,7 @@ rule finetune:
         encoder="|".join(FINETUNED) or "(?!)",
     params:
         slice=lambda wildcards: slice_of(
-            "weights_root", "seed", "finetune", encoder=CONFIG.encoder(wildcards.encoder).model_dump(exclude={"standard"})
+            "weights_root", "seed", "finetune", encoder=CONFIG.encoder(wildcards.encoder).model_dump(exclude={"standard", "of", "pooling"})
         ),
     threads: 8
     benchmark:
@@ -446,7 +457,7 @@ rule extract_regions:
     params:
         slice=slice_of(
             "weights_root",
-            regions=CONFIG.regions.model_dump(exclude={"encoders", "checkpoint_images", "dimensions"}),
+            regions=CONFIG.regions.decisive(),
             storage=CONFIG.extract.storage,
             precision=CONFIG.extract.precision,
         ),
@@ -480,6 +491,8 @@ rule extract:
     output:
         f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5",
         f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5.json",
+    wildcard_constraints:
+        encoder="|".join(name for name in STUDY_ENCODERS if name not in POOLED) or "(?!)",
     params:
         slice=slice_of(storage=CONFIG.extract.storage, precision=CONFIG.extract.precision),
     threads: 8
@@ -490,6 +503,27 @@ rule extract:
     shell:
         f"{JOINTSPACE} extract --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
         f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
+
+
+rule pool_regions:
+    input:
+        f"{RUN}/encoders/{{encoder}}/model.json",
+        lambda wildcards: f"{RUN}/regions/{CONFIG.encoder(wildcards.encoder).of}/shard-{wildcards.shard}.h5",
+    output:
+        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5",
+        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5.json",
+    wildcard_constraints:
+        encoder="|".join(POOLED) or "(?!)",
+    params:
+        slice=slice_of(storage=CONFIG.extract.storage),
+        regions=lambda wildcards, input: os.path.dirname(input[1]),
+    benchmark:
+        f"{BENCHMARKS}/pool_regions/{{encoder}}.{{shard}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} pool-regions --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
+        f" --regions {{params.regions}} --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
 
 
 rule build_vocabulary:

@@ -24,9 +24,10 @@ from pipeline.images.boxes import NONE, Candidates  # noqa: E402
 from pipeline.images.encoders import Encoder, EncoderSpec, untrained  # noqa: E402
 from pipeline.images.extraction import choose_plan  # noqa: E402
 from pipeline.images.maps import region_encoder  # noqa: E402
+from pipeline.images.preparation import Prepared  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.proposals import Grid, Selection, select  # noqa: E402
-from pipeline.images.regions import Prepared, RegionExtractor  # noqa: E402
+from pipeline.images.regions import RegionExtractor  # noqa: E402
 from pipeline.images.warping import Crops, WholeImages  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "finetune": "stages.finetune",
     "extract": "stages.extract",
     "extract-regions": "stages.extract_regions",
+    "pool-regions": "stages.pool_regions",
     "reduce-regions": "stages.reduce_regions",
     "show-regions": "stages.show_regions",
     "import-features": "stages.import_features",

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 
     from pipeline import config
     from pipeline.images.boxes import Candidates
+    from pipeline.images.preparation import Preparation
     from pipeline.images.preprocess import Photograph, Preprocessing
-    from pipeline.images.regions import Preparation
     from pipeline.storage.manifest import Manifest, ShardRows
 
 log = logging.getLogger(__name__)
-UNTOLD = {"encoders", "checkpoint_images", "dimensions"}
-"""Keys of `regions` that change no result."""
 
 
 @click.command("extract-regions")
@@ -66,7 +64,7 @@ def command(
     inputs = {"encoder": parameters.fingerprint, "images": numbers.fingerprints["images"], **of_boxes, **of_detector}
     classifier, of_classifier = read_classifier(encoder_folder) if chosen.score == "classifier" else (None, {})
     inputs |= of_classifier
-    slice_ = {**chosen.model_dump(exclude=UNTOLD), **extract.model_dump(include={"precision", "storage"})}
+    slice_ = {**chosen.decisive(), **extract.model_dump(include={"precision", "storage"})}
     unfinished = UnfinishedRegions(
         output, fingerprint("regions", 1, slice_, inputs), image_id, chosen.checkpoint_images
     )
@@ -78,14 +76,15 @@ def command(
     from pipeline.images.encoders import Encoder  # torch, which nothing above has needed
     from pipeline.images.extraction import Stopwatch, choose_plan
     from pipeline.images.kinds import restore
-    from pipeline.images.regions import RegionExtractor, Request, describe
+    from pipeline.images.preparation import Request
+    from pipeline.images.regions import RegionExtractor, describe
 
     encoder = restore(parameters.settings, parameters.tensors)
     if not isinstance(encoder, Encoder):
         raise UsageError(f"{encoder_folder} describes whole images only; give an encoder that is a network")
     plan = choose_plan(encoder, extract.device, extract.precision, extract.batch_size)
     preparation = _preparation(settings, manifest, encoder.spec.preprocessing)
-    extractor = RegionExtractor(encoder, plan, preparation.view)
+    extractor = RegionExtractor(encoder, plan, preparation.cutting.view)
     judge = classifier and Classifier(**classifier)
     missing, stopwatch, share = unfinished.missing(), Stopwatch(), 0.0
     places = [row for part in missing for row in part]
@@ -167,20 +166,9 @@ def _detect(
 
 def _preparation(settings: "config.Config", manifest: "Manifest", preprocessing: "Preprocessing") -> "Preparation":
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
-    from pipeline.images.regions import Preparation
-    from pipeline.images.warping import Crops, WholeImages
+    from pipeline.images.preparation import Cutting, Preparation
     from pipeline.storage.sources import ImageSource
 
-    collection, chosen = settings.collection, settings.regions
-    grid = Grid(**chosen.grid.model_dump())
-    judged = chosen.candidates if chosen.score == "classifier" else chosen.count
-    return Preparation(
-        ImageSource(manifest.root).read,
-        ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio),
-        proposer(ProposalSettings(chosen.proposals, grid, Search(**chosen.search.model_dump()))),
-        Selection(chosen.min_score, chosen.min_side, chosen.iou, judged, chosen.fill, grid),
-        Crops(chosen.crop_side or preprocessing.side, chosen.context, preprocessing.mean)
-        if chosen.features == "crops"
-        else WholeImages(chosen.map_side, chosen.map_step, chosen.map_aspect),
-    )
+    collection, cutting = settings.collection, Cutting.from_settings(settings.regions.model_dump(), preprocessing)
+    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    return Preparation(ImageSource(manifest.root).read, limits, cutting)

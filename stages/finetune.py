@@ -134,15 +134,16 @@ def _judge(
     from pipeline.images.boxes import NONE
     from pipeline.images.extraction import Plan
     from pipeline.images.precision_recall import judge_regions
+    from pipeline.images.preparation import Cutting, Preparation, Request
     from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
-    from pipeline.images.regions import Preparation, RegionExtractor, Request, describe
+    from pipeline.images.regions import RegionExtractor, describe
     from pipeline.workers import isolated_map
 
     tuning = settings.finetune
     grid, search = Grid(**tuning.grid.model_dump()), Search(**settings.regions.search.model_dump())
     propose = proposer(ProposalSettings(tuning.proposals, grid, search))
     selection = Selection(0, settings.regions.min_side, settings.regions.iou, tuning.candidates, False, grid)
-    preparation = Preparation(sampler.read, sampler.limits, propose, selection, sampler.crops)
+    preparation = Preparation(sampler.read, sampler.limits, Cutting(propose, selection, sampler.crops))
     requests = [Request(image.photograph, NONE) for image in images]
     prepared = isolated_map(preparation, requests, settings.extract.decode_workers)
     plan = Plan(task.device, task.dtype, settings.extract.batch_size)

@@ -86,7 +86,7 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
     read, cores = ImageSource(manifest.root).read, runtime.threads()
     looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
     rates, dims = {}, {}
-    for chosen in settings.encoders:
+    for chosen in (encoder for encoder in settings.encoders if encoder.of is None):
         folder = encoders_root / chosen.name / "model.safetensors" if encoders_root else None
         if folder and folder.exists():
             parameters = read_parameters(folder, ENCODER)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,7 @@ from stages import options
 if TYPE_CHECKING:
     from pipeline import config
     from pipeline.config import images as sections
+    from pipeline.images.pooled_regions import PooledEncoder
     from pipeline.images.standard import StandardEncoder
 
 
@@ -22,16 +23,21 @@ if TYPE_CHECKING:
     type=options.FOLDER,
     help="Folder that `ingest` wrote; needed where the encoder learns from its images.",
 )
+@click.option(
+    "--of", "network_folder", type=options.FOLDER, help="Folder of the encoder whose regions it pools, if it does."
+)
 @options.config
 @options.output("folder", "Folder of the encoder.")
-def command(name: str, manifest_folder: Path | None, config_path: Path | None, output: Path) -> None:
+def command(
+    name: str, manifest_folder: Path | None, network_folder: Path | None, config_path: Path | None, output: Path
+) -> None:
     """Check an encoder's weights and keep those that its layer needs, or learn an encoder of standard features."""
     import logging
 
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.images.encoders import feature_dim
-    from pipeline.images.kinds import STANDARD
+    from pipeline.images.kinds import POOLED, STANDARD
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
     from stages.inputs import read_network
@@ -40,18 +46,38 @@ def command(name: str, manifest_folder: Path | None, config_path: Path | None, o
     chosen = settings.encoder(name)
     if chosen.weights == "finetuned":
         raise UsageError(f"the weights of encoder {name} are finetuned; another command makes them")
+    details: dict[str, Any] = {"name": name}
     if chosen.architecture == STANDARD:
         encoder = _learn_standard(settings, chosen, manifest_folder)
+    elif chosen.architecture == POOLED:
+        encoder, details["of"] = _pool(settings, chosen, network_folder)
     else:
         encoder = read_network(settings, chosen, chosen.weights, chosen.file, chosen.sha256)
 
-    parts, tensors, dim = encoder.settings(), encoder.tensors(), feature_dim(encoder)
+    parts, tensors = encoder.settings(), encoder.tensors()
+    dim = feature_dim(encoder.network if chosen.architecture == POOLED else encoder)
     digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
-    details = {"name": name, "dim": dim}
+    details["dim"] = dim
     write_parameters(
         output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
     )
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", name, chosen.architecture, parts["layer"], dim)
+
+
+def _pool(
+    settings: "config.Config", chosen: "sections.Encoder", network_folder: Path | None
+) -> "tuple[PooledEncoder, str]":
+    """The encoder that pools the regions of the network in `network_folder`, and that one's fingerprint."""
+    from pipeline.errors import UsageError
+    from pipeline.images.encoders import Encoder
+    from pipeline.images.pooled_regions import PooledEncoder
+    from pipeline.storage.parameters import ENCODER, read_parameters
+
+    if network_folder is None:
+        raise UsageError(f"encoder {chosen.name} pools regions; give --of, the folder of the encoder {chosen.of}")
+    network = read_parameters(network_folder / "model.safetensors", ENCODER)
+    restored = Encoder.from_parts(network.settings, network.tensors)
+    return PooledEncoder(restored, settings.regions.decisive(), chosen.pooling), network.fingerprint
 
 
 def _learn_standard(

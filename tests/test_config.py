@@ -31,6 +31,8 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ({"variants": {"v": {"model": "ncca", "encoders": ["e"]}}}, "variants.v: unknown encoder e; there are"),
         ({"variants": {"ncca": {"model": "cca", "encoders": []}}}, "ncca is the name of a registered model"),
         ({"encoders": [{"name": "x", "architecture": "y", "weights": "file"}]}, "give `file` exactly when"),
+        ({"encoders": [{"name": "x", "architecture": "pooled"}]}, "give `of` exactly when `architecture` is pooled"),
+        ({"encoders": [{"name": "x", "architecture": "pooled", "of": "y"}]}, "encoder x: y is not in regions.encoders"),
         ({"variants": 3}, "key variants: "),
     ],
 )

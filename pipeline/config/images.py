@@ -1,6 +1,6 @@
 """Sections about image encoders and regions."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -39,6 +39,8 @@ class Encoder(Section):
     std: tuple[float, float, float]
     flip: bool
     standard: Standard
+    of: Name | None
+    pooling: Literal["mean", "max"]
 
     @model_validator(mode="after")
     def _file_goes_with_weights(self) -> "Encoder":
@@ -52,6 +54,14 @@ class Encoder(Section):
     def _crop_fits(self) -> "Encoder":
         if self.crop is not None and self.crop > self.resize:
             raise ValueError(f"encoder {self.name}: crop {self.crop} is larger than resize {self.resize}")
+        return self
+
+    @model_validator(mode="after")
+    def _pooled_of_regions(self) -> "Encoder":
+        if (self.architecture == "pooled") != (self.of is not None):
+            raise ValueError(f"encoder {self.name}: give `of` exactly when `architecture` is pooled")
+        if self.of is not None and self.weights in ("file", "finetuned"):
+            raise ValueError(f"encoder {self.name}: its weights are those of {self.of}; give no `weights`")
         return self
 
     @model_validator(mode="after")
@@ -121,6 +131,10 @@ class Regions(Section):
     candidates: Positive
     dimensions: Positive | None
     checkpoint_images: Positive
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide which regions an image has and what their features are."""
+        return self.model_dump(mode="json", exclude={"encoders", "dimensions", "checkpoint_images"})
 
 
 class Finetune(Section):

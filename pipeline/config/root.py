@@ -132,6 +132,7 @@ class Config(Section):
             raise ValueError(f"two encoders of one name among {', '.join(encoders)}")
         if unknown := set(self.regions.encoders) - set(encoders):
             raise ValueError(f"regions.encoders: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
+        self._check_pooled()
         for name, variant in self.variants.items():
             if name in REGISTRY:
                 raise ValueError(f"variants: {name} is the name of a registered model; choose another")
@@ -147,6 +148,16 @@ class Config(Section):
         if unknown := set(self.models) - set(legal):
             raise ValueError(f"models: unknown model {min(unknown)}; there are {', '.join(legal)}")
         return self
+
+    def _check_pooled(self) -> None:
+        for encoder in self.encoders:
+            if encoder.of is not None and encoder.of not in self.regions.encoders:
+                known = ", ".join(self.regions.encoders) or "none"
+                raise ValueError(f"encoder {encoder.name}: {encoder.of} is not in regions.encoders ({known}); add it")
+            if encoder.of is not None and self.regions.score == "classifier":
+                raise ValueError(f"encoder {encoder.name} pools regions; set regions.score to proposal")
+            if encoder.of is not None and encoder.name in self.regions.encoders:
+                raise ValueError(f"regions.encoders: {encoder.name} pools regions and describes none; leave it out")
 
     @property
     def _single_rows(self) -> list[str]:

@@ -1,9 +1,7 @@
-"""Regions of images and their features: from photographs and proposals to (regions, dim) for each image."""
+"""The features of images' regions: from what was cut out of photographs to (regions, dim) for each image."""
 
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,61 +9,12 @@ import torch
 
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.classifier import Classifier, rescore
-from pipeline.images.decode import ImageLimits
 from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan
 from pipeline.images.maps import region_encoder
-from pipeline.images.preprocess import Photograph, open_photograph
-from pipeline.images.proposals import Propose, Selection, select
+from pipeline.images.preparation import Prepared
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import Failure
-
-
-class Request(NamedTuple):
-    """An image whose regions are wanted, and the boxes that are known of it."""
-
-    photograph: Photograph
-    known: Candidates
-
-
-class Prepared(NamedTuple):
-    """An image ready for the network: its regions, what a view rendered, (width, height), and `select`'s counts.
-
-    `seconds` were spent on it, wherever that was, and `proposal_seconds` of them on its proposals.
-    """
-
-    regions: Candidates
-    pixels: np.ndarray
-    size: tuple[int, int]
-    counts: Counter[str]
-    seconds: float
-    proposal_seconds: float
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """`preparation(request)` opens an image, proposes, selects and renders. Travels to other processes by pickle."""
-
-    read: Callable[..., bytes]
-    limits: ImageLimits
-    propose: Propose
-    selection: Selection
-    view: Crops | WholeImages
-
-    def open(self, photograph: Photograph) -> np.ndarray:
-        """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""
-        return np.array(open_photograph(self.read, self.limits, photograph))
-
-    def __call__(self, request: Request) -> Prepared:
-        """Raises InputError saying what is wrong with the image."""
-        begun = time.perf_counter()
-        image = open_photograph(self.read, self.limits, request.photograph)
-        opened = time.perf_counter()
-        proposals = self.propose(np.asarray(image), request.known)
-        regions, counts = select(proposals, image.size, self.selection)
-        proposed = time.perf_counter()
-        pixels = self.view.render(image, regions.boxes)
-        return Prepared(regions, pixels, image.size, counts, time.perf_counter() - begun, proposed - opened)
 
 
 class Described(NamedTuple):

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.kinds import restore
-from pipeline.images.preprocess import prepare
+from pipeline.images.kinds import encode_images, restore
 
 
 class Parameters(Protocol):
@@ -27,9 +25,4 @@ def image_features(data: bytes, encoders: Mapping[str, Parameters], limits: Imag
 def encode_image(data: bytes, encoders: Mapping[str, Any], limits: ImageLimits) -> dict[str, np.ndarray]:
     """The same with encoders that pipeline.images.kinds has restored once for many images."""
     image = decode(data, limits)
-    features = {}
-    for name, encoder in encoders.items():
-        pixels = torch.tensor(prepare(image, encoder.spec.preprocessing))[None]
-        with torch.inference_mode():
-            features[name] = encoder(pixels).numpy()
-    return features
+    return {name: encode_images(encoder, [image]) for name, encoder in encoders.items()}

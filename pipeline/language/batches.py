@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.kinds import restore
-from pipeline.images.preprocess import prepare
+from pipeline.images.kinds import encode_images, restore
 from pipeline.index.query import Parameters
 from pipeline.neural.task import Rows
 
@@ -52,7 +50,7 @@ def encode_photographs(
             logging.getLogger(__name__).warning("%s is left out: %s", photograph.shown["image"], error)
         if batch and (len(batch) == size or number == len(photographs)):
             shown, images = zip(*batch, strict=True)
-            yield Batch(shown, {name: _encode(encoder, images) for name, encoder in restored.items()})
+            yield Batch(shown, {name: encode_images(encoder, images) for name, encoder in restored.items()})
             batch, made = [], True
     if not made:
         raise InputError(f"none of {len(photographs)} photographs can be used; give others")
@@ -66,9 +64,3 @@ def _open(photograph: Photograph, limits: ImageLimits) -> Any:
     if not (0 <= x1 < x2 <= image.width and 0 <= y1 < y2 <= image.height):
         raise InputError(f"the box {photograph.box} is not within its {image.width} x {image.height} pixels")
     return image.crop(tuple(map(round, photograph.box)))
-
-
-def _encode(encoder: Any, images: Sequence[Any]) -> np.ndarray:
-    pixels = np.stack([prepare(image, encoder.spec.preprocessing) for image in images])
-    with torch.inference_mode():
-        return encoder(torch.from_numpy(pixels)).numpy()

@@ -69,6 +69,10 @@ NEEDS: dict[str, Need] = {
         lambda s: 4 * 20 * s.shard_images * max(s.dims.values()) / MB,
         _shard(0.3), gpu=True,
     ),
+    "pool_regions": Need(
+        lambda s: TORCH + 1000 + 12 * s.shard_images * max(s.dims.values()) / MB,
+        lambda s: 4 * s.shard_images * max(s.dims.values()) / MB, _shard(100),
+    ),
     "reduce_regions": Need(_fixed(4000), lambda s: 4 * 20 * s.images * max(s.dims.values()) / MB, _all(500)),
     "show_regions": Need(_fixed(TORCH + 900), _fixed(20), _fixed(15)),
     "build_vocabulary": Need(lambda s: PYTHON + 500 + 0.002 * s.sentences, _fixed(10), _all(300)),

@@ -62,7 +62,7 @@ def sizes_of(
     splits = summary["splits"] if summary else {name: getattr(demo, name) for name in ("train", "dev", "test", "weak")}
     images = max(1, sum(splits.values()))
     sentences = summary["counts"]["sentences"]["kept"] if summary else TEXTS * (images - splits.get("weak", 0))
-    known = {encoder.name: width(encoder) for encoder in config.encoders} | dict(dims or {})
+    known = {encoder.name: width(config, encoder) for encoder in config.encoders} | dict(dims or {})
     return Sizes(
         images=images,
         sentences=max(1, sentences),
@@ -75,8 +75,10 @@ def sizes_of(
     )
 
 
-def width(encoder: Any) -> int:
+def width(config: Config, encoder: Any) -> int:
     """The dimension of an encoder's features, or for an unknown architecture the most that it can be."""
+    if encoder.of is not None:
+        return width(config, config.encoder(encoder.of))
     if encoder.architecture == "standard":
         return sum(encoder.standard.dimensions.model_dump().values())
     if encoder.layer in LAYER_DIM:

@@ -7,9 +7,8 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
-from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.regions import Block, RegionShard
+from pipeline.storage.regions import Block, RegionShard, open_regions
 
 
 class RegionRows:
@@ -66,11 +65,9 @@ class RegionRows:
 
 def _open(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:
     """Shard `number` of every encoder."""
-    shards = [RegionShard(shard_path(folder, number)) for folder in folders.values()]
+    shards = [open_regions(manifest, folder, number) for folder in folders.values()]
     first = shards[0]
     for shard in shards:
-        if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
-            raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
         if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):
             raise IntegrityError(f"{first.path} and {shard.path} have different regions; extract them again")
     return shards

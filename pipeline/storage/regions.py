@@ -164,6 +164,14 @@ class RegionShard(Shard):
         )
 
 
+def open_regions(manifest: Manifest, folder: Path, number: int) -> RegionShard:
+    """Shard `number` of `folder`; IntegrityError unless it was made from exactly the images of the manifest."""
+    shard = RegionShard(shard_path(folder, number))
+    if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
+        raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
+    return shard
+
+
 def pad(block: Block) -> PaddedBlock:
     lengths = np.diff(block.offsets)
     mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
@@ -189,10 +197,7 @@ class Regions:
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
         self.manifest = manifest
-        self.shards = [RegionShard(shard_path(folder, number)) for number in range(manifest.n_shards)]
-        for number, shard in enumerate(self.shards):
-            if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
-                raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
+        self.shards = [open_regions(manifest, folder, number) for number in range(manifest.n_shards)]
 
     def packed(self, image_id: np.ndarray) -> tuple[Block, np.ndarray]:
         """The regions of the images `image_id` (n,), and the order (n,) in which their shards give them."""

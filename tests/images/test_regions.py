@@ -17,9 +17,10 @@ from pipeline.images.decode import ImageLimits
 from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Plan
 from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
+from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
 from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
-from pipeline.images.regions import Described, Preparation, RegionExtractor, Request, describe
+from pipeline.images.regions import Described, RegionExtractor, describe
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import isolated_map
 
@@ -50,7 +51,7 @@ def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) 
 
     propose = proposer(ProposalSettings("boxes", GRID, Search("fast", 500)))
     limits = ImageLimits(1 << 20, 1, 1 << 20)
-    return Preparation(partial(_read, files), limits, propose, replace(SELECTION, **changes), view)
+    return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
 
 
 def _read(files: dict, name: str) -> bytes:
@@ -210,7 +211,7 @@ def test_images_without_proposals_are_whole() -> None:
 def test_limits_still_hold() -> None:
     files, requests = make_requests([(1, 300)])
     preparation = Preparation(
-        partial(_read, files), ImageLimits(1 << 20, 8, 20), lambda *_: NONE, SELECTION, VIEWS["crops"]
+        partial(_read, files), ImageLimits(1 << 20, 8, 20), Cutting(lambda *_: NONE, SELECTION, VIEWS["crops"])
     )
     with pytest.raises(InputError, match="too-small: 1 x 300 pixels"):
         preparation(requests[0])

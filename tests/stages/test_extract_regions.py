@@ -148,6 +148,54 @@ def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
     assert relative(plain["features"], alone["features"]).max() < 1e-3
 
 
+def pool(run: Path, pooling: str, encoder: str = "plain", **changes: object) -> Shard:
+    """The regions of shard 0, which are extracted first, as features of its images."""
+    extract(run, output=f"regions/{encoder}/shard-00000.h5", encoder=encoder, **changes)
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["regions"]["encoders"] = ["plain"]
+    settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
+    (run / "config.yaml").write_text(json.dumps(settings))
+    parts = ("--config", run / "config.yaml", "--output", run / f"encoders/{pooling}")
+    run_command("prepare_encoder", "--name", pooling, "--of", run / "encoders/plain", *parts)
+    parts = arguments(run, 0, f"{pooling}.h5", pooling, ("--regions", run / "regions" / encoder), run / "config.yaml")
+    run_command("pool_regions", *parts)
+    return Shard(run / f"{pooling}.h5", FEATURES)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
+    pooled = pool(run, pooling)
+    regions = RegionShard(run / "regions/plain/shard-00000.h5")
+    each = np.split(regions["features"], regions.offsets[1:-1])
+    np.testing.assert_allclose(pooled["features"], [getattr(part, pooling)(axis=0) for part in each], rtol=1e-6)
+    assert pooled["image_id"].tolist() == list(range(12))
+    assert pooled.details["inputs"]["regions"] == regions.fingerprint
+
+
+def test_search_pools_the_same_regions(run: Path) -> None:
+    from pipeline.images.decode import ImageLimits
+    from pipeline.index.query import image_features
+
+    pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
+    encoders = {"mean": read_parameters(run / "encoders/mean/model.safetensors", ENCODER)}
+    features = image_features((run / "data/images/04.png").read_bytes(), encoders, ImageLimits(10**6, 1, 99))["mean"]
+    np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
+
+
+def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
+    settings = json.loads(configure(run).read_text())
+    other = {**settings["encoders"][0], "name": "other", "architecture": "shufflenet_v2_x0_5"}
+    (run / "config.yaml").write_text(json.dumps({**settings, "encoders": [other]}))
+    parts = ("--config", run / "config.yaml", "--output", run / "encoders/other")
+    run_command("prepare_encoder", "--name", "other", *parts)
+    with pytest.raises(IntegrityError, match="encoder"):
+        pool(run, "mean", encoder="other")
+    with pytest.raises(UsageError, match="give --of, the folder of the encoder plain"):
+        run_command("prepare_encoder", "--name", "mean", *parts)
+    with pytest.raises(UsageError, match="plain pools no regions; give an encoder whose architecture is pooled"):
+        run_command("pool_regions", *arguments(run, 0, "x.h5", "plain", ("--regions", run / "regions"), parts[1]))
+
+
 def test_regions_in_fewer_dimensions(run: Path) -> None:
     for shard in range(2):
         extract(run, shard, f"regions/shard-{shard:05d}.h5")
@@ -171,7 +219,7 @@ def test_regions_in_fewer_dimensions(run: Path) -> None:
 def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run, output="whole.h5")
     code = (
-        "import sys, time, pipeline.images.regions as r; opened = r.open_photograph\n"
+        "import sys, time, pipeline.images.preparation as r; opened = r.open_photograph\n"
         "def slowly(read, limits, photograph):\n"
         "    time.sleep(60 if photograph.name.endswith('06.png') else 0)\n"
         "    return opened(read, limits, photograph)\n"

@@ -1,0 +1,67 @@
+"""An image as the mean or the maximum of the features of its regions: one more view of whole images."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipeline.images.boxes import NONE
+from pipeline.images.encoders import Encoder
+from pipeline.images.extraction import Plan
+from pipeline.images.preparation import Cutting
+from pipeline.images.regions import RegionExtractor
+
+POOLING = {"mean": np.add, "max": np.maximum}
+BATCH = 32
+"""Regions that go through the network at once."""
+
+
+def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
+    """(n, dim) float32 of the regions `features` (total, dim), of which image i has the rows [offsets[i], offsets[i +
+    1]), at least one. `pooling` is mean or max."""
+    pooled = POOLING[pooling].reduceat(features, offsets[:-1], axis=0)
+    return pooled / np.diff(offsets)[:, None].astype(np.float32) if pooling == "mean" else pooled
+
+
+class PooledEncoder:
+    """Images to features (n, dim) float32: `network` describes the regions that `regions` (a section of that name of a
+    configuration) tells to cut out.
+
+    Nothing is known of the boxes of an image that comes alone: where they were read from a file or found by a detector,
+    its regions are the windows that fill up.
+    """
+
+    def __init__(self, network: Encoder, regions: Mapping[str, Any], pooling: str) -> None:
+        self.network = network
+        self.regions = regions
+        self.pooling = pooling
+        self._cutting = Cutting.from_settings(regions, network.spec.preprocessing)
+        self._extractor = RegionExtractor(network, Plan(torch.device("cpu"), torch.float32, BATCH), self._cutting.view)
+
+    def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """(n, dim) float32 of RGB images."""
+        features = self._extractor(self._cutting(image, NONE) for image in images)
+        return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
+
+    def settings(self) -> dict[str, Any]:
+        """What `from_parts` needs beside the tensors, as JSON."""
+        network = self.network.settings()
+        return {
+            "architecture": "pooled",
+            "layer": f"{self.pooling} over regions of {network['architecture']}, {network['layer']}",
+            "weights": network["weights"],
+            "pooling": self.pooling,
+            "regions": dict(self.regions),
+            "network": network,
+        }
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The network's."""
+        return self.network.tensors()
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
+        """The encoder whose `settings()` and `tensors()` these are."""
+        return cls(Encoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])

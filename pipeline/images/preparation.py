@@ -1,0 +1,91 @@
+"""A photograph to its regions as a network takes them: proposals, which of them become regions, and their pixels."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from pipeline.images.boxes import Candidates
+from pipeline.images.decode import ImageLimits
+from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph
+from pipeline.images.proposals import Grid, ProposalSettings, Propose, Search, Selection, proposer, select
+from pipeline.images.warping import Crops, WholeImages
+
+
+class Request(NamedTuple):
+    """An image whose regions are wanted, and the boxes that are known of it."""
+
+    photograph: Photograph
+    known: Candidates
+
+
+class Prepared(NamedTuple):
+    """An image ready for the network: its regions, what a view rendered, (width, height), and `select`'s counts.
+
+    `seconds` were spent on it, wherever that was, and `proposal_seconds` of them on its proposals.
+    """
+
+    regions: Candidates
+    pixels: np.ndarray
+    size: tuple[int, int]
+    counts: Counter[str]
+    seconds: float
+    proposal_seconds: float
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How an image is cut into regions: what proposes them, which remain, and how `view` renders these."""
+
+    propose: Propose
+    selection: Selection
+    view: Crops | WholeImages
+
+    def __call__(self, image: Image.Image, known: Candidates) -> Prepared:
+        """The regions of an RGB image, of which the boxes `known` are known already."""
+        begun = time.perf_counter()
+        regions, counts = select(self.propose(np.asarray(image), known), image.size, self.selection)
+        proposed = time.perf_counter()
+        pixels = self.view.render(image, regions.boxes)
+        return Prepared(regions, pixels, image.size, counts, time.perf_counter() - begun, proposed - begun)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
+        """That of the section `regions` of a configuration, for a network with `preprocessing`."""
+        grid = Grid(**settings["grid"])
+        names = ("min_score", "min_side", "iou", "count", "fill")
+        chosen = {name: settings[name] for name in names}
+        if settings["score"] == "classifier":
+            chosen["count"] = settings["candidates"]  # of which the classifier chooses
+        crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
+        maps = WholeImages(settings["map_side"], settings["map_step"], settings["map_aspect"])
+        return cls(
+            proposer(ProposalSettings(settings["proposals"], grid, Search(**settings["search"]))),
+            Selection(grid=grid, **chosen),
+            crops if settings["features"] == "crops" else maps,
+        )
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """`preparation(request)` opens an image and cuts it into regions. Travels to other processes by pickle."""
+
+    read: Callable[..., bytes]
+    limits: ImageLimits
+    cutting: Cutting
+
+    def open(self, photograph: Photograph) -> np.ndarray:
+        """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""
+        return np.array(open_photograph(self.read, self.limits, photograph))
+
+    def __call__(self, request: Request) -> Prepared:
+        """Raises InputError saying what is wrong with the image."""
+        begun = time.perf_counter()
+        image = open_photograph(self.read, self.limits, request.photograph)
+        opened = time.perf_counter() - begun
+        prepared = self.cutting(image, request.known)
+        return prepared._replace(seconds=prepared.seconds + opened)
