@@ -234,6 +234,13 @@ def start_of(wildcards):
     return [f"{RUN}/models/{same[0]}/model.json"]
 
 
+def words_of(wildcards):
+    """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
+    row = CONFIG.row(wildcards.row)
+    learned = CONFIG.word_vectors.source == "corpus" and takes_tokens(wildcards.row) and row.model != "fragments"
+    return [f"{RUN}/text/word-vectors.safetensors"] if learned else []
+
+
 def terms_of(wildcards):
     """The vocabulary of the ncca that `fragments` starts from."""
     return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model == "fragments" else []
@@ -659,6 +666,26 @@ rule build_token_vocabulary:
         f"{JOINTSPACE} build-token-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
 
 
+rule train_word_vectors:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        vocabulary=f"{RUN}/text/tokens.json",
+    output:
+        f"{RUN}/text/word-vectors.safetensors",
+        f"{RUN}/text/word-vectors.json",
+    params:
+        slice=slice_of(
+            "seed", text=CONFIG.language_text.file, words=CONFIG.word_vectors.model_dump(include={"dim", "window", "epochs"})
+        ),
+    benchmark:
+        f"{BENCHMARKS}/train_word_vectors/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} train-word-vectors --manifest {RUN}/manifest --vocabulary {{input.vocabulary}}"
+        f" --config {RESOLVED} --output {{output[0]}}"
+
+
 rule encode_tokens:
     input:
         f"{RUN}/manifest/shards/{{shard}}.json",
@@ -759,6 +786,7 @@ rule train:
         vocabulary=vocabulary_of,
         labels=labels_of,
         terms=terms_of,
+        words=words_of,
         regions=regions_of(REGIONAL),
     output:
         f"{RUN}/models/{{row}}/model.json",
@@ -770,6 +798,7 @@ rule train:
         start=lambda wildcards, input: f"--start {os.path.dirname(input.start[0])}" if input.start else "",
         labels=lambda wildcards, input: f"--trees {RUN}/text/trees --labels {input.labels}" if input.labels else "",
         terms=lambda wildcards, input: f"--terms {input.terms}" if input.terms else "",
+        words=lambda wildcards, input: f"--words {input.words}" if input.words else "",
         regions=lambda wildcards, input: f"--regions {RUN}/regions" if input.regions else "",
     threads: 8
     benchmark:
@@ -779,7 +808,7 @@ rule train:
     shell:
         f"{JOINTSPACE} train {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.labels}}"
-        f" {{params.start}} {{params.terms}} {{params.regions}}"
+        f" {{params.start}} {{params.terms}} {{params.words}} {{params.regions}}"
         f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
 
 

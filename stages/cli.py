@@ -26,6 +26,7 @@ COMMANDS = {
     "encode-documents": "stages.encode_documents",
     "build-token-vocabulary": "stages.build_token_vocabulary",
     "encode-tokens": "stages.encode_tokens",
+    "train-word-vectors": "stages.train_word_vectors",
     "train-parser": "stages.train_parser",
     "parse": "stages.parse",
     "build-label-table": "stages.build_label_table",

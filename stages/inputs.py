@@ -159,31 +159,41 @@ class LanguageText(NamedTuple):
 
 def read_language_text(settings: "Config") -> LanguageText:
     """What the section `language_text` names. Raises InputError for a file that cannot be read, and naming a line."""
-    import gzip
-
-    from pipeline.errors import InputError
     from pipeline.language.tagging import read_treebank
 
+    name = settings.language_text.treebank
+    treebank = list(read_treebank(_read_lines(name), name)) if name else None
+    return LanguageText(read_extra_text(settings), treebank)
+
+
+def read_extra_text(settings: "Config") -> list[str]:
+    """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
+    from pipeline.errors import InputError
+
     chosen = settings.language_text
-
-    def lines(name: str) -> list[str]:
-        opened = gzip.open if name.endswith(".gz") else open
-        try:
-            with opened(name, "rt", encoding="utf-8", newline="\n") as file:
-                return list(file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read {name} ({error}); correct language_text") from error
-
     extra: list[str] = []
-    for number, line in enumerate(lines(chosen.file) if chosen.file else [], 1):
+    for number, line in enumerate(_read_lines(chosen.file) if chosen.file else [], 1):
         columns = line.rstrip("\r\n").split("\t")
         if len(columns) <= chosen.column:
             raise InputError(
                 f"{chosen.file}, line {number} has no column {chosen.column}; correct language_text.column"
             )
         extra.append(columns[chosen.column])
-    treebank = list(read_treebank(lines(chosen.treebank), chosen.treebank)) if chosen.treebank else None
-    return LanguageText(extra, treebank)
+    return extra
+
+
+def _read_lines(name: str) -> list[str]:
+    """The lines of a text, plain or .gz."""
+    import gzip
+
+    from pipeline.errors import InputError
+
+    opened = gzip.open if name.endswith(".gz") else open
+    try:
+        with opened(name, "rt", encoding="utf-8", newline="\n") as file:
+            return list(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {name} ({error}); correct language_text") from error
 
 
 def open_photographs(

@@ -20,6 +20,7 @@ from stages import options
 @options.regions
 @click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the ncca that a refinement starts from.")
 @click.option("--terms", "terms_path", type=options.FILE, help="What `build-vocabulary` wrote; for fragments.")
+@click.option("--words", "words_path", type=options.FILE, help="What `train-word-vectors` wrote.")
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
 def command(
@@ -34,6 +35,7 @@ def command(
     regions_root: Path | None,
     start_folder: Path | None,
     terms_path: Path | None,
+    words_path: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -52,6 +54,7 @@ def command(
     from pipeline.storage.parameters import MODEL, digest_tensors, write_parameters
     from pipeline.storage.rows import open_rows
     from stages.inputs import follow_training
+    from stages.starts import read_start, read_word_start, read_words
 
     settings = config.load(config_path)
     variant = settings.row(row)
@@ -66,10 +69,12 @@ def command(
         region_view, pairs, region_inputs = _read_regions(settings, features.manifest, regions_root, pairs)
     if getattr(model, "starts_from_words", False):
         words = None
-        start, start_inputs = _read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
+        start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
     else:
-        words = _read_words(settings, vocabulary_path, stored.vocabulary) if model.sentence_view != "tfidf" else None
-        start, start_inputs = _read_start(start_folder, stored.vocabulary)
+        words = None
+        if model.sentence_view != "tfidf":
+            words = read_words(settings, vocabulary_path, words_path, stored.vocabulary)
+        start, start_inputs = read_start(start_folder, stored.vocabulary)
 
     task = Task(
         view, **pairs, settings=model.settings_type(**own), seed=settings.seed, precision=precision,
@@ -141,29 +146,6 @@ def _read_noun_phrase(labels_path: Path | None, stored: Any) -> int:
     return table["phrases"].index("NP")
 
 
-def _read_words(settings: Any, vocabulary_path: Path | None, expected: str) -> Any:
-    """The first word vectors, (V + 1, d): from the configured file, or drawn."""
-    from pipeline.errors import InputError, UsageError
-    from pipeline.neural.sentences import INITIAL
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
-
-    if vocabulary_path is None:
-        raise UsageError("this model takes sentences word by word; give text/tokens.json as --vocabulary")
-    value, chosen = read_json(vocabulary_path), settings.word_vectors
-    require_same("vocabulary", {str(vocabulary_path): value["fingerprint"], "the token shards": expected})
-    if chosen.file is None:
-        return random_vectors(len(value["terms"]), chosen.dim, INITIAL, settings.seed)
-    path = Path(settings.weights_root) / chosen.file
-    read = read_text_vectors if chosen.format == "text" else read_binary_vectors
-    try:
-        with open(path, "rb") as stream:
-            return read(stream, str(path), value["terms"]).table(value["terms"], settings.seed)
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}); correct word_vectors.file or weights_root") from error
-
-
 def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) -> tuple[Any, dict, dict[str, str]]:
     """The view of regions, the pairs with their regions, and these regions' fingerprints."""
     from dataclasses import replace
@@ -180,45 +162,3 @@ def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) 
     rows = {split: RegionRows(manifest, folders, split_pairs(manifest, split).image_id) for split in pairs}
     view = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
     return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"].fingerprints
-
-
-def _read_word_start(
-    folder: Path | None, terms_path: Path | None, vocabulary_path: Path | None, expected: str
-) -> tuple[Any, dict[str, str]]:
-    """The ncca in `folder` with the terms of every word, and its fingerprint."""
-    from dataclasses import replace
-
-    from pipeline.errors import UsageError
-    from pipeline.neural.grounded_model import WordStart
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.text.tfidf import encode
-    from pipeline.text.vocabulary import Vocabulary
-
-    if folder is None or terms_path is None or vocabulary_path is None:
-        raise UsageError(
-            "this model starts from an ncca; give its folder as --start, text/vocabulary.json as --terms, and"
-            " text/tokens.json as --vocabulary"
-        )
-    value, words = read_json(terms_path), read_json(vocabulary_path)
-    require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": expected})
-    start, inputs = _read_start(folder, value["fingerprint"])
-    vocabulary = replace(Vocabulary.from_dict(value), normalise=False)
-    return WordStart(start, encode([*words["terms"], ""], vocabulary)), inputs
-
-
-def _read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str]]:
-    """The ncca in `folder` and its fingerprint; nothing where there is no folder."""
-    from pipeline.errors import UsageError
-    from pipeline.models import model_class
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.parameters import MODEL, read_parameters
-
-    if folder is None:
-        return None, {}
-    parameters = read_parameters(folder / "model.safetensors", MODEL)
-    if parameters.details["registered"] != "ncca":
-        raise UsageError(f"{folder} holds {parameters.details['registered']}; give the folder of an ncca as --start")
-    require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
-    start = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
-    return start, {"start": parameters.fingerprint}

@@ -53,10 +53,19 @@ class Wsabie(Section):
 
 
 class WordVectors(Section):
+    source: Literal["random", "corpus", "file"]
     file: str | None
     format: Literal["text", "binary"]
     dim: Positive
+    window: Positive
+    epochs: Positive
     train: bool
+
+    @model_validator(mode="after")
+    def _file_goes_with_source(self) -> "WordVectors":
+        if (self.source == "file") != (self.file is not None):
+            raise ValueError("word_vectors: give `file` exactly when `source` is file")
+        return self
 
 
 class Train(Section):

@@ -19,6 +19,7 @@ EXTRAS = {
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),
+    "words": ("gensim", "word vectors learned on the corpus"),
     "test": ("pytest", "the tests"),
 }
 """Extra of this distribution -> a distribution that it brings, and what for."""

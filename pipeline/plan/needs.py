@@ -99,6 +99,7 @@ NEEDS: dict[str, Need] = {
         lambda s: TORCH + 1000 + 0.001 * s.images + 12 * s.moments_bytes / MB,
         lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB, _all(200),
     ),
+    "train_word_vectors": Need(lambda s: PYTHON + 500 + 0.003 * s.sentences, _fixed(100), _all(50)),
     "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=True),
     "combine": Need(lambda s: TORCH + 500 + 0.1 * _joint(s), _fixed(50), _fixed(60)),
     "embed": Need(

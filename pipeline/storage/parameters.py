@@ -15,6 +15,7 @@ from pipeline.storage.atomic import publish, read_verified, sidecar_path
 
 MODEL = "model"
 ENCODER = "encoder"
+WORDS = "words"
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def test_a_diverging_training_keeps_its_checkpoint(run: Path) -> None:
 def test_word_vectors_come_from_a_file(run: Path) -> None:
     words = json.loads((run / "tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
-    config = {"weights_root": str(run), "word_vectors": {"file": "v.txt", "train": False}}
+    config = {"weights_root": str(run), "word_vectors": {"source": "file", "file": "v.txt", "train": False}}
     folder = train(run, "devise", "devise", "--vocabulary", run / "tokens.json", config=config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))
@@ -182,6 +182,27 @@ def test_word_vectors_come_from_a_file(run: Path) -> None:
     config["word_vectors"]["file"] = "nowhere.txt"
     with pytest.raises(InputError, match="cannot read .*nowhere.txt"):
         train(run, "devise", "broken", "--vocabulary", run / "tokens.json", config=config)
+
+
+def test_word_vectors_are_learned_on_the_corpus(run: Path) -> None:
+    pytest.importorskip("gensim")
+    config = {"word_vectors": {"source": "corpus", "epochs": 2, "train": False}}
+    given = ("--vocabulary", run / "tokens.json")
+    with pytest.raises(UsageError, match="give what train-word-vectors wrote as --words"):
+        train(run, "devise", "devise", *given, config=config)
+    (run / "more.txt").write_text("a dog and a cat\n" * 40)
+    (run / "w.yaml").write_text(
+        yaml.safe_dump(merge(CONFIG, {**config, "language_text": {"file": str(run / "more.txt")}}))
+    )
+    about = ("--manifest", run / "manifest", *given, "--config", run / "w.yaml")
+    for name in ("words", "again"):
+        run_command("train_word_vectors", *about, "--output", run / f"{name}.safetensors")
+    assert (run / "words.safetensors").read_bytes() == (run / "again.safetensors").read_bytes()
+    words = read_parameters(run / "words.safetensors", "words").tensors["words"]
+    assert words.shape == (len(json.loads((run / "tokens.json").read_text())["terms"]) + 1, 16)
+    folder = train(run, "devise", "devise", *given, "--words", run / "words.safetensors", config=config)
+    table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
+    np.testing.assert_array_equal(table, words)
 
 
 def test_what_is_missing_or_of_another_run_is_named(run: Path) -> None:

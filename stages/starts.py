@@ -1,0 +1,84 @@
+"""What the training of a neural model begins with: word vectors, or an ncca."""
+
+from pathlib import Path
+from typing import Any
+
+
+def read_words(settings: Any, vocabulary_path: Path | None, words_path: Path | None, expected: str) -> Any:
+    """The first word vectors, (V + 1, d): from the configured file, learned on the corpus, or drawn."""
+    from pipeline.errors import InputError, UsageError
+    from pipeline.neural.sentences import INITIAL
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
+
+    if vocabulary_path is None:
+        raise UsageError("this model takes sentences word by word; give text/tokens.json as --vocabulary")
+    value, chosen = read_json(vocabulary_path), settings.word_vectors
+    require_same("vocabulary", {str(vocabulary_path): value["fingerprint"], "the token shards": expected})
+    if chosen.source == "random":
+        return random_vectors(len(value["terms"]), chosen.dim, INITIAL, settings.seed)
+    if chosen.source == "corpus":
+        return _read_learned_words(words_path, value["fingerprint"])
+    path = Path(settings.weights_root) / chosen.file
+    read = read_text_vectors if chosen.format == "text" else read_binary_vectors
+    try:
+        with open(path, "rb") as stream:
+            return read(stream, str(path), value["terms"]).table(value["terms"], settings.seed)
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror}); correct word_vectors.file or weights_root") from error
+
+
+def _read_learned_words(path: Path | None, vocabulary: str) -> Any:
+    """The word vectors that `train-word-vectors` wrote for this vocabulary."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.parameters import WORDS, read_parameters
+
+    if path is None:
+        raise UsageError("word_vectors.source is corpus: give what train-word-vectors wrote as --words")
+    parameters = read_parameters(path, WORDS)
+    require_same("vocabulary", {str(path): parameters.details["inputs"]["vocabulary"], "the token shards": vocabulary})
+    return parameters.tensors["words"]
+
+
+def read_word_start(
+    folder: Path | None, terms_path: Path | None, vocabulary_path: Path | None, expected: str
+) -> tuple[Any, dict[str, str]]:
+    """The ncca in `folder` with the terms of every word, and its fingerprint."""
+    from dataclasses import replace
+
+    from pipeline.errors import UsageError
+    from pipeline.neural.grounded_model import WordStart
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.text.tfidf import encode
+    from pipeline.text.vocabulary import Vocabulary
+
+    if folder is None or terms_path is None or vocabulary_path is None:
+        raise UsageError(
+            "this model starts from an ncca; give its folder as --start, text/vocabulary.json as --terms, and"
+            " text/tokens.json as --vocabulary"
+        )
+    value, words = read_json(terms_path), read_json(vocabulary_path)
+    require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": expected})
+    start, inputs = read_start(folder, value["fingerprint"])
+    vocabulary = replace(Vocabulary.from_dict(value), normalise=False)
+    return WordStart(start, encode([*words["terms"], ""], vocabulary)), inputs
+
+
+def read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str]]:
+    """The ncca in `folder` and its fingerprint; nothing where there is no folder."""
+    from pipeline.errors import UsageError
+    from pipeline.models import model_class
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.parameters import MODEL, read_parameters
+
+    if folder is None:
+        return None, {}
+    parameters = read_parameters(folder / "model.safetensors", MODEL)
+    if parameters.details["registered"] != "ncca":
+        raise UsageError(f"{folder} holds {parameters.details['registered']}; give the folder of an ncca as --start")
+    require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
+    start = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
+    return start, {"start": parameters.fingerprint}
