@@ -37,9 +37,11 @@ def ingests(kind: str, name: str, **beside: bytes) -> Callable[[bytes, Path], ob
     """Reads the collection whose file `name` holds the data, up to the tables of intake."""
 
     def read(data: bytes, folder: Path) -> object:
-        (folder / "images").mkdir(exist_ok=True)
-        for other, content in {**beside, name: data}.items():
-            (folder / other).write_bytes(content)
+        if not (folder / "images").exists():  # once for all inputs: writing these files takes as long as a parser
+            for other, content in beside.items():
+                (folder / other).write_bytes(content)
+            (folder / "images").mkdir()
+        (folder / name).write_bytes(data)
         chosen = {"table": {"table": name}}.get(kind, {})
         return Intake(200).add(FORMATS[kind](folder, Options(chosen, {}, "train"))).tables()
 

@@ -18,10 +18,10 @@ from pipeline.errors import JointspaceError
 
 PIECES = (
     b"\t", b"\n", b"\r\n", b"\0", b"\xff", b'"', b"(", b")", b"[", b"]", b"{", b"}", b",", b":", b"-1", b"0", b"1e999",
-    b"nan", b"9" * 25, b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"../", b"null", b"true", b"[" * 3000, b"&a;",
+    b"nan", b"9" * 25, b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"../", b"null", b"true", b"[" * 1200, b"&a;",
     b"<!", b"*a",
 )  # fmt: skip
-"""What parsers stumble over."""
+"""What parsers stumble over; as many brackets as pass the recursion limit, and no more: YAML takes their square."""
 
 
 def mutate(rng: Random, sample: bytes) -> bytes:
