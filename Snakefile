@@ -20,6 +20,7 @@ from pipeline.errors import UsageError
 from pipeline.models import GENERATORS, REGIONAL, SETS, TRAINED, TREES
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
+from pipeline.storage.atomic import publish_text
 
 
 configfile: str(default_path())
@@ -351,8 +352,7 @@ onsuccess:
 
 
 onstart:
-    os.makedirs(RUN, exist_ok=True)
-    Path(RESOLVED).write_text(yaml.safe_dump(dict(config), sort_keys=False))
+    publish_text(Path(RESOLVED), yaml.safe_dump(dict(config), sort_keys=False))
 
 
 localrules:

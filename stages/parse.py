@@ -73,7 +73,7 @@ def command(
 def _find_in_files(
     settings: "Config", manifest: "Manifest", rows: "ShardRows", texts: list[str], parser_folder: Path | None
 ) -> "tuple[Iterator[Parsed], dict[str, str], dict]":
-    from pipeline.storage.atomic import file_sha256
+    from pipeline.storage.batch import file_sha256
     from pipeline.storage.trees import text_lines
     from pipeline.text.brackets import read_brackets
     from pipeline.text.conllu import read_conllu

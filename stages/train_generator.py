@@ -112,7 +112,7 @@ def _read_snippets(path: Path, found: Any, regions_root: Path | None, encoders: 
 
     from pipeline.errors import InputError, UsageError
     from pipeline.language.snippets import Regions, Snippet, region_pairs
-    from pipeline.storage.atomic import file_sha256
+    from pipeline.storage.batch import file_sha256
     from pipeline.storage.regions import Regions as StoredRegions
 
     if regions_root is None:

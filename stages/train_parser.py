@@ -19,7 +19,7 @@ def command(config_path: Path | None, output: Path) -> None:
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.storage.atomic import file_sha256
+    from pipeline.storage.batch import file_sha256
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.trees import text_lines

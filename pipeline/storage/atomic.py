@@ -1,28 +1,21 @@
 """Publishing files so that a reader sees the whole artefact or none.
 
-The order is: temporary name in the same folder, write, fsync, re-read and check, `os.replace`, fsync the
-folder; then the same for the sidecar `<name>.json`, which is the commit. An artefact without its sidecar
-does not exist. Everything is written by plain Python file objects: the writers of numpy, faiss and HDF5
-can report success on a full disk. A JSON object of ours carries under `check` the sha256 of the rest of it, since no
+An artefact and its sidecar `<name>.json`, which is its commit, are a batch (`pipeline.storage.batch`): an artefact
+without its sidecar does not exist. A JSON object of ours carries under `check` the sha256 of the rest of it, since no
 other file vouches for it.
 """
 
-import glob
 import hashlib
 import json
-import os
-import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import IntegrityError, JointspaceError
+from pipeline.errors import IntegrityError
+from pipeline.storage.batch import Batch, file_sha256
 from pipeline.storage.fingerprint import canonical_json
 
-HASH_BLOCK = 1 << 22
-TEMPORARY = re.compile(r"^\.(?P<name>.+)\.tmp\.(?P<pid>\d+)$", re.DOTALL)
 CHECK = "check"
 FIELDS = {"kind": str, "rows": int, "bytes": int, "sha256": str, "fingerprint": str, "details": dict}
 """What a sidecar holds besides its `check`."""
@@ -56,24 +49,40 @@ def publish(
     details: Mapping[str, Any] | None = None,
 ) -> Sidecar:
     """Write an artefact and its sidecar. An older artefact of that name stays whole until it is replaced."""
-    path = Path(path)
-    data = memoryview(data).cast("B")
-    sidecar = Sidecar(kind, rows, len(data), hashlib.sha256(data).hexdigest(), fingerprint, dict(details or {}))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = write_temporary(path, data, sidecar.sha256)
-    # The old commit goes first: between the two renames the new bytes must not pass for the old artefact.
-    sidecar_path(path).unlink(missing_ok=True)
-    _rename(temporary, path)
-    publish_json(sidecar_path(path), vars(sidecar))
+    batch = Batch()
+    sidecar = add_artefact(batch, path, data, kind=kind, rows=rows, fingerprint=fingerprint, details=details)
+    batch.publish()
+    return sidecar
+
+
+def add_artefact(
+    batch: Batch,
+    path: Path,
+    data: bytes | memoryview,
+    *,
+    kind: str,
+    rows: int,
+    fingerprint: str,
+    details: Mapping[str, Any] | None = None,
+) -> Sidecar:
+    """As `publish`, together with whatever else is in `batch`."""
+    sha256 = batch.add(path, data)
+    sidecar = Sidecar(kind, rows, memoryview(data).nbytes, sha256, fingerprint, dict(details or {}))
+    batch.add(sidecar_path(path), to_json(vars(sidecar)), commit=True)
     return sidecar
 
 
 def publish_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically: a sidecar, or a small result that is its own commit. An object gets its `check`."""
+    """Write a JSON file atomically: a small result that is its own commit. An object gets its `check`."""
+    publish_bytes(path, to_json(value))
+
+
+def to_json(value: Any) -> bytes:
+    """`value` as a JSON file of ours. Raises ValueError for NaN and infinity."""
     if isinstance(value, Mapping):
         plain = json.loads(json.dumps(dict(value), allow_nan=False))
         value = {**value, CHECK: _digest_rest(plain)}
-    publish_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def publish_text(path: Path, text: str) -> None:
@@ -81,52 +90,11 @@ def publish_text(path: Path, text: str) -> None:
     publish_bytes(path, text.encode())
 
 
-def publish_bytes(path: Path, data: bytes | memoryview) -> str:
-    """Write a file atomically, without a sidecar: another file vouches for it. Returns its sha256."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = memoryview(data).cast("B")
-    sha256 = hashlib.sha256(data).hexdigest()
-    _rename(write_temporary(path, data, sha256), path)
-    return sha256
-
-
-def write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
-    """Write `data` under a temporary name beside `path`, fsynced and read back. Returns that name."""
-    sweep(path.parent, path.name)
-    temporary = path.with_name(f".{path.name}.tmp.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if file_sha256(temporary) != sha256:
-            raise OSError("what was read back differs from what was written")
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        free = shutil.disk_usage(path.parent).free
-        raise JointspaceError(
-            f"cannot write {path} ({len(data):,} bytes, {free:,} free on its disk): {error.strerror or error};"
-            " make room or choose another results_root"
-        ) from error
-    return temporary
-
-
-def _rename(temporary: Path, path: Path) -> None:
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def publish_bytes(path: Path, data: bytes | memoryview) -> None:
+    """Write a file atomically, without a sidecar."""
+    batch = Batch()
+    batch.add(path, data)
+    batch.publish()
 
 
 def read_json(path: Path) -> Any:
@@ -204,30 +172,3 @@ def is_published(path: Path, kind: str, fingerprint: str) -> bool:
         return verify(path, kind).fingerprint == fingerprint
     except IntegrityError:
         return False
-
-
-def sweep(folder: Path, name: str | None = None) -> list[Path]:
-    """Remove temporary files (of the artefact `name` only) whose process on this machine is gone; returns them."""
-    pattern = "*" if name is None else glob.escape(name)
-    removed = [path for path in Path(folder).glob(f".{pattern}.tmp.*") if is_orphan(path)]
-    for path in removed:
-        path.unlink(missing_ok=True)
-    return removed
-
-
-def is_orphan(path: Path) -> bool:
-    """Whether `path` is a temporary file whose process on this machine is gone."""
-    match = TEMPORARY.match(path.name)
-    return match is not None and not _alive(int(match["pid"]))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    except OverflowError:
-        return False
-    return True

@@ -11,7 +11,8 @@
 A row of a table is what its id will always mean: the row of a removed image or sentence keeps its numbers, and is
 empty otherwise. Where there are such rows, `count` in the card is less than the table's.
 
-The card is written last and removed first: a bundle without it does not exist.
+The card is written last and removed first: a bundle without it does not exist. All files are written under temporary
+names before any takes its own, so that an older bundle of that folder is whole until its successor is.
 
 A row of fragments (the card's `kind` is `fragments`) has, in place of the two indices,
 
@@ -33,7 +34,8 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import publish_bytes, publish_json, read_json
+from pipeline.storage.atomic import read_json, to_json
+from pipeline.storage.batch import Batch
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
 from pipeline.storage.tables import from_parquet, to_parquet
 
@@ -46,11 +48,11 @@ class BundleWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.files: dict[str, dict[str, Any]] = {}
+        self._batch = Batch()
 
     def add(self, name: str, data: bytes | memoryview) -> None:
-        """Write the file `name`, a path with forward slashes. An older bundle ends here."""
-        (self.folder / CARD).unlink(missing_ok=True)
-        sha256 = publish_bytes(self.folder / name, data)
+        """Write the file `name`, a path with forward slashes."""
+        sha256 = self._batch.add(self.folder / name, data)
         self.files[name] = {"bytes": memoryview(data).nbytes, "sha256": sha256}
 
     def add_table(self, name: str, table: pa.Table) -> None:
@@ -74,8 +76,9 @@ class BundleWriter:
                 self.add(name, bundle.read(name))
 
     def commit(self, card: Mapping[str, Any]) -> None:
-        """Write the card, with the files in it."""
-        publish_json(self.folder / CARD, {**card, "files": self.files})
+        """Write the card, with the files in it, and give everything its name. An older bundle ends here."""
+        self._batch.add(self.folder / CARD, to_json({**card, "files": self.files}), commit=True)
+        self._batch.publish()
 
 
 class Bundle:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import sidecar_path, sweep
+from pipeline.storage.atomic import sidecar_path
+from pipeline.storage.batch import sweep
 from pipeline.storage.parameters import Parameters, read_parameters, write_parameters
 
 CHECKPOINT = "checkpoint"

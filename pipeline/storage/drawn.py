@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
-from pipeline.storage.atomic import file_sha256, publish_json, publish_text, read_json, sweep
+from pipeline.storage.atomic import publish_json, publish_text, read_json
+from pipeline.storage.batch import cannot_write, file_sha256, sweep
 from pipeline.storage.fingerprint import fingerprint
 
 MARK = ".jointspace-demo"
@@ -36,8 +37,11 @@ class DrawnFolder:
         """Mark the folder as ours and take its commit away. UsageError when it holds somebody else's files."""
         if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
             raise UsageError(f"{self.folder} holds files that are no demo; name another, or set demo.generate to false")
-        (self.folder / "images").mkdir(parents=True, exist_ok=True)
-        (self.folder / MARK).touch()
+        try:
+            (self.folder / "images").mkdir(parents=True, exist_ok=True)
+            (self.folder / MARK).touch()
+        except OSError as error:
+            raise cannot_write(self.folder / MARK, 0, error, "data_root") from error
         (self.folder / "demo.json").unlink(missing_ok=True)
         sweep(self.folder)
 
@@ -46,7 +50,8 @@ class DrawnFolder:
         try:
             path.write_bytes(jpeg)
         except OSError as error:
-            raise JointspaceError(f"cannot write {path}: {error.strerror}; make room or move data_root") from error
+            path.unlink(missing_ok=True)
+            raise cannot_write(path, len(jpeg), error, "data_root") from error
         self._hashes[name] = hashlib.sha256(jpeg).hexdigest()
 
     def commit(self, texts: Mapping[str, str]) -> None:

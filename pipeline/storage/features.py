@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.storage.atomic import Sidecar, is_published, sweep
+from pipeline.storage.atomic import Sidecar, is_published
+from pipeline.storage.batch import sweep
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.shards import FEATURES, Shard, write_shard
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
-from pipeline.storage.atomic import file_sha256
+from pipeline.storage.batch import file_sha256
 
 NPY = b"\x93NUMPY"
 UNREADABLE = (

@@ -13,7 +13,8 @@ from typing import Any
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import shards
-from pipeline.storage.atomic import CHECK, TEMPORARY, file_sha256, is_orphan, is_sidecar, read_json
+from pipeline.storage.atomic import CHECK, is_sidecar, read_json
+from pipeline.storage.batch import TEMPORARY, file_sha256, is_orphan
 from pipeline.storage.bundle import CARD
 from pipeline.storage.fragments import FRAGMENTS
 from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints

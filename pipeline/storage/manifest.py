@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, file_sha256, publish_bytes, publish_json, read_json
+from pipeline.storage.atomic import CHECK, add_artefact, publish_bytes, read_json, to_json
+from pipeline.storage.batch import Batch, file_sha256
 from pipeline.storage.fingerprint import canonical_json, fingerprint
-from pipeline.storage.tables import read_table, write_table
+from pipeline.storage.tables import read_table, to_parquet
 
 VERSION = 1
 DIGEST_ROWS = 1 << 16
@@ -55,7 +56,7 @@ def write_manifest(
     counts: Mapping[str, Mapping[str, int]],
     shard_size: int,
 ) -> None:
-    """Publish a manifest; `manifest.json` comes last and is its commit.
+    """Publish a manifest, all at once; `manifest.json` comes last and is its commit.
 
     `tables` holds `images`, `sentences`, `documents` and `boxes` in the schemas above; `rejects` one mapping
     {file, row, what, reason} for each thing left out; `counts` says for each what {given, kept, rejected, duplicate}.
@@ -66,14 +67,16 @@ def write_manifest(
     folder = Path(folder)
     tables = {name: tables[name].cast(schema) for name, schema in TABLES.items()}
     digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
+    batch = Batch()
     for name, table in tables.items():
-        write_table(folder / f"{name}.parquet", f"manifest-{name}", table, fingerprint=digest)
-    rejected = write_rejects(folder / "rejects.jsonl", rejects)
+        about = {"kind": f"manifest-{name}", "rows": table.num_rows, "fingerprint": digest}
+        add_artefact(batch, folder / f"{name}.parquet", to_parquet(table), **about)
+    rejected = batch.add(folder / "rejects.jsonl", _lines(rejects))
     shards = shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
         path = folder / "shards" / f"{number:05d}.json"
         if not _holds(path, value):
-            publish_json(path, value)
+            batch.add(path, to_json(value))
     value = {
         "fingerprint": digest,
         "version": VERSION,
@@ -84,18 +87,21 @@ def write_manifest(
         "splits": _split_counts(tables["images"]),
         "rejects": rejected,
     }
-    publish_json(folder / "manifest.json", value)
+    batch.add(folder / "manifest.json", to_json(value), commit=True)
+    batch.publish()
     for path in (folder / "shards").glob("*.json"):
         if int(path.stem) >= len(shards):
             path.unlink()
 
 
-def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> str:
-    """Publish what was left out, one JSON object a line, and return the sha256 of the file.
+def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
+    """Publish what was left out, one JSON object a line."""
+    publish_bytes(path, _lines(rejects))
 
-    Names that are not UTF-8 survive as escapes.
-    """
-    return publish_bytes(path, b"".join(canonical_json(dict(row)) + b"\n" for row in rejects))
+
+def _lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
+    """JSON lines; names that are not UTF-8 survive as escapes."""
+    return b"".join(canonical_json(dict(row)) + b"\n" for row in rejects)
 
 
 def _holds(path: Path, value: Mapping[str, str]) -> bool:

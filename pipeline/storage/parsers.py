@@ -12,8 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.atomic import file_sha256, publish_json, read_json
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
+from pipeline.storage.atomic import read_json, to_json
+from pipeline.storage.batch import Batch, cannot_write, file_sha256
 from pipeline.storage.fingerprint import fingerprint
 
 PIPELINE = "pipeline"
@@ -21,20 +22,35 @@ UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "span
 
 
 def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, details: Mapping[str, Any]) -> None:
-    """Have `write` make the pipeline's folder, and commit to it under the fingerprint `digest`."""
+    """Have `write` make the pipeline's folder, and commit to it under the fingerprint `digest`.
+
+    Raises JointspaceError, with the older pipeline as it was, where it cannot be written.
+    """
     folder = Path(folder)
     temporary, final, commit = folder / f".{PIPELINE}.tmp", folder / PIPELINE, folder / f"{PIPELINE}.json"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    write(temporary)
-    for path in temporary.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+    batch = Batch()
+    try:
+        temporary.mkdir(parents=True)
+        write(temporary)
+        _sync(temporary)
+        about = {"kind": PIPELINE, "fingerprint": digest, "files": _digests(temporary), **details}
+        batch.add(commit, to_json(about), commit=True)
+    except (OSError, JointspaceError) as error:
+        size = sum(path.stat().st_size for path in temporary.rglob("*"))
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise (cannot_write(final, size, error) if isinstance(error, OSError) else error) from error
     commit.unlink(missing_ok=True)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(temporary, final)
-    publish_json(commit, {"kind": PIPELINE, "fingerprint": digest, "files": _digests(final), **details})
+    batch.publish()
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
 
 
 def _digests(folder: Path) -> dict[str, str]:

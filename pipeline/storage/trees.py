@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.storage.atomic import publish, read_verified
+from pipeline.storage.atomic import add_artefact, read_verified
+from pipeline.storage.batch import Batch
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import Shard, write_shard
@@ -46,8 +47,10 @@ def write_parses(
     path: Path, conllu: str, brackets: str, rows: int, *, fingerprint: str, details: Mapping[str, Any]
 ) -> None:
     """Publish the parses of one shard: brackets beside `path`, then CoNLL-U at `path`, which vouches for both."""
+    batch, about = Batch(), {"rows": rows, "fingerprint": fingerprint, "details": details}
     for kind, target, text in ((BRACKETS, _beside(path), brackets), (PARSES, Path(path), conllu)):
-        publish(target, text.encode(), kind=kind, rows=rows, fingerprint=fingerprint, details=details)
+        add_artefact(batch, target, text.encode(), kind=kind, **about)
+    batch.publish()
 
 
 def _beside(path: Path) -> Path:

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 import tiny_run
 
-from pipeline.storage.atomic import TEMPORARY
+from pipeline.storage.batch import TEMPORARY
 from pipeline.storage.integrity import examine
 
 MEASURED = {"build_seconds", "queries_per_second", "recall@10", "latency_ms", "seconds", "check", "fingerprint"}

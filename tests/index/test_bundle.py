@@ -115,14 +115,17 @@ def test_a_folder_without_a_card_is_no_bundle(tmp_path: Path) -> None:
         Bundle(tmp_path)
 
 
-def test_an_older_bundle_ends_with_the_first_new_file(tmp_path: Path) -> None:
+def test_an_older_bundle_is_whole_until_the_newer_one_is(tmp_path: Path) -> None:
     writer = BundleWriter(tmp_path)
     writer.add("images.faiss", b"old")
     writer.commit({"model": "ncca"})
     newer = BundleWriter(tmp_path)
     assert Bundle(tmp_path).read("images.faiss") == b"old"
     newer.add("images.faiss", b"new")
-    assert not (tmp_path / "card.json").exists()
+    assert Bundle(tmp_path).read("images.faiss") == b"old"
+    newer.commit({"model": "ncca"})
+    assert Bundle(tmp_path).read("images.faiss") == b"new"
+    assert {path.name for path in tmp_path.iterdir()} == {"images.faiss", "card.json"}
 
 
 def test_splits_choose_what_can_be_found(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.storage import atomic
+from pipeline.storage import batch
 from pipeline.storage.atomic import (
     is_published,
     publish,
@@ -17,9 +17,9 @@ from pipeline.storage.atomic import (
     read_json,
     read_verified,
     sidecar_path,
-    sweep,
     verify,
 )
+from pipeline.storage.batch import sweep
 
 
 def put(path: Path, data: bytes = b"some bytes") -> None:
@@ -69,7 +69,7 @@ def test_a_failed_write_leaves_the_old_artefact(tmp_path: Path, monkeypatch: pyt
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
+    monkeypatch.setattr(batch.os, "fsync", full)
     with pytest.raises(JointspaceError, match="x.bin.*No space left.*make room"):
         put(path, b"new")
     monkeypatch.undo()
@@ -97,7 +97,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, shortfall: i
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.storage import atomic
+from pipeline.storage import atomic, batch
 step, path = int(sys.argv[1]), Path(sys.argv[2])
 count = 0
 def counted(function):
@@ -109,7 +109,7 @@ def counted(function):
         return function(*args, **kwargs)
     return call
 for name in ("fsync", "replace", "open"):
-    setattr(atomic.os, name, counted(getattr(os, name)))
+    setattr(batch.os, name, counted(getattr(os, name)))
 atomic.publish(path, b"second" * 1000, kind="thing", rows=1, fingerprint="g")
 print("finished")
 """
@@ -128,7 +128,7 @@ def test_kill_at_every_step_leaves_old_new_or_nothing_committed(tmp_path: Path) 
             outcomes.add(verify(path, "thing").fingerprint)
         else:
             outcomes.add("uncommitted")
-        assert len(sweep(path.parent)) <= 1
+        assert len(sweep(path.parent)) <= 2  # of the artefact and of its sidecar
         assert not list(path.parent.glob(".*.tmp.*"))
     else:
         pytest.fail("the writer never finished")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import IntegrityError
+from pipeline.storage import batch
 from pipeline.storage import manifest as module
 from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
 
@@ -139,33 +140,30 @@ def test_damaged_and_missing_tables_are_named(tmp_path: Path) -> None:
         Manifest(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("step", range(6))
-def test_a_run_that_ends_anywhere_is_not_taken_for_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+@pytest.mark.parametrize("step", range(10))
+@pytest.mark.parametrize("what", ["_write_temporary", "_rename"])
+def test_a_run_that_ends_anywhere_leaves_the_old_manifest_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, step: int
 ) -> None:
-    """Stop at the `step`-th file of a second, different manifest: no table of it passes for one of the first."""
-    old = write(tmp_path)
-    published = []
+    """Stop a second, different manifest before its `step`-th file is written, or takes its name."""
+    old, original, done = write(tmp_path), getattr(batch, what), []
 
-    def publish(original):
-        def stop_or_pass(path: Path, *arguments: Any, **options: Any) -> Any:
-            if len(published) == step:
-                raise KeyboardInterrupt
-            published.append(path)
-            return original(path, *arguments, **options)
+    def stop_or_pass(*arguments: Any) -> Any:
+        if len(done) == step:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        return original(*arguments)
 
-        return stop_or_pass
-
-    for name in ("write_table", "write_rejects", "publish_json"):
-        monkeypatch.setattr(module, name, publish(getattr(module, name)))
+    monkeypatch.setattr(batch, what, stop_or_pass)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path, sentences_each=3)
     monkeypatch.undo()
-    manifest = Manifest(tmp_path)
-    assert manifest.fingerprint == old.fingerprint
-    for name in ("images", "sentences", "documents", "boxes"):
-        if any(path.name == f"{name}.parquet" for path in published):
-            with pytest.raises(IntegrityError, match="run ingest again"):
-                getattr(manifest, name)
-        else:
-            getattr(manifest, name)
+    if what == "_rename":
+        with pytest.raises(IntegrityError, match="manifest.json does not exist"):
+            Manifest(tmp_path)
+    else:
+        found = Manifest(tmp_path)
+        assert found.fingerprint == old.fingerprint and found.sentences == old.sentences
+        assert not list(tmp_path.rglob(".*"))
+    assert write(tmp_path, sentences_each=3).fingerprint != old.fingerprint
+    assert not list(tmp_path.rglob(".*"))

@@ -1,0 +1,131 @@
+"""Files that become visible together: written under temporary names, then renamed.
+
+The order for each is: temporary name in the same folder, write, fsync, re-read and check; when all are there,
+`os.replace` and fsync of the folder, one after the other. What does not fit on the disk is thus known before any older
+file is touched. Everything is written by plain Python file objects: the writers of numpy, faiss and HDF5 can report
+success on a full disk.
+"""
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from pipeline.errors import JointspaceError
+
+HASH_BLOCK = 1 << 22
+TEMPORARY = re.compile(r"^\.(?P<name>.+)\.tmp\.(?P<pid>\d+)$", re.DOTALL)
+
+
+class Batch:
+    """`add` every file, then `publish`; older files of these names are whole until then."""
+
+    def __init__(self) -> None:
+        self._written: dict[Path, Path] = {}
+        self._commits: list[Path] = []
+
+    def add(self, path: Path, data: bytes | memoryview, commit: bool = False) -> str:
+        """Write `data` under a temporary name beside `path`; returns its sha256.
+
+        A `commit` vouches for files that were added before it. Raises JointspaceError, with nothing of the batch left,
+        where `data` cannot be written.
+        """
+        path, data = Path(path), memoryview(data).cast("B")
+        sha256 = hashlib.sha256(data).hexdigest()
+        try:
+            self._written[path] = _write_temporary(path, data, sha256)
+        except BaseException:
+            self.discard()
+            raise
+        self._commits += [path] if commit else []
+        return sha256
+
+    def publish(self) -> None:
+        """Give all files their names."""
+        # Old commits go first, the last one at once: new bytes must not pass for the old artefact.
+        for path in reversed(self._commits):
+            path.unlink(missing_ok=True)
+        for path, temporary in self._written.items():
+            _rename(temporary, path)
+        self._written, self._commits = {}, []
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for temporary in self._written.values():
+            temporary.unlink(missing_ok=True)
+        self._written, self._commits = {}, []
+
+
+def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:
+    """What to raise where `size` bytes do not fit at `path`, or cannot be written; `key` says where it lies."""
+    there = next(folder for folder in path.absolute().parents if folder.is_dir())
+    return JointspaceError(
+        f"cannot write {path} ({size:,} bytes, {shutil.disk_usage(there).free:,} free on its disk):"
+        f" {error.strerror or error}; make room or choose another {key}"
+    )
+
+
+def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
+    temporary = path.with_name(f".{path.name}.tmp.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, path.name)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if file_sha256(temporary) != sha256:
+            raise OSError("what was read back differs from what was written")
+    except OSError as error:
+        failure = cannot_write(path, len(data), error)
+        if path.parent.is_dir():
+            temporary.unlink(missing_ok=True)
+        raise failure from error
+    return temporary
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(HASH_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sweep(folder: Path, name: str | None = None) -> list[Path]:
+    """Remove temporary files (of the artefact `name` only) whose process on this machine is gone; returns them."""
+    pattern = "*" if name is None else glob.escape(name)
+    removed = [path for path in Path(folder).glob(f".{pattern}.tmp.*") if is_orphan(path)]
+    for path in removed:
+        path.unlink(missing_ok=True)
+    return removed
+
+
+def is_orphan(path: Path) -> bool:
+    """Whether `path` is a temporary file whose process on this machine is gone."""
+    match = TEMPORARY.match(path.name)
+    return match is not None and not is_alive(int(match["pid"]))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has the number `pid`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    except OverflowError:
+        return False
+    return True
