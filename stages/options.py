@@ -60,9 +60,23 @@ def study_inputs(function):
 
 
 def output(kind: str, what: str):
-    """The option `--output`, a file, a folder, or either (path); `what` says what it becomes."""
+    """The option `--output`, a file, a folder, or either (path); `what` says what it becomes.
+
+    A command that has it holds the lock of what it writes; a second run of it fails, naming the first.
+    """
     types = {"file": FILE, "folder": FOLDER, "path": PATH}
-    return click.option("--output", type=types[kind], required=True, help=what)
+
+    def lock(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def locked(output: Path, **arguments: Any) -> None:
+            from pipeline.storage.locks import hold
+
+            with hold(output):
+                function(output=output, **arguments)
+
+        return click.option("--output", type=types[kind], required=True, help=what)(locked)
+
+    return lock
 
 
 def sharded(function: Callable[..., None]) -> Callable[..., None]:

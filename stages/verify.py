@@ -9,7 +9,7 @@ from stages import options
 
 @click.command("verify")
 @click.argument("run", type=options.FOLDER)
-@click.option("--sweep", is_flag=True, help="Remove temporary files whose writer on this machine is gone.")
+@click.option("--sweep", is_flag=True, help="Remove temporary files and locks whose writer on this machine is gone.")
 def command(run: Path, sweep: bool) -> None:
     """Hash all artefacts of RUN, a folder such as results/demo, and say what is wrong and how to make it anew.
 
@@ -21,12 +21,13 @@ def command(run: Path, sweep: bool) -> None:
 
     from pipeline.errors import IntegrityError
     from pipeline.storage.integrity import examine
+    from pipeline.storage.locks import LOCK, remove_free
 
     found = examine(run, lambda commits: tqdm(commits, "verify", unit=" commits", disable=None))
 
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
-            path.unlink(missing_ok=True)
+            remove_free(path) if LOCK.match(path.name) else path.unlink(missing_ok=True)
         fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
         click.echo(f"{path}: temporary, {fate}")
     for fault in found.faults:

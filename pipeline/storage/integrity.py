@@ -17,6 +17,7 @@ from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.batch import TEMPORARY, file_sha256, is_orphan
 from pipeline.storage.bundle import CARD
 from pipeline.storage.fragments import FRAGMENTS
+from pipeline.storage.locks import LOCK, is_held
 from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints
 from pipeline.storage.parameters import ENCODER, MODEL
 from pipeline.storage.tokens import TOKENS
@@ -46,7 +47,7 @@ class Fault:
 @dataclass
 class Examination:
     """`checked` files that are what their commits say or are in `faults`; `unvouched` ones, which no commit names;
-    `temporaries` of writers, with whether their writer is gone."""
+    `temporaries` and locks of writers, with whether their writer is gone."""
 
     checked: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -81,6 +82,8 @@ class _Examiner:
         for path in _walk(run):
             if TEMPORARY.match(path.name):
                 self.result.temporaries[path] = is_orphan(path)
+            elif LOCK.match(path.name):
+                self.result.temporaries[path] = not is_held(path)
             elif not any(part.endswith(UNFINISHED) for part in path.relative_to(run).parts[:-1]):
                 self.files.append(path)
         self._bundles = {path.parent for path in self.files if path.name == CARD}

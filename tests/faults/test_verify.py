@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.integrity import examine
+from pipeline.storage.locks import hold
 from stages.verify import command
 
 
@@ -124,3 +125,16 @@ def test_temporaries_of_the_dead_are_listed_and_swept(run: Path) -> None:
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="holds no artefact; give the folder of a run"):
         examine(tmp_path)
+
+
+def test_locks_are_told_from_artefacts_and_swept_when_free(run: Path) -> None:
+    free = run / "models/.ncca.lock"
+    free.write_text("of a holder that was killed")
+    with hold(run / "index/ncca"):
+        held = run / "index/.ncca.lock"
+        found = examine(run)
+        assert not found.faults and found.temporaries == {held: False, free: True}
+        assert [path.name for path in found.unvouched] == ["summary.md"]
+        output = CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False).output
+        assert f"{held}: temporary, being written" in output and f"{free}: temporary, removed" in output
+        assert held.exists() and not free.exists()

@@ -1,0 +1,104 @@
+"""One writer at a time: a lock beside what a command writes, released by the kernel when its holder dies.
+
+The lock of `models/ncca` is the file `models/.ncca.lock`. Only the kernel's lock on it counts: what the file says of
+its holder is read while it is held, and a file that a killed holder has left is taken over by the next one.
+"""
+
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pipeline.errors import JointspaceError
+from pipeline.storage.batch import is_alive
+
+LOCK = re.compile(r"^\..+\.lock$", re.DOTALL)
+LONGEST_COMMAND = 200
+
+
+def lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Keep every other process, and thread, from writing the file or folder `path` meanwhile.
+
+    Folders above it are made for the lock; those that are still empty at the end are removed.
+    Raises JointspaceError at once where another one holds it, naming that one.
+    """
+    lock = lock_path(path.resolve())
+    kernel = FileLock(lock, timeout=0)
+    made = [folder for folder in lock.parents if not folder.exists()]
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        kernel.acquire()
+    except Timeout:
+        raise JointspaceError(
+            f"{path} is being written by {_holder(lock)}; wait until that has ended, or end it"
+        ) from None
+    except OSError as error:
+        raise JointspaceError(
+            f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions, or"
+            " name another --output"
+        ) from error
+    try:
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            lock.write_text(json.dumps(_signature()), encoding="utf-8")
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        kernel.release()
+        with suppress(OSError):  # not empty
+            for folder in made:
+                folder.rmdir()
+
+
+def is_held(lock: Path) -> bool:
+    """Whether some process holds the lock file `lock`."""
+    return not _while_free(lock, remove=False)
+
+
+def remove_free(lock: Path) -> bool:
+    """Remove the lock file `lock` unless some process holds it; whether it is gone."""
+    return _while_free(lock, remove=True)
+
+
+def _while_free(lock: Path, remove: bool) -> bool:
+    try:
+        with FileLock(lock, timeout=0):
+            if remove:
+                lock.unlink(missing_ok=True)
+    except (Timeout, OSError):
+        return False
+    return True
+
+
+def _signature() -> dict[str, str | int]:
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": textwrap.shorten(command, LONGEST_COMMAND, placeholder=" ..."),
+        "since": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
+    }
+
+
+def _holder(lock: Path) -> str:
+    """Who holds `lock`, as far as the file tells: it may not be signed yet, or still by one that was killed."""
+    try:
+        told = json.loads(lock.read_text(encoding="utf-8"))
+        if told["host"] == socket.gethostname() and not is_alive(told["pid"]):
+            raise ValueError("signed by another holder")
+        return f"process {told['pid']} on {told['host']} ({told['command']}) since {told['since']}"
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "another process"

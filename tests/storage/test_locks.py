@@ -1,0 +1,183 @@
+"""Two runs of one command: the second is refused and told who the first is; the dead hold nothing."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from pipeline.errors import JointspaceError
+from pipeline.storage.locks import hold, is_held, lock_path, remove_free
+from stages.cli import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "stages.cli", "summarise"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def evaluation() -> bytes:
+    scores = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1.0, "mean_rank": 1.0}
+    both = {"image_to_sentence": scores, "sentence_to_image": scores}
+    return json.dumps(
+        {
+            "model": "m",
+            "split": "test",
+            "protocol": "p",
+            "n_images": 1,
+            "n_sentences": 1,
+            **both,
+            "inputs": {"manifest": "m"},
+        }
+    ).encode()
+
+
+def summarise(source: Path, output: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*COMMAND, source, "--output", output], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+
+
+def wait_until_signed(lock: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (lock.exists() and lock.stat().st_size):
+        assert time.monotonic() < deadline, "nobody took the lock"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[subprocess.Popen]:
+    """A run of `summarise` that waits for what is written into the pipe `pipe`, to write `out.json`."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "whole.json").write_bytes(evaluation())
+    process = subprocess.Popen(
+        [*COMMAND, tmp_path / "pipe", "--output", tmp_path / "out.json"], cwd=ROOT, env=ENVIRONMENT
+    )
+    wait_until_signed(tmp_path / ".out.json.lock")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp_path: Path) -> None:
+    refused = summarise(tmp_path / "whole.json", tmp_path / "out.json")
+    sentence = (
+        f"jointspace: {tmp_path}/out.json is being written by process {busy.pid} on {socket.gethostname()}"
+        f" (cli.py summarise {tmp_path}/pipe --output {tmp_path}/out.json) since "
+    )
+    assert refused.returncode == 1 and refused.stderr.startswith(sentence)
+    rest = refused.stderr.removeprefix(sentence)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait until that has ended, or end it\n", rest), rest
+    assert not (tmp_path / "out.json").exists()
+    assert summarise(tmp_path / "whole.json", tmp_path / "other.json").returncode == 0
+    (tmp_path / "pipe").write_bytes(evaluation())
+    assert busy.wait(60) == 0
+    assert (tmp_path / "out.json").read_bytes() == (tmp_path / "other.json").read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, tmp_path: Path) -> None:
+    lock = tmp_path / ".out.json.lock"
+    assert is_held(lock) and not remove_free(lock)
+    busy.kill()
+    busy.wait()
+    assert lock.exists() and not is_held(lock)
+    assert summarise(tmp_path / "whole.json", tmp_path / "out.json").returncode == 0
+    assert (tmp_path / "out.json").exists() and not lock.exists()
+
+
+@pytest.mark.parametrize("text", ['{"host": "%s", "pid": 999999999, "command": "c", "since": "s"}', "%.0s", '["%s"]'])
+def test_what_a_lock_says_of_the_dead_is_not_believed(text: str, tmp_path: Path) -> None:
+    with hold(tmp_path / "x"):
+        lock_path(tmp_path / "x").write_text(text % socket.gethostname())
+        with pytest.raises(JointspaceError, match="x is being written by another process; wait"), hold(tmp_path / "x"):
+            pass
+
+
+def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with hold(tmp_path / "real"), hold(tmp_path / "real" / "within"):
+        refused = pytest.raises(JointspaceError, match=f"link is being written by process {os.getpid()} ")
+        with refused, hold(tmp_path / "link"):
+            pass
+    with hold(tmp_path / "link"):
+        pass
+
+
+def test_a_lock_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(JointspaceError, match="cannot write .*file/x .*name another --output"),
+        hold(tmp_path / "file/x"),
+    ):
+        pass
+
+
+def test_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(KeyError), hold(tmp_path / "there/a/b/x"):
+        raise KeyError
+    with hold(tmp_path / "there/c/d/x"):
+        (tmp_path / "there/c/y").write_text("")
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "there",
+        "there/c",
+        "there/c/y",
+    ]
+
+
+def with_output() -> list[str]:
+    commands = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}
+    return [name for name, c in commands.items() if any(one.name == "output" and one.required for one in c.params)]
+
+
+@pytest.mark.parametrize("name", with_output())
+def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    arguments = {option.name: None for option in command.params}
+    arguments |= {"shard": 0} if "shard" in arguments else {}
+    with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
+        command.callback(**{**arguments, "output": tmp_path / "x"})
+
+
+SNAKEFILE = """
+rule summarise:
+    output: "out.json", "out.md"
+    shell: "{python} -m stages.cli summarise pipe --output out.json"
+"""
+
+
+def snakemake(folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "-s", folder / "Snakefile", "-d", folder, "--cores", "1", *arguments]
+
+
+@pytest.mark.slow
+def test_an_orphan_of_a_killed_snakemake_keeps_the_next_run_away(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("{python}", sys.executable))
+    quiet = {"env": ENVIRONMENT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    first = subprocess.Popen(snakemake(tmp_path), **quiet)
+    wait_until_signed(lock := tmp_path / ".out.json.lock")
+    orphan = json.loads(lock.read_text())["pid"]
+    first.kill()
+    first.wait()
+    subprocess.run(snakemake(tmp_path, "--unlock"), check=True, **quiet)
+    again = snakemake(tmp_path, "--rerun-incomplete")
+    second = subprocess.run(again, env=ENVIRONMENT, capture_output=True, text=True)
+    assert second.returncode == 1 and f"out.json is being written by process {orphan} on" in second.stderr
+    assert not (tmp_path / "out.json").exists()
+    (tmp_path / "pipe").write_bytes(evaluation())
+    deadline = time.monotonic() + 60
+    while lock.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    expected = (tmp_path / "out.json").read_bytes()
+    assert json.loads(expected)[0]["model"] == "m" and not lock.exists()
+    subprocess.run(again, check=True, **quiet)
+    assert (tmp_path / "out.json").read_bytes() == expected
