@@ -42,7 +42,7 @@ def command(
     from pipeline import config
     from pipeline.images.contact_sheet import draw_sheet, to_png
     from pipeline.neural.alignment import align
-    from pipeline.storage.atomic import publish_bytes, publish_text
+    from pipeline.storage.atomic import publish_all
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fragments import Fragments
     from pipeline.storage.manifest import Manifest
@@ -68,7 +68,7 @@ def command(
                 }
                 for one in own
             ]
-    publish_text(output, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in segments))
+    lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in segments)
 
     drawn = np.unique(pairs.owners, return_index=True)[1]  # the first sentence of each image
     drawn = pairs.sentence_id[drawn[np.unique(np.linspace(0, len(drawn) - 1, count).astype(int))]]
@@ -78,7 +78,7 @@ def command(
         _picture(image or reason, text, [one for one in segments if one["sentence_id"] == sentence_id], top)
         for sentence_id, text, (image, reason) in zip(drawn, texts, photographs, strict=True)
     ]
-    publish_bytes(output.with_suffix(".png"), to_png(draw_sheet(pictures, columns)))
+    publish_all({output: lines.encode(), output.with_suffix(".png"): to_png(draw_sheet(pictures, columns))})
 
 
 def _picture(image: Any, text: str, segments: Sequence[Mapping[str, Any]], top: int) -> Any:

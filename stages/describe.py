@@ -49,7 +49,7 @@ def command(
     from pipeline import config
     from pipeline.models import generator_class
     from pipeline.report.descriptions import as_text, render
-    from pipeline.storage.atomic import publish_json, publish_text
+    from pipeline.storage.atomic import publish_all, to_json
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
@@ -84,11 +84,13 @@ def command(
         "fingerprint": fingerprint("descriptions", 1, about, inputs),
         "images": described,
     }
-    publish_text(
-        output / "index.html", render(value, _thumbnails(settings, manifest, described[: settings.describe.shown]))
-    )
-    publish_text(output / "descriptions.txt", as_text(value))
-    publish_json(output / "descriptions.json", value)
+    page = render(value, _thumbnails(settings, manifest, described[: settings.describe.shown]))
+    files = {
+        "index.html": page.encode(),
+        "descriptions.txt": as_text(value).encode(),
+        "descriptions.json": to_json(value),
+    }
+    publish_all({output / name: data for name, data in files.items()})
 
 
 def _read_sources(

@@ -28,6 +28,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.collections.records import Options
     from pipeline.collections.takedown import leave_out, parse_takedown
     from pipeline.config import load
+    from pipeline.errors import RejectLimitError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
     from pipeline.storage.manifest import write_manifest, write_rejects
@@ -47,11 +48,13 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
     rejects = [reject._asdict() for reject in collection.rejects]
-    # Outside of the manifest, which is not written when the collection is refused.
     report = output.with_name("rejects.jsonl")
-    write_rejects(report, rejects)
-    collection.check(settings.reject_limit, str(report))
+    try:
+        collection.check(settings.reject_limit, str(report))
+    except RejectLimitError:
+        write_rejects(report, rejects)  # outside of the manifest, which is not written
+        raise
     write_manifest(output, root.resolve(), collection.tables, rejects, collection.counts, config.shard_size)
-    report.unlink()
+    report.unlink(missing_ok=True)
     for line in collection.describe():
         logger.info(line)

@@ -34,7 +34,7 @@ def command(
     from pipeline import config
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
     from pipeline.neural.alignment import longest_vectors, word_magnitudes
-    from pipeline.storage.atomic import publish_bytes, publish_json
+    from pipeline.storage.atomic import publish_all, to_json
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fragments import Fragments
     from pipeline.storage.manifest import Manifest
@@ -60,20 +60,17 @@ def command(
         {"image_id": int(pairs.image_id[owners[row]]), "box": images.boxes[row].tolist(), "magnitude": float(length)}
         for row, length in zip(rows, np.linalg.norm(images.vectors[rows], axis=1), strict=True)
     ]
-    publish_json(
-        output,
-        {
-            "model": fragments.row,
-            "split": split,
-            "lowest": ranked[:listed],
-            "highest": ranked[::-1][:listed],
-            "regions": regions,
-            "inputs": fragments.inputs,
-        },
-    )
+    value = {
+        "model": fragments.row,
+        "split": split,
+        "lowest": ranked[:listed],
+        "highest": ranked[::-1][:listed],
+        "regions": regions,
+        "inputs": fragments.inputs,
+    }
     photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings.collection)
     pictures = [
         Picture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
         for one, (image, reason) in zip(regions, photographs, strict=True)
     ]
-    publish_bytes(output.with_suffix(".png"), to_png(draw_sheet(pictures, columns)))
+    publish_all({output: to_json(value), output.with_suffix(".png"): to_png(draw_sheet(pictures, columns))})

@@ -13,11 +13,10 @@ from stages import options
 def command(evaluations: tuple[Path, ...], output: Path) -> None:
     """Put EVALUATIONS, files that `evaluate` wrote, into one list and one table."""
     from pipeline.evaluate.summary import markdown
-    from pipeline.storage.atomic import publish_json, publish_text, read_json
+    from pipeline.storage.atomic import publish_all, read_json, to_json
     from pipeline.storage.fingerprint import require_same
 
     values = [read_json(path) for path in evaluations]
     require_same("manifest", {str(p): v["inputs"]["manifest"] for p, v in zip(evaluations, values, strict=True)})
 
-    publish_text(output.with_suffix(".md"), markdown(values))
-    publish_json(output, values)
+    publish_all({output.with_suffix(".md"): markdown(values).encode(), output: to_json(values)})

@@ -23,7 +23,7 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     from pipeline.linear.study import Cell
     from pipeline.linear.sweep import sweep_cells, sweep_rows
     from pipeline.report.curves import draw_sweep
-    from pipeline.storage.atomic import publish_bytes, publish_json, publish_text
+    from pipeline.storage.atomic import publish_all, to_json
     from pipeline.storage.tables import to_csv
     from stages.inputs import read_study
 
@@ -37,7 +37,8 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     ]
     rows, seconds = sweep_rows(measured), time.perf_counter() - start
 
-    publish_json(output / "sweep.json", {"row": row, "seconds": seconds, "combinations": len(rows), "cells": measured})
-    publish_text(output / "sweep.csv", to_csv(rows))
-    publish_bytes(output / "sweep.svg", draw_sweep(rows, row, study.target.source.fold_images))
+    value = {"row": row, "seconds": seconds, "combinations": len(rows), "cells": measured}
+    drawn = draw_sweep(rows, row, study.target.source.fold_images)
+    files = {"sweep.json": to_json(value), "sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn}
+    publish_all({output / name: data for name, data in files.items()})
     logging.getLogger(__name__).info("%s: %d combinations in %.0f s", row, len(rows), seconds)

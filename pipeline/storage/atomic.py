@@ -92,8 +92,14 @@ def publish_text(path: Path, text: str) -> None:
 
 def publish_bytes(path: Path, data: bytes | memoryview) -> None:
     """Write a file atomically, without a sidecar."""
+    publish_all({path: data})
+
+
+def publish_all(files: Mapping[Path, bytes | memoryview]) -> None:
+    """Write several files without sidecars: all or, where they cannot be written, none."""
     batch = Batch()
-    batch.add(path, data)
+    for path, data in files.items():
+        batch.add(path, data)
     batch.publish()
 
 

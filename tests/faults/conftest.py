@@ -28,5 +28,5 @@ def finished(collection: Path) -> Path:
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of it to be spoilt, with a shard of each kind that the fast commands do not make."""
     copy = tiny_run.copy(finished, tmp_path / "run")
-    tiny_run.add_other_kinds(copy)
+    tiny_run.add_other_kinds(copy, copy)
     return copy

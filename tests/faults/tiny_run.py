@@ -18,6 +18,8 @@ from pipeline.storage.trees import FIELDS, KINDS, write_parses, write_trees
 COUNT, SHARD_SIZE, N_SHARDS = 40, 16, 3
 MISSING = "missing.png"
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
+SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untrained"}}
+"""Of an encoder that describes nothing."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "models": ["ncca"],
@@ -115,7 +117,7 @@ def call(stage: str, arguments: list[str]) -> None:
 
 def make_encoder(run: Path) -> None:
     """An encoder that nothing asks for features, but that a bundle carries."""
-    tensors, settings = {"nothing": np.zeros(64, np.float32)}, {"architecture": "none"}
+    tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(SETTINGS)
     path = run / "encoders/colour/model.safetensors"
     write_parameters(path, ENCODER, tensors, settings=settings, fingerprint="encoder", details={"name": "colour"})
 
@@ -128,8 +130,8 @@ def make_run(root: Path, run: Path) -> None:
             call(name, arguments)
 
 
-def add_other_kinds(run: Path) -> None:
-    """One shard of each kind that only slow commands make."""
+def add_other_kinds(run: Path, folder: Path) -> None:
+    """One shard of each kind that only slow commands make, in `folder`."""
     vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
     inputs = {"inputs": {"vocabulary": vocabulary, "labels": "fingerprint of labels"}}
     rng = np.random.default_rng(1)
@@ -138,12 +140,12 @@ def add_other_kinds(run: Path) -> None:
         "scores": rng.random(6, np.float32), "offsets": np.arange(0, 7, 2), "image_id": np.arange(3),
     }  # fmt: skip
     details = {"rejects": [], "counts": {}, "dim": 4, **inputs}
-    write_shard(run / "other/regions.h5", REGIONS, regions, rows=3, fingerprint="r", details=details)
+    write_shard(folder / "other/regions.h5", REGIONS, regions, rows=3, fingerprint="r", details=details)
     packed = {name: np.arange(4, dtype=np.int32) for name in FIELDS}
     trees = dict.fromkeys(KINDS, packed)
-    write_trees(run / "other/trees.h5", trees, np.arange(3), np.arange(3), fingerprint="t", details=inputs)
+    write_trees(folder / "other/trees.h5", trees, np.arange(3), np.arange(3), fingerprint="t", details=inputs)
     conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
-    write_parses(run / "other/parses.conllu", conllu, brackets, 3, fingerprint="p", details=inputs)
+    write_parses(folder / "other/parses.conllu", conllu, brackets, 3, fingerprint="p", details=inputs)
 
 
 def copy(run: Path, target: Path) -> Path:
