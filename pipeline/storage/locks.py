@@ -4,7 +4,9 @@ The lock of `models/ncca` is the file `models/.ncca.lock`. Only the kernel's loc
 its holder is read while it is held, and a file that a killed holder has left is taken over by the next one.
 """
 
+import errno
 import json
+import logging
 import os
 import re
 import shlex
@@ -21,8 +23,11 @@ from filelock import FileLock, Timeout
 from pipeline.errors import JointspaceError
 from pipeline.storage.batch import is_alive
 
+log = logging.getLogger(__name__)
 LOCK = re.compile(r"^\..+\.lock$", re.DOTALL)
 LONGEST_COMMAND = 200
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What file systems answer that have no locks."""
 
 
 def lock_path(path: Path) -> Path:
@@ -34,10 +39,11 @@ def hold(path: Path) -> Iterator[None]:
     """Keep every other process, and thread, from writing the file or folder `path` meanwhile.
 
     Folders above it are made for the lock; those that are still empty at the end are removed.
-    Raises JointspaceError at once where another one holds it, naming that one.
+    Raises JointspaceError at once where another one holds it, naming that one. On a file system without locks it warns,
+    and keeps nobody away.
     """
     lock = lock_path(path.resolve())
-    kernel = FileLock(lock, timeout=0)
+    kernel = FileLock(lock, timeout=0, fallback_to_soft=False)
     made = [folder for folder in lock.parents if not folder.exists()]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -47,10 +53,12 @@ def hold(path: Path) -> Iterator[None]:
             f"{path} is being written by {_holder(lock)}; wait until that has ended, or end it"
         ) from None
     except OSError as error:
-        raise JointspaceError(
-            f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions, or"
-            " name another --output"
-        ) from error
+        if error.errno not in WITHOUT_LOCKS:
+            raise JointspaceError(
+                f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions,"
+                " or name another --output"
+            ) from error
+        log.warning("%s lies on a file system without locks; see to it that no other run writes it", path)
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same
             lock.write_text(json.dumps(_signature()), encoding="utf-8")
@@ -75,7 +83,7 @@ def remove_free(lock: Path) -> bool:
 
 def _while_free(lock: Path, remove: bool) -> bool:
     try:
-        with FileLock(lock, timeout=0):
+        with FileLock(lock, timeout=0, fallback_to_soft=False):
             if remove:
                 lock.unlink(missing_ok=True)
     except (Timeout, OSError):

@@ -1,5 +1,6 @@
 """Two runs of one command: the second is refused and told who the first is; the dead hold nothing."""
 
+import errno
 import json
 import os
 import re
@@ -118,6 +119,22 @@ def test_a_lock_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         hold(tmp_path / "file/x"),
     ):
         pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_warned_of(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with hold(tmp_path / "x"):
+        (tmp_path / "x").write_text("")
+    assert caplog.messages == [
+        f"{tmp_path}/x lies on a file system without locks; see to it that no other run writes it"
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
