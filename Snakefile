@@ -953,7 +953,7 @@ rule evaluate:
     output:
         f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
     params:
-        slice=slice_of("seed", bootstrap=CONFIG.evaluate.bootstrap),
+        slice=slice_of("seed", evaluate=CONFIG.evaluate.model_dump(exclude={"splits", "protocols"})),
     benchmark:
         f"{BENCHMARKS}/evaluate/{{row}}.{{split}}.{{protocol}}.tsv"
     group:
@@ -1152,14 +1152,15 @@ rule report:
 rule reproduce:
     input:
         summary=f"{RUN}/evaluation/summary.json",
-        gong=f"{STUDY}/tables.md",
+        gong=f"{STUDY}/tables.md" if CONFIG.reproduce.gong else [],
     output:
         f"{RUN}/reproduction.md",
     params:
         slice=slice_of("reproduce", "name"),
+        gong=lambda wildcards, input: f"--gong {input.gong}" if input.gong else "",
     benchmark:
         f"{BENCHMARKS}/reproduce/all.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} reproduce --summary {{input.summary}} --gong {{input.gong}} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} reproduce --summary {{input.summary}} {{params.gong}} --config {RESOLVED} --output {{output}}"

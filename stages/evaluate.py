@@ -35,11 +35,13 @@ def command(
     import numpy as np
 
     from pipeline import config
+    from pipeline.evaluate.folds import divide, measure_folds
     from pipeline.evaluate.protocols import select_sentences
+    from pipeline.evaluate.ranks import count_ranks
     from pipeline.evaluate.retrieval import TIES, Bootstrap, evaluate, measure
-    from pipeline.evaluate.scored import evaluate_scores
+    from pipeline.evaluate.scored import evaluate_scores, rank_scores
     from pipeline.evaluate.similarity import similarity_ranks
-    from pipeline.evaluate.summary import headline
+    from pipeline.evaluate.summary import headline, with_folds
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint
@@ -55,30 +57,40 @@ def command(
     read = embeddings.read_sets if sets else embeddings.read
     images, sentences = read("images", pairs.image_id), read("sentences", pairs.sentence_id[chosen])
 
+    owners = pairs.owners[chosen]
+    folds = divide(owners, settings.evaluate.folds) if settings.evaluate.folds > 1 else []
+
     similarity: dict = {}
     if sets:
         from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores  # torch
 
         sides = [FragmentSets(side.vectors, side.offsets, side.globals) for side in (images, sentences)]
         scores = exact_scores(*sides, ScoreRule.from_dict(embeddings.score))
-        measured = evaluate_scores(scores, pairs.owners[chosen], bootstrap)
+        measured = evaluate_scores(scores, owners, bootstrap)
+        ranked = [rank_scores(scores[fold.images, fold.sentences], fold.owners) for fold in folds]
     else:
-        measured = evaluate(images, sentences, pairs.owners[chosen], embeddings.metric, bootstrap, scheduler)
-        if np.bincount(pairs.owners[chosen]).min() > 1:
-            ranks = similarity_ranks(sentences, pairs.owners[chosen], embeddings.metric)
-            similarity = {"sentence_similarity": measure(ranks, pairs.owners[chosen], bootstrap)}
+        measured = evaluate(images, sentences, owners, embeddings.metric, bootstrap, scheduler)
+        ranked = [
+            count_ranks(images[fold.images], sentences[fold.sentences], fold.owners, embeddings.metric, scheduler)
+            for fold in folds
+        ]
+        if np.bincount(owners).min() > 1:
+            ranks = similarity_ranks(sentences, owners, embeddings.metric)
+            similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
 
     through: dict = {}
     if bundle_folder:
         through = _measure_cost(bundle_folder, embeddings, pairs, chosen, images, sentences)
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
+    about |= {"folds": len(folds)} if folds else {}
     value = {
         "model": embeddings.row,
         **about,
         "n_images": len(pairs.image_id),
         "n_sentences": len(chosen),
         **vars(measured),
+        **(measure_folds(folds, ranked, bootstrap) if folds else {}),
         **similarity,
         **through,
         "metric": embeddings.metric,
@@ -86,8 +98,9 @@ def command(
         "fingerprint": fingerprint("evaluation", 1, about, embeddings.inputs),
     }
     publish_json(output, value)
-    for line in headline(value):
-        logging.getLogger(__name__).info(line)
+    for gallery in with_folds([value]):
+        for line in headline(gallery):
+            logging.getLogger(__name__).info(line)
 
 
 def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences) -> dict:

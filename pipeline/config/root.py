@@ -50,10 +50,12 @@ class Evaluate(Section):
     splits: tuple[Split, ...]
     protocols: tuple[Literal["all-sentences", "first-sentence"], ...]
     bootstrap: Annotated[int, Field(ge=0)]
+    folds: Positive
 
 
 class Reproduce(Section):
     collection: Literal["flickr8k", "flickr30k", "coco", "pascal1k"] | None
+    gong: bool
 
 
 class Serve(Section):

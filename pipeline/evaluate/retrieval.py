@@ -1,6 +1,6 @@
 """Recall at K, median and mean rank in both directions, with bootstrap intervals."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,14 +59,24 @@ def recall_sum(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, me
 
 def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, float | list[float]]:
     """The measures of `ranks` (k,), where rank j belongs to image `owners[j]`; every image from 0 has one or more."""
-    sample = _Sample(ranks, owners)
-    measured: dict[str, float | list[float]] = sample.measures(np.ones(sample.n_images, np.int64))
+    return average([(ranks, owners)], bootstrap)
+
+
+def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
+    """The means of the measures over `galleries`, each of ranks and owners as `measure` takes them, and each resampled
+    by itself."""
+    samples = [_Sample(ranks, owners) for ranks, owners in galleries]
+    measured: dict[str, float | list[float]] = _mean([s.measures(np.ones(s.n_images, np.int64)) for s in samples])
     if bootstrap.resamples:
         rng = np.random.default_rng(bootstrap.seed)
-        draws = [sample.measures(_draw(rng, sample.n_images)) for _ in range(bootstrap.resamples)]
+        draws = [_mean([s.measures(_draw(rng, s.n_images)) for s in samples]) for _ in range(bootstrap.resamples)]
         for name in list(measured):
             measured[f"{name}_ci95"] = np.percentile([draw[name] for draw in draws], INTERVAL).tolist()
     return measured
+
+
+def _mean(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(one[name] for one in measures) / len(measures) for name in measures[0]}
 
 
 def _draw(rng: np.random.Generator, n: int) -> np.ndarray:

@@ -16,12 +16,24 @@ MEASURES = {
 
 
 def headline(evaluation: Mapping[str, Any]) -> Iterable[str]:
-    """One line for each direction, without intervals."""
+    """One line for each direction of one gallery, without intervals."""
     for direction in DIRECTIONS:
         values = evaluation[direction]
         recalls = " / ".join(f"{values[name]:.1f}" for name in ("recall@1", "recall@5", "recall@10"))
         what = f"{evaluation['model']}, {evaluation['split']} split, {evaluation['protocol']}, {spoken(direction)}"
         yield f"{what}: recall@1/5/10 {recalls}, median rank {values['median_rank']:g}"
+
+
+def with_folds(evaluations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Evaluations, and behind each one that has folds their mean, as an evaluation with a gallery of a fold's size."""
+    for evaluation in evaluations:
+        yield evaluation
+        if "mean_of_folds" in evaluation:
+            count = evaluation["folds"]
+            sizes = {name: evaluation[name] // count for name in ("n_images", "n_sentences")}
+            protocol = f"{evaluation['protocol']}, mean of {count} folds"
+            plain = {name: value for name, value in evaluation.items() if name != "sentence_similarity"}
+            yield {**plain, **evaluation["mean_of_folds"], **sizes, "protocol": protocol}
 
 
 def spoken(direction: str) -> str:
@@ -44,7 +56,7 @@ def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str
 def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:
     """A table for each split and protocol; recall in percent, 95% intervals in brackets."""
     parts = []
-    for (split, protocol), group in by_setting(evaluations):
+    for (split, protocol), group in by_setting(with_folds(evaluations)):
         first = group[0]
         parts.append(f"## {split} split, {protocol}: {first['n_images']} images, {first['n_sentences']} sentences\n")
         measured = (*DIRECTIONS, "sentence_similarity")

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.evaluate.summary import with_folds
 from pipeline.report.printed import TABLES, PrintedTable
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
+TOLERANCE = 0.02
+"""Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
 TASKS = {"image_to_sentence": "annotation", "sentence_to_image": "search"}
 
 
@@ -13,30 +16,50 @@ def render(evaluations: Iterable[Mapping[str, Any]], collection: str | None, run
     """Every table of the seeds with the rows of `evaluations` (all sentences, test) beside the printed ones.
 
     `collection` is what the run's images are (None for one that no seed has): tables of others are named with the
-    reason why they are left out, and so is every printed row that the run has no model for.
+    reason why they are left out, and so is every printed row that the run has no model for. A table that was measured
+    with a gallery of a certain size is laid beside the whole split or the mean of its folds, whichever is of that size.
     """
-    ours = {one["model"]: one for one in evaluations if (one["split"], one["protocol"]) == ("test", "all-sentences")}
+    galleries = [
+        one for one in with_folds(evaluations) if one["split"] == "test" and one["protocol"].startswith("all-sentences")
+    ]
     parts = [
         f"# The seeds' tables on {run}",
-        "Each cell: printed | ours | difference. Ours is of the test split with every sentence in the gallery.",
+        "Each cell: printed | ours | difference. Ours is of the test split with every sentence in the gallery; where a"
+        " table says so, it is the mean over folds of the split.",
     ]
     for table in TABLES:
-        parts += [f"## {table.seed}: {table.title}", _table(table, ours, collection)]
+        parts += [f"## {table.seed}: {table.title}", _table(table, galleries, collection)]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(table: PrintedTable, ours: Mapping[str, Mapping[str, Any]], collection: str | None) -> str:
+def _table(table: PrintedTable, galleries: Sequence[Mapping[str, Any]], collection: str | None) -> str:
     if table.collection != collection:
         here = f"these images are {collection}" if collection else "reproduce.collection is null"
         return f"Left out: it was measured on {table.collection}, and {here}."
+    fitting = [one for one in galleries if _fits(table, one)]
+    if galleries and not fitting:
+        sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in galleries}))
+        return (
+            f"Left out: it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
+            " evaluate.folds so that the folds are of that size."
+        )
+    ours = {one["model"]: one for one in fitting}
+    lines = [f"Ours: {ours_is}.\n" for ours_is in sorted({one["protocol"] for one in fitting} - {"all-sentences"})]
     known = [model for _, model, _ in table.rows if model]
     missing = [model for model in dict.fromkeys(known) if model not in ours]
     columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
-    lines = ["| as printed | row | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
+    lines += ["| as printed | row | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     lines += [_row(table, name, model, numbers, ours) for name, model, numbers in table.rows]
     if missing:
         lines += ["", f"Without a row of ours: {', '.join(missing)} (not among this run's `models`)."]
     return "\n".join(lines)
+
+
+def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
+    """Whether the gallery is the table's: the whole split where that does not tell its size."""
+    if table.images is None:
+        return evaluation["protocol"] == "all-sentences"
+    return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
 
 
 def _row(

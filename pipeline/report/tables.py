@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.evaluate.summary import DIRECTIONS, by_setting
+from pipeline.evaluate.summary import DIRECTIONS, by_setting, with_folds
 
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
 """Measure -> heading, for each direction."""
@@ -73,7 +73,7 @@ class ModelNote:
 
 def compare_rows(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
-    groups = sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
+    groups = sorted(by_setting(with_folds(evaluations)), key=lambda item: item[0][0] != "test")
     return [_compare(split, protocol, group) for (split, protocol), group in groups]
 
 
