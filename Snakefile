@@ -408,6 +408,23 @@ checkpoint ingest:
         f"{JOINTSPACE} ingest --root {CONFIG.data_root} --config {RESOLVED} --output {RUN}/manifest"
 
 
+rule plan:
+    input:
+        f"{RUN}/manifest/manifest.json",
+    output:
+        f"{RUN}/plan.json",
+    params:
+        slice=slice_of("plan", "encoders", "text"),
+    threads: 8
+    priority: 1
+    benchmark:
+        f"{BENCHMARKS}/plan/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} plan --manifest {RUN}/manifest --encoders {RUN}/encoders --config {RESOLVED} --output {{output}}"
+
+
 rule prepare_encoder:
     input:
         learned_from,
@@ -1133,6 +1150,7 @@ rule report:
             split=CONFIG.describe.splits[:1],
         ),
         summary=f"{RUN}/evaluation/summary.json",
+        plan=f"{RUN}/plan.json",
     output:
         f"{RUN}/report/index.html",
     params:
@@ -1145,7 +1163,7 @@ rule report:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
-        f" --summary {{input.summary}} --benchmarks {BENCHMARKS} {{params.sheets}} {{params.descriptions}}"
+        f" --summary {{input.summary}} --benchmarks {BENCHMARKS} --plan {{input.plan}} {{params.sheets}} {{params.descriptions}}"
         f" --config {RESOLVED} --output {{output}}"
 
 

@@ -165,7 +165,7 @@ def main() -> None:
     facts, least = read_benchmarks(run / "benchmarks"), floors(given.images, given.dim)
     print("| stage | jobs | seconds | floor | MB of memory | MB of artefacts |\n|---|---|---|---|---|---|")
     for rule, jobs in facts.items():
-        spent, memory = sum(s for s, _ in jobs), max(m for _, m in jobs)
+        spent, memory = sum(job.seconds for job in jobs), max(job.memory for job in jobs)
         floor = f"{least[rule]:.1f}" if rule in least else ""
         print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
     start = time.perf_counter()
@@ -174,7 +174,7 @@ def main() -> None:
     total = {
         "name": "million", "images": given.images, "dim": given.dim, "seconds": round(seconds, 1),
         "first_search_seconds": round(time.perf_counter() - start, 2),
-        "peak_gib": round(max(m for jobs in facts.values() for _, m in jobs) / 1024, 2),
+        "peak_gib": round(max(job.memory for jobs in facts.values() for job in jobs) / 1024, 2),
     }  # fmt: skip
     print(json.dumps(total))
 

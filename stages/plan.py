@@ -7,11 +7,13 @@ import click
 from stages import inputs, options
 
 SAMPLE_SENTENCES = 50000
+BUSY = 0.8
+"""Share of the processors below which the machine is said to be busy."""
 
 
 @click.command("plan")
 @options.manifest
-@click.option("--sample", type=click.IntRange(min=8), required=True, help="Images that speed is measured on.")
+@click.option("--sample", type=click.IntRange(min=8), help="Images that speed is measured on. [default: plan.sample]")
 @click.option(
     "--encoders", "encoders_root", type=options.FOLDER, help="Folder of `prepare-encoder`. [default: untrained]"
 )
@@ -22,50 +24,54 @@ SAMPLE_SENTENCES = 50000
 @click.option("--output", type=options.FILE, help="The plan, a JSON file. [default: only the table]")
 def command(
     manifest_folder: Path,
-    sample: int,
+    sample: int | None,
     encoders_root: Path | None,
     benchmarks_folder: Path | None,
     config_path: Path | None,
     output: Path | None,
 ) -> None:
     """Measure this machine on a few images, then forecast time, memory and disk of every stage."""
-    from pipeline import config
-    from pipeline.plan.comparison import Fact, compare, render
+    from pipeline import config, runtime
+    from pipeline.plan.comparison import add_up, compare, render
     from pipeline.plan.forecast import forecast, misfits
     from pipeline.plan.machine import free_disk, free_memory, gpu_memory
     from pipeline.plan.needs import MB
-    from pipeline.plan.rates import Rates, measure_flops, measure_start
+    from pipeline.plan.rates import LIGHT, TORCH, Rates, measure_flops, measure_start
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.benchmarks import read_benchmarks
     from pipeline.storage.manifest import Manifest
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
-    images, dims, inspected = _measure_images(settings, manifest, encoders_root, sample)
+    measured, dims = _measure_images(settings, manifest, encoders_root, sample or settings.plan.sample)
     encoded, terms = _measure_sentences(settings, manifest)
-    rates, gpu = Rates(images, inspected, encoded, measure_flops(), measure_start()), gpu_memory() / MB
-    sizes = sizes_of(settings, manifest.summary, dims, terms)
+    flops, share = measure_flops(runtime.threads())
+    rates = Rates(
+        **measured, encoded=encoded, flops=flops, share=share,
+        starts=measure_start(TORCH), starts_light=measure_start(LIGHT),
+    )  # fmt: skip
+    gpu_free = gpu_memory() / MB
+    gpu = bool(gpu_free) and settings.extract.device != "cpu"
 
-    stages = forecast(settings, sizes, rates, gpu=bool(gpu) and settings.extract.device != "cpu")
+    stages = forecast(settings, sizes_of(settings, manifest.summary, dims, terms), rates, gpu)
     results = Path(settings.results_root)
-    warnings = misfits(stages, free_memory() / MB, gpu, free_disk(results) / MB)
-    recorded = read_benchmarks(benchmarks_folder) if benchmarks_folder else {}
-    facts = {
-        rule: Fact(len(jobs), sum(seconds for seconds, _ in jobs), max(memory for _, memory in jobs))
-        for rule, jobs in recorded.items()
-    }
+    warnings = misfits(stages, free_memory() / MB, gpu_free, free_disk(results) / MB)
+    facts = add_up(read_benchmarks(benchmarks_folder)) if benchmarks_folder else {}
 
     rows = compare(stages, facts)
     for line in [*render(rows), *(f"does not fit: {warning}" for warning in warnings)]:
         click.echo(line)
     if unknown := [stage.rule for stage in stages if stage.seconds is None]:
         click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
+    if share < BUSY:
+        click.echo(f"other work had {1 - share:.0%} of the processors while this was measured, and all seconds are so")
     if output:
-        publish_json(output, {"rates": vars(rates), "sizes": vars(sizes), "stages": rows, "does_not_fit": warnings})
+        known = {"dims": dims, "terms": terms, "gpu": gpu}
+        publish_json(output, {"rates": vars(rates), **known, "stages": rows, "does_not_fit": warnings})
 
 
 def _measure_images(settings, manifest, encoders_root: Path | None, sample: int):
-    """Images a second of each encoder (None where it cannot be made), its dimension, and images a second of ingest."""
+    """What Rates says of images (None for an encoder that cannot be made yet), and the encoders' dimensions."""
     from functools import partial
     from operator import itemgetter
 
@@ -85,14 +91,15 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
     limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
     read, cores = ImageSource(manifest.root).read, runtime.threads()
     looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
-    rates, dims = {}, {}
-    for chosen in (encoder for encoder in settings.encoders if encoder.of is None):
+    networks = [chosen for chosen in settings.encoders if chosen.of is None]
+    rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}
+    dims = {}
+    for chosen in networks:
         folder = encoders_root / chosen.name / "model.safetensors" if encoders_root else None
         if folder and folder.exists():
             parameters = read_parameters(folder, ENCODER)
             encoder = restore(parameters.settings, parameters.tensors)
         elif chosen.architecture == STANDARD:
-            rates[chosen.name] = None
             continue
         else:
             encoder = inputs.read_network(settings, chosen, "untrained", None, None)
@@ -108,8 +115,9 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
         forward = rate(lambda w=work, p=pictures: w.extractor(p), len(pictures))
         gpu = work.extractor.plan.device.type != "cpu"
         processes = min(cores, extract.decode_workers or 1)
-        rates[chosen.name] = extraction_rate(decoded, forward, processes, gpu)
-    return rates, dims, looked * cores
+        rates["decoded"][chosen.name], rates["forward"][chosen.name] = decoded, forward
+        rates["images"][chosen.name] = extraction_rate(decoded, forward, processes, gpu)
+    return {**rates, "inspected": looked * cores}, dims
 
 
 def _measure_sentences(settings, manifest) -> tuple[float, int]:

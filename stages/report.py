@@ -1,7 +1,7 @@
 """`report`: the page that a person looks at."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "nu
 )
 @click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
 @click.option("--benchmarks", "benchmarks_root", type=options.FOLDER, help="Snakemake's, a folder for each rule.")
+@click.option("--plan", "plan_path", type=options.FILE, help="What `plan` wrote, to lay beside what the run took.")
 @click.option("--sheet", "sheets", type=options.FILE, multiple=True, help="A drawing of `show-regions` or `align`.")
 @click.option("--descriptions", type=options.FILE, multiple=True, help="JSON that `describe` wrote, one a generator.")
 @options.config
@@ -35,6 +36,7 @@ def command(
     embeddings_root: Path,
     summary_path: Path,
     benchmarks_root: Path | None,
+    plan_path: Path | None,
     sheets: tuple[Path, ...],
     descriptions: tuple[Path, ...],
     config_path: Path | None,
@@ -46,7 +48,6 @@ def command(
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.report.atlas import draw_map
-    from pipeline.report.costs import add_up
     from pipeline.report.examples import ask, read_gallery
     from pipeline.report.generated import compare_generators
     from pipeline.report.page import Report, render
@@ -70,8 +71,8 @@ def command(
     best, show = opened[best_row(evaluations, shown)], _pictures(settings, manifest)
     embeddings, split = Embeddings(manifest, embeddings_root / best.card["model"]), shown_split(evaluations)
     gallery = read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
-    files = sorted(benchmarks_root.glob("*/*.tsv")) if benchmarks_root else []
 
+    plan = read_json(plan_path) if plan_path else None
     page = render(
         Report(
             title=settings.name,
@@ -86,7 +87,8 @@ def command(
             examples=ask(gallery, show),
             samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
             atlas=draw_map(gallery, show),
-            costs=add_up((path.parent.name, str(path), path.read_text()) for path in files),
+            costs=_costs(settings, manifest, benchmarks_root, plan),
+            share=plan["rates"]["share"] if plan else 1.0,
             sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
             generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
             versions=_versions(),
@@ -94,6 +96,24 @@ def command(
     )
 
     publish_text(output, page)
+
+
+def _costs(
+    settings: "Config", manifest: "Manifest", benchmarks_root: Path | None, plan: "dict[str, Any] | None"
+) -> "list[dict[str, Any]]":
+    """What `jointspace plan --compare` shows, by the rates that the run's plan has measured; without a plan, only what
+    the run took."""
+    from pipeline.plan.comparison import add_up, compare
+    from pipeline.plan.forecast import forecast
+    from pipeline.plan.rates import Rates
+    from pipeline.plan.sizes import sizes_of
+    from pipeline.storage.benchmarks import read_benchmarks
+
+    stages = []
+    if plan:
+        sizes = sizes_of(settings, manifest.summary, plan["dims"], plan["terms"])
+        stages = forecast(settings, sizes, Rates(**plan["rates"]), plan["gpu"])
+    return compare(stages, add_up(read_benchmarks(benchmarks_root)) if benchmarks_root else {})
 
 
 def _pictures(settings: "Config", manifest: "Manifest") -> "Callable[[Mapping], Picture]":

@@ -13,9 +13,10 @@ from PIL import Image
 
 from pipeline import config
 from pipeline.errors import IntegrityError
+from pipeline.index import build, fragment_index
 from pipeline.linear import accumulation
-from pipeline.plan import needs
-from pipeline.plan.comparison import Fact, compare, render
+from pipeline.plan import needs, work
+from pipeline.plan.comparison import Fact, add_up, compare, render, total
 from pipeline.plan.forecast import Stage, forecast, misfits
 from pipeline.plan.machine import examine, free_disk
 from pipeline.plan.needs import NEEDS
@@ -38,6 +39,12 @@ def settings(tmp_path: Path) -> config.Config:
     return config.load(tmp_path / "planned.yaml")
 
 
+def rates_of(images: float | None, inspected: float, encoded: float, flops: float, starts: float) -> Rates:
+    """Of one encoder, `net`; a process without torch starts in half the time."""
+    net = {"net": images}
+    return Rates(net, net, net, inspected, encoded, flops, starts, starts / 2, 1.0)
+
+
 def seconds(stages: list[Stage], rule: str) -> float:
     return next(stage.seconds for stage in stages if stage.rule == rule)
 
@@ -45,19 +52,19 @@ def seconds(stages: list[Stage], rule: str) -> float:
 def test_extraction_is_images_over_rate_and_a_start_for_each_shard(settings: config.Config) -> None:
     s = sizes_of(settings, SUMMARY)
     assert (s.images, s.shards, s.dim, s.texts) == (8000, 8, 2048, 5)
-    rates = Rates({"net": 50.0}, 100.0, 1000.0, 1e11, 2.0)
+    rates = rates_of(50.0, 100.0, 1000.0, 1e11, 2.0)
     stages = forecast(settings, s, rates, gpu=False)
     assert seconds(stages, "extract") == 8000 / 50 + 2 * 8 * 2
-    assert seconds(stages, "ingest") == 2 + 8000 / 100
-    twice = forecast(settings, s, Rates({"net": 100.0}, 100.0, 1000.0, 2e11, 2.0), gpu=False)
+    assert seconds(stages, "ingest") == 1 + 8000 / 100
+    twice = forecast(settings, s, rates_of(100.0, 100.0, 1000.0, 2e11, 2.0), gpu=False)
     assert seconds(twice, "extract") == 8000 / 100 + 2 * 8 * 2
     assert seconds(twice, "fit") < seconds(stages, "fit") < 2 * seconds(twice, "fit")
-    unknown = forecast(settings, s, Rates({"net": None}, 100.0, 1000.0, 1e11, 2.0), gpu=False)
+    unknown = forecast(settings, s, rates_of(None, 100.0, 1000.0, 1e11, 2.0), gpu=False)
     assert seconds(unknown, "extract") is None
 
 
 def test_moments_take_the_operations_of_their_rows(settings: config.Config) -> None:
-    rates = Rates({"net": 50.0}, 100.0, 1000.0, 1e11, 0.0)
+    rates = rates_of(50.0, 100.0, 1000.0, 1e11, 0.0)
     few = seconds(forecast(settings, sizes_of(settings, SUMMARY), rates, False), "accumulate")
     more = {"splits": {**SUMMARY["splits"], "train": 12000}, "counts": SUMMARY["counts"]}
     many = seconds(forecast(settings, sizes_of(settings, more), rates, False), "accumulate")
@@ -76,7 +83,7 @@ def test_memory_does_not_grow_with_the_number_of_shards_where_it_must_not(settin
 
 
 def test_what_does_not_fit_names_the_key(settings: config.Config) -> None:
-    stages = forecast(settings, sizes_of(settings, SUMMARY), Rates({"net": 9.0}, 9.0, 9.0, 1e9, 1.0), gpu=True)
+    stages = forecast(settings, sizes_of(settings, SUMMARY), rates_of(9.0, 9.0, 9.0, 1e9, 1.0), gpu=True)
     assert misfits(stages, 1e9, 1e9, 1e9) == [] == misfits(stages, 0, 0, 1e9)
     memory, gpu = misfits(stages, 3000, 1e9, 1e9), misfits(stages, 1e9, 900, 1e9)
     assert any(line.startswith("extract needs") and "extract.batch_size" in line for line in memory)
@@ -91,17 +98,24 @@ def test_rates() -> None:
 
 
 def test_forecast_beside_fact(tmp_path: Path) -> None:
-    for rule, name, line in (("fit", "a", "10.0\t500.0"), ("fit", "b", "20.0\t700.0"), ("extract", "x/y", "0.2\t-")):
+    for rule, name, line in (
+        ("fit", "a", "10.0\t500.0\t9.5"),
+        ("fit", "b", "20.0\t700.0\t30"),
+        ("extract", "x/y", "0.2\t-\tNA"),
+    ):
         path = tmp_path / rule / f"{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"s\tmax_rss\n{line}\n")
+        path.write_text(f"s\tmax_rss\tcpu_time\n{line}\n")
     recorded = read_benchmarks(tmp_path)
-    assert recorded == {"fit": [(10.0, 500.0), (20.0, 700.0)], "extract": [(0.2, 0.0)]}
+    assert recorded == {"fit": [(10.0, 9.5, 500.0), (20.0, 30.0, 700.0)], "extract": [(0.2, 0.0, 0.0)]}
+    facts = add_up(recorded)
+    assert facts == {"fit": Fact(2, 30.0, 39.5, 700.0), "extract": Fact(1, 0.2, 0.0, 0.0)}
     stages = [Stage("fit", 4, 80.0, 900.0, 0.0, 5.0), Stage("ingest", 1, None, 10.0, 0.0, 1.0)]
-    rows = compare(stages, {"fit": Fact(2, 30.0, 700.0), "extract": Fact(1, 0.2, 0.0)})
+    rows = compare(stages, facts)
     assert [row["rule"] for row in rows] == ["fit", "ingest", "extract"]
     assert rows[0]["ratio"] == pytest.approx(80 * 2 / 4 / 30)
     assert "ratio" not in rows[1] and rows[1]["seconds"] is None
+    assert total(rows)["seconds_run"] == pytest.approx(30.2) and total(rows)["processor_run"] == 39.5
     lines = render(rows)
     assert lines[-1].startswith("total") and "1.33" in lines[-1] and "-" in lines[2]
     assert len({len(line) for line in lines}) == 1
@@ -133,8 +147,9 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
     result = CliRunner().invoke(command, [*map(str, options), "--output", str(tmp_path / "plan.json")])
     assert result.exit_code == 0, result.output
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan["rates"]["images"]["net"] > 0 and plan["sizes"]["dims"] == {"net": 2048}
-    assert plan["sizes"]["terms"] < 20
+    assert plan["rates"]["images"]["net"] > 0 and plan["dims"] == {"net": 2048}
+    assert plan["rates"]["starts"] > plan["rates"]["starts_light"] > 0 and 0 < plan["rates"]["share"] <= 1
+    assert plan["terms"] < 20
     assert "extract" in result.output and "total" in result.output
 
 
@@ -155,5 +170,6 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     assert result.exit_code == 1
 
 
-def test_blocks_are_those_of_accumulate() -> None:
+def test_counts_are_those_of_the_stages() -> None:
     assert needs.BLOCK_ROWS == accumulation.BLOCK_ROWS
+    assert (work.QUERIES, work.SET_QUERIES) == (build.QUERIES, fragment_index.SET_QUERIES)

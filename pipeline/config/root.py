@@ -53,6 +53,10 @@ class Evaluate(Section):
     folds: Positive
 
 
+class Plan(Section):
+    sample: Annotated[int, Field(ge=8)]
+
+
 class Reproduce(Section):
     collection: Literal["flickr8k", "flickr30k", "coco", "pascal1k"] | None
     gong: bool
@@ -78,6 +82,7 @@ class Config(Section):
     shard_size: Positive
     demo: Demo
     collection: Collection
+    plan: Plan
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
     extract: Extract
     regions: Regions

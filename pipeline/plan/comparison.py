@@ -13,17 +13,29 @@ COLUMNS = {
     "gpu_memory_mb": "GPU MB",
     "disk_mb": "disk MB",
     "seconds_run": "took",
+    "processor_run": "processor",
     "memory_run": "MB taken",
     "ratio": "ratio",
 }
 
 
 class Fact(NamedTuple):
-    """What the jobs of a rule took: how many have run, their `seconds` together, and the most `memory` of one in MB."""
+    """What the jobs of a rule took: how many have run, their wall and `processor` seconds together, and the most
+    `memory` of one in MB."""
 
     jobs: int
     seconds: float
+    processor: float
     memory: float
+
+
+def add_up(recorded: Mapping[str, Sequence[tuple[float, float, float]]]) -> dict[str, Fact]:
+    """The fact of each rule from the seconds, processor seconds and memory of each of its jobs."""
+    facts = {}
+    for rule, jobs in recorded.items():
+        seconds, processor, memory = zip(*jobs, strict=True)
+        facts[rule] = Fact(len(jobs), sum(seconds), sum(processor), max(memory))
+    return facts
 
 
 def compare(stages: Sequence[Stage], facts: Mapping[str, Fact]) -> list[dict[str, Any]]:
@@ -47,19 +59,23 @@ def compare(stages: Sequence[Stage], facts: Mapping[str, Fact]) -> list[dict[str
     return rows
 
 
+def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The row of totals; its `ratio` is of the rules that were both forecast and run."""
+    summed: dict[str, Any] = {"rule": "total"}
+    for key in ("jobs", "seconds", "disk_mb", "jobs_run", "seconds_run", "processor_run"):
+        summed[key] = sum(row.get(key) or 0 for row in rows)
+    both = [row for row in rows if "ratio" in row]
+    if both:
+        took = sum(row["seconds_run"] for row in both)
+        summed["ratio"] = sum(row["ratio"] * row["seconds_run"] for row in both) / took
+    return summed
+
+
 def render(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The lines of a text table, with a last one of totals; what is not known is a dash."""
     shown = {key: title for key, title in COLUMNS.items() if any(row.get(key) for row in rows)}
-    both = [row for row in rows if "ratio" in row]
-    total: dict[str, Any] = {"rule": "total"}
-    for key in ("jobs", "seconds", "disk_mb", "seconds_run"):
-        total[key] = sum(row.get(key) or 0 for row in rows)
-    if both:
-        total["ratio"] = sum(row["ratio"] * row["seconds_run"] for row in both) / sum(
-            row["seconds_run"] for row in both
-        )
     lines = [[title for title in shown.values()]]
-    lines += [[_cell(row.get(key)) for key in shown] for row in [*rows, total]]
+    lines += [[_cell(row.get(key)) for key in shown] for row in [*rows, total(rows)]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(

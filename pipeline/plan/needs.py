@@ -57,6 +57,7 @@ def _joint(s: Sizes) -> float:
 NEEDS: dict[str, Need] = {
     "make_demo": Need(_fixed(1500), lambda s: 0.03 * s.images, _all(20)),
     "ingest": Need(lambda s: PYTHON + 600 + 0.006 * s.images, lambda s: 0.001 * s.images, _all(100)),
+    "plan": Need(lambda s: TORCH + 1500 + 0.002 * s.images, _fixed(5), _fixed(20), gpu=True),
     "prepare_encoder": Need(_fixed(TORCH + 2000), _fixed(600), _fixed(120), gpu=True),
     "finetune": Need(_fixed(3500), _fixed(600), _fixed(240), gpu=True),
     "extract": Need(

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +12,31 @@ SIDE = 1536
 """Of the matrices that are multiplied, for a third of a second on one slow core."""
 
 
+TORCH = ("torch", "pyarrow", "pydantic", "h5py")
+LIGHT = ("scipy.sparse", "scipy.linalg", "pyarrow", "pydantic", "h5py")
+"""What a process loads that runs networks, and what all others do."""
+
+
 @dataclass(frozen=True)
 class Rates:
-    """`images` a second through each encoder, decoding included (None: not measured); images that `ingest` can
-    `inspect` and sentences that can be `encoded` a second; `flops` of products in single precision; seconds in which a
-    process `starts`, with torch."""
+    """How fast this machine is; of the encoders by name.
 
-    images: dict[str, float | None]
+    Images a second that become features (`images`), of which one process has `decoded` so many and the network taken
+    (`forward`) so many; None: not measured. Images that `ingest` can `inspect` and sentences that can be `encoded` a
+    second; `flops` of products in single precision; seconds in which a process `starts` with torch, or without
+    (`starts_light`). `share`: the part of its threads' time that the product had the processors for, below 1 where
+    other work had them.
+    """
+
+    images: Mapping[str, float | None]
+    decoded: Mapping[str, float | None]
+    forward: Mapping[str, float | None]
     inspected: float
     encoded: float
     flops: float
     starts: float
+    starts_light: float
+    share: float
 
 
 def rate(work: Callable[[], Iterable], count: int) -> float:
@@ -42,18 +56,20 @@ def extraction_rate(decoded: float, forward: float, processes: int, gpu: bool) -
     return min(decoded, forward) if gpu else 1 / (1 / decoded + 1 / forward)
 
 
-def measure_flops() -> float:
-    """Operations a second of a product of two matrices in single precision, the better of two."""
+def measure_flops(threads: int) -> tuple[float, float]:
+    """Operations a second of a product of two matrices in single precision, the better of two, and the share of the
+    time of `threads` for which they had the processors."""
     matrix = np.random.default_rng(0).standard_normal((SIDE, SIDE), np.float32)
-    seconds = []
+    seconds, busy = [], time.process_time()
     for _ in range(2):
         start = time.perf_counter()
         matrix @ matrix.T
         seconds.append(time.perf_counter() - start)
-    return 2 * SIDE**3 / min(seconds)
+    busy = time.process_time() - busy
+    return 2 * SIDE**3 / min(seconds), min(1.0, busy / sum(seconds) / threads)
 
 
-def measure_start(modules: Sequence[str] = ("torch", "pyarrow", "pydantic", "h5py")) -> float:
+def measure_start(modules: Sequence[str]) -> float:
     """Seconds in which a process comes up with these modules."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "; ".join(f"import {name}" for name in modules)], check=True)

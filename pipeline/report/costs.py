@@ -1,44 +1,52 @@
-"""What the stages of a run have cost, as Snakemake has measured them."""
+"""What the stages of a run were forecast to take and what they took, as cells of a table."""
 
-import csv
-import io
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pipeline.errors import InputError
+from pipeline.plan.comparison import total
+
+DASH = "–"
+
+
+def duration(seconds: float) -> str:
+    """`2 min 5 s`, or `0.4 s`."""
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 59.95 else f"{seconds:.1f} s"
+
+
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "jobs_run": ("jobs", "{:,}".format),
+    "seconds": ("forecast", duration),
+    "seconds_run": ("took", duration),
+    "ratio": ("forecast / took", "{:.2f}".format),
+    "processor_run": ("processor", duration),
+    "memory_mb": ("memory asked for", "{:,.0f} MB".format),
+    "memory_run": ("largest job", "{:,.0f} MB".format),
+}
+"""Key in a row of pipeline.plan.comparison -> heading, and how a value is written."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """A rule's jobs together: wall and processor seconds, and the greatest memory (MiB) of one of them."""
+class CostTable:
+    """`headings`, and for each stage its name and cells; the last of `lines` is the total. `planned`: whether anything
+    was forecast."""
 
-    rule: str
-    jobs: int
-    seconds: float
-    processor: float
-    memory: float
+    headings: Sequence[str]
+    lines: Sequence[tuple[str, Sequence[str]]]
+    planned: bool
 
 
-def add_up(measured: Iterable[tuple[str, str, str]]) -> Sequence[Cost]:
-    """The costs of rules, the longest first, from (rule, name, text) of benchmark files of Snakemake.
-
-    Raises InputError for a file that is not one.
-    """
-    jobs: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    for rule, name, text in measured:
-        for row in csv.DictReader(io.StringIO(text), delimiter="\t"):
-            try:
-                jobs[rule].append(tuple(_number(row[column]) for column in ("s", "cpu_time", "max_rss")))
-            except (KeyError, TypeError, ValueError):
-                raise InputError(f"{name} is not a benchmark file of Snakemake; remove it") from None
-    costs = [
-        Cost(rule, len(rows), sum(r[0] for r in rows), sum(r[1] for r in rows), max(r[2] for r in rows))
-        for rule, rows in jobs.items()
+def cost_table(rows: Sequence[Mapping[str, Any]]) -> CostTable | None:
+    """The table of what `compare` of pipeline.plan.comparison gave; a column that no row has is left out. None where
+    nothing is known."""
+    if not rows:
+        return None
+    shown = {key: column for key, column in COLUMNS.items() if any(row.get(key) for row in rows)}
+    lines = [
+        (
+            row["rule"].replace("_", "-"),
+            [DASH if row.get(key) is None else form(row[key]) for key, (_, form) in shown.items()],
+        )
+        for row in (*rows, total(rows))
     ]
-    return sorted(costs, key=lambda cost: -cost.seconds)
-
-
-def _number(text: str) -> float:
-    """Snakemake writes - or NA where a job was too short to be watched."""
-    return 0.0 if text in ("-", "NA") else float(text)
+    return CostTable([heading for heading, _ in shown.values()], lines, "seconds" in shown)

@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
 from pipeline.report.atlas import Atlas
-from pipeline.report.costs import Cost
+from pipeline.report.costs import cost_table
 from pipeline.report.examples import Examples, Picture
 from pipeline.report.generated import Generated
 from pipeline.report.learning import draw_logs
@@ -26,8 +26,9 @@ from pipeline.report.tables import (
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
-    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row,
-    `sheets` drawings that other commands have made, `versions` library -> version."""
+    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row, `costs`
+    the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had, `sheets` drawings
+    that other commands have made, `versions` library -> version."""
 
     title: str
     search: str
@@ -39,7 +40,8 @@ class Report:
     examples: Examples
     samples: Sequence[Sample]
     atlas: Atlas | None
-    costs: Sequence[Cost]
+    costs: Sequence[Mapping[str, Any]]
+    share: float
     sheets: Sequence[Picture]
     generated: Sequence[Generated]
     versions: Mapping[str, str]
@@ -59,7 +61,6 @@ def render(report: Report) -> str:
         "thousands": "{:,}".format,
         "size": _size,
         "figure": _figure,
-        "duration": _duration,
     }
     return environment.get_template("page.html").render(
         report=report,
@@ -70,17 +71,13 @@ def render(report: Report) -> str:
         comparisons=compare_rows(report.evaluations),
         columns=COLUMNS,
         directions=DIRECTIONS,
+        costs=cost_table(report.costs),
     )
 
 
 def _size(count: int) -> str:
     """`1.2 MB` for bytes."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
-
-
-def _duration(seconds: float) -> str:
-    """`2 min 5 s`, or `0.4 s`."""
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def _figure(value: float, measure: str) -> str:

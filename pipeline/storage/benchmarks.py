@@ -2,21 +2,30 @@
 
 import csv
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.errors import IntegrityError
 
 
-def read_benchmarks(folder: Path) -> dict[str, list[tuple[float, float]]]:
-    """Rule -> (seconds, greatest memory in MB) of each of its jobs that have run here.
+class Job(NamedTuple):
+    """Wall and `processor` seconds of one job, and its greatest memory in MB."""
+
+    seconds: float
+    processor: float
+    memory: float
+
+
+def read_benchmarks(folder: Path) -> dict[str, list[Job]]:
+    """Rule -> its jobs that have run here.
 
     Raises IntegrityError for a folder without any, and naming a file that is not one of them.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[str, list[Job]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
         try:
-            jobs = [(float(row["s"]), _number(row["max_rss"])) for row in rows]
+            jobs = [Job(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
             raise IntegrityError(f"{path} is no benchmark of Snakemake's; delete it") from error
         found.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
@@ -26,5 +35,5 @@ def read_benchmarks(folder: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def _number(text: str) -> float:
-    """A job that ends within half a second has no memory measured."""
+    """A job that ends within half a second has only its wall time measured."""
     return 0.0 if text in ("-", "NA") else float(text)

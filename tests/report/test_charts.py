@@ -5,9 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.errors import InputError
 from pipeline.report.charts import HEIGHT, WIDTH, Chart, Line
-from pipeline.report.costs import add_up
 from pipeline.report.learning import draw_logs
 
 
@@ -48,14 +46,3 @@ def test_logs_are_drawn_as_far_as_they_go() -> None:
     assert [line.label for line in correlations.lines] == ["training", "held out"]
     assert curves.lines == [Line("lstm", [(1, 100.0), (2, 120.0)])]
     assert draw_logs({"other": {}}) == []
-
-
-def test_costs_are_added_up_by_rule() -> None:
-    text = "s\tmax_rss\tcpu_time\n"
-    files = [("fit", "a.tsv", text + "2.0\t100\t3.5\n"), ("fit", "b.tsv", text + "1.0\t300\t-\n")]
-    longer = ("extract", "c.tsv", text + "9\tNA\tNA\n")
-    first, second = add_up([*files, longer])
-    assert (first.rule, first.seconds, first.memory) == ("extract", 9.0, 0.0)
-    assert (second.rule, second.jobs, second.seconds, second.processor, second.memory) == ("fit", 2, 3.0, 3.5, 300.0)
-    with pytest.raises(InputError, match="d.tsv is not a benchmark file"):
-        add_up([("fit", "d.tsv", "hello\nworld\n")])

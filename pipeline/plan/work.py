@@ -1,0 +1,136 @@
+"""Seconds of work of each stage: operations and bytes over the rates of a machine.
+
+The work of linear stages is counted in operations: X'X of n rows in D dimensions is n D^2 (a symmetric update), a
+solution is two Cholesky factors, a triangular product and the eigenvectors of the smaller side.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.config import Config
+from pipeline.config.images import Encoder
+from pipeline.models import SETS, TRAINED
+from pipeline.plan.rates import Rates
+from pipeline.plan.sizes import Sizes
+
+EFFICIENCY = {"accumulate": 0.6, "fit": 0.35, "embed": 0.3, "rank": 0.25, "sets": 0.15}
+"""Estimates: share of the rate of a plain product in single precision that a stage reaches; ranks are in double."""
+DISK_BYTES = 150e6
+"""An estimate: bytes a second that are written, read back and hashed."""
+RESAMPLES = 2.5e7
+"""An estimate: images and sentences a second that a bootstrap draws and counts."""
+BACKWARD = 3
+"""An estimate: a step of training over a forward pass of the same images."""
+CANDIDATES = 10
+"""An estimate: exact searches that trying the candidates of an index that is not exact takes as long as."""
+WORDS = 10
+"""An estimate: words of a sentence."""
+QUERIES, SET_QUERIES = 1000, 100
+"""Vectors and sets that measure an index, as in pipeline.index, which takes a second to import."""
+
+
+def extract(config: Config, s: Sizes, rates: Rates) -> float | None:
+    """All images through all encoders; in each job the decoders start too. None where an encoder was not measured."""
+    speeds = [rates.images[encoder.name] for encoder in config.encoders]
+    if None in speeds:
+        return None
+    return sum(s.images / speed for speed in speeds) + 2 * s.shards * len(speeds) * rates.starts
+
+
+def finetune(config: Config, encoders: Sequence[Encoder], rates: Rates) -> float:
+    """Steps on warped regions, whose pixels count against those that the encoder takes; images are decoded meanwhile on
+    other processes where there is a GPU, else in turn. Then the held-out images' candidates."""
+    tuning, seconds = config.finetune, 0.0
+    regions = tuning.images * (tuning.positives + tuning.background) * tuning.iterations
+    judged = tuning.held_out_images * tuning.candidates
+    for encoder in encoders:
+        share = (tuning.side / (encoder.crop or encoder.resize)) ** 2 / (1 + encoder.flip)
+        passed = (BACKWARD * regions + judged) * share / rates.forward[encoder.name]
+        decoded = tuning.images * tuning.iterations / rates.decoded[encoder.name]
+        seconds += 2 * rates.starts + passed + decoded
+    return seconds
+
+
+def train_share(s: Sizes) -> float:
+    """The share of the sentences that are of the train split."""
+    described = sum(count for split, count in s.splits.items() if split != "weak")
+    return s.splits.get("train", 0) / max(1, described)
+
+
+def accumulate(rows: int, s: Sizes, rates: Rates) -> float:
+    """The moments of `rows` images, all shards."""
+    summed = rows * s.dim**2 / rates.flops / EFFICIENCY["accumulate"]
+    return summed + s.shards * (rates.starts_light + s.moments_bytes / 2 / DISK_BYTES)
+
+
+def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float:
+    """One row: a Cholesky factor for each ridge of either view, a solution for each pair of them, and for each of these
+    the ranks on dev of all dimensions and powers. `lines` goes about twice along each ridge, `grid` tries all pairs."""
+    fit, variant = config.fit, config.row(row)
+    dim, terms = sum(s.dims[name] for name in variant.encoders), s.terms
+    image, text = len(fit.image_ridge), len(fit.text_ridge)
+    pairs = image * text if fit.search == "grid" else 2 * (image + text)
+    small, large = min(dim, terms), max(dim, terms)
+    factors = image * dim**3 / 3 + text * (terms**3 / 3 + terms**2 * dim)
+    solutions = pairs * (dim**2 * terms + small**2 * large + 4 * small**3)
+    dev = min(fit.dev_images, s.splits.get("dev", 0))
+    ranks = pairs * len(fit.eigenvalue_power) * 2 * dev**2 * s.texts * sum(fit.dimensions) / EFFICIENCY["rank"]
+    stacked = 3 if variant.training in ("stacked", "sae", "sae-linear") else 1
+    reading = s.shards * s.moments_bytes / 2 / DISK_BYTES / 3
+    return rates.starts_light + reading + stacked * ((factors + solutions) / EFFICIENCY["fit"] + ranks) / rates.flops
+
+
+def embed(config: Config, row: str, s: Sizes, rates: Rates) -> float:
+    """The vectors of one row, all shards; fragments are made by networks, whose products count as the others do."""
+    images, sentences = _fragments(config, row, s)
+    flops = 2 * images * s.dim * s.dimensions / EFFICIENCY["embed"]
+    start = rates.starts if config.row(row).model in (*TRAINED, "fragment-ensemble") else rates.starts_light
+    return s.shards * start + flops / rates.flops + 4 * s.dimensions * (images + sentences) / DISK_BYTES
+
+
+def evaluate(config: Config, s: Sizes, rates: Rates) -> float:
+    """All rows, splits and protocols: ranks in the whole split and in its folds, and the bootstrap of both."""
+    seconds, folds = 0.0, config.evaluate.folds
+    shares = [1.0] if folds == 1 else [1.0, 1 / folds]
+    for row in config.models:
+        start = rates.starts if is_of_sets(config, row) else rates.starts_light
+        scored = _sets_of(config, row) if is_of_sets(config, row) else 1 / EFFICIENCY["rank"]
+        for split in config.evaluate.splits:
+            for protocol in config.evaluate.protocols:
+                images = s.splits.get(split, 0)
+                sentences = images * (s.texts if protocol == "all-sentences" else 1)
+                drawn = len(shares) * config.evaluate.bootstrap * (images + sentences) / RESAMPLES
+                ranked = 2 * images * sentences * s.dimensions * scored / rates.flops
+                seconds += start + drawn + sum(shares) * ranked
+    return seconds
+
+
+def index(config: Config, row: str, s: Sizes, rates: Rates) -> float:
+    """One row's bundle: exact search for the queries that measure it, and for an index that is not exact what the
+    candidates take; fragments are measured on sets too, each scored with everything."""
+    images, sentences = _fragments(config, row, s)
+    sets = is_of_sets(config, row)
+    flops = 0.0
+    for vectors, asking in ((images, sentences / s.sentences), (sentences, images / s.images)):
+        times = 2 if vectors <= config.index.exact_limit else CANDIDATES
+        flops += times * 2 * QUERIES * vectors * s.dimensions / EFFICIENCY["embed"]
+        if sets:
+            flops += 2 * SET_QUERIES * asking * vectors * s.dimensions / EFFICIENCY["sets"]
+    start = rates.starts if sets else 2 * rates.starts_light  # faiss loads too
+    return start + flops / rates.flops + 2 * 4 * (images + sentences) * s.dimensions / DISK_BYTES
+
+
+def is_of_sets(config: Config, row: str) -> bool:
+    """Whether images and sentences of a row are sets of fragments."""
+    return config.row(row).model in (*SETS, "fragment-ensemble")
+
+
+def _fragments(config: Config, row: str, s: Sizes) -> tuple[float, float]:
+    """Vectors of all images and of all sentences of a row."""
+    if not is_of_sets(config, row):
+        return s.images, s.sentences
+    return s.images * (1 + config.regions.count), s.sentences * WORDS
+
+
+def _sets_of(config: Config, row: str) -> float:
+    """Products of two vectors for each image and sentence, over the share of the rate that they reach."""
+    return (1 + config.regions.count) * WORDS / EFFICIENCY["sets"]
