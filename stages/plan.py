@@ -44,10 +44,10 @@ def command(
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     measured, dims = _measure_images(settings, manifest, encoders_root, sample or settings.plan.sample)
-    encoded, terms = _measure_sentences(settings, manifest)
+    texts, terms = _measure_sentences(settings, manifest)
     flops, share = measure_flops(runtime.threads())
     rates = Rates(
-        **measured, encoded=encoded, flops=flops, share=share,
+        **measured, **texts, flops=flops, share=share,
         starts=measure_start(TORCH), starts_light=measure_start(LIGHT),
     )  # fmt: skip
     gpu_free = gpu_memory() / MB
@@ -120,8 +120,8 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
     return {**rates, "inspected": looked * cores}, dims
 
 
-def _measure_sentences(settings, manifest) -> tuple[float, int]:
-    """Sentences a second that become tf-idf vectors, and the terms of a vocabulary built from some of them."""
+def _measure_sentences(settings, manifest) -> tuple[dict[str, float], int]:
+    """What Rates says of texts, as they become tf-idf vectors, and the terms of a vocabulary built from some."""
     from pipeline.plan.rates import rate
     from pipeline.text.tfidf import encode
     from pipeline.text.tokens import TermSettings, english_stop_words
@@ -131,5 +131,7 @@ def _measure_sentences(settings, manifest) -> tuple[float, int]:
     stop_words = english_stop_words() if text.stop_words else []
     terms = TermSettings(text.lowercase, text.tokenizer, text.lemmatise, stop_words, text.max_ngram)
     rules = {"size": text.size, "min_count": text.min_count, "idf": text.idf, "normalise": text.normalise}
+    first = 1 / rate(lambda: [build_vocabulary(sentences[:1], terms, **{**rules, "min_count": 1})], 1)
     vocabulary = build_vocabulary(sentences, terms, **rules)
-    return rate(lambda: [encode(sentences, vocabulary)], len(sentences)), len(vocabulary.terms)
+    encoded = rate(lambda: [encode(sentences, vocabulary)], len(sentences))
+    return {"encoded": encoded, "first_text": first}, len(vocabulary.terms)

@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> config.Config:
 def rates_of(images: float | None, inspected: float, encoded: float, flops: float, starts: float) -> Rates:
     """Of one encoder, `net`; a process without torch starts in half the time."""
     net = {"net": images}
-    return Rates(net, net, net, inspected, encoded, flops, starts, starts / 2, 1.0)
+    return Rates(net, net, net, inspected, encoded, 0.1, flops, starts, starts / 2, 1.0)
 
 
 def seconds(stages: list[Stage], rule: str) -> float:

@@ -1,7 +1,8 @@
 """What a run will take: seconds, memory and disk of every rule, and what does not fit into the machine.
 
-Seconds are work (pipeline.plan.work) over a rate that was measured here. Rules whose work depends on the data more
-than on its size (train, combine, generators, parsers, the study) are left out and named, rather than guessed.
+Seconds are work (pipeline.plan.work, pipeline.plan.solving) over a rate that was measured here. Rules whose work
+depends on the data more than on its size (train, combine, kernels, Wsabie, generators, parsers, the study) are left out
+and named, rather than guessed.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pipeline.plan import work
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
+from pipeline.plan.solving import fit
 
 GPU_FIXED, GPU_IMAGE = 900, 60
 """Estimates: MB of a GPU that a network takes, and each image of 224 x 224 pixels in a batch."""
@@ -40,6 +42,8 @@ def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
     pairs = {"target": s.splits.get("train", 0), "auxiliary": sum(s.splits.get(x, 0) for x in config.auxiliary.splits)}
     evaluations = len(config.models) * len(config.evaluate.splits) * len(config.evaluate.protocols)
     start, light, n = rates.starts, rates.starts_light, s.shards
+    text = light + rates.first_text
+    fits = [fit(config, row, s, rates) for row in plain]
     made = len(config.encoders) - len(finetuned)
     works: list[tuple[str, int, float | None]] = [
         ("make_demo", int(config.demo.generate), None),
@@ -49,13 +53,13 @@ def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
         ("finetune", len(finetuned), work.finetune(config, finetuned, rates)),
         ("extract", n * len(config.encoders), work.extract(config, s, rates)),
         ("extract_regions", n * len(config.regions.encoders), None),
-        ("build_vocabulary", 1, light + s.sentences * work.train_share(s) / rates.encoded),
-        ("encode_sentences", n, n * light + s.sentences / rates.encoded),
-        ("encode_documents", n * len(weak), len(weak) * (n * light + pairs["auxiliary"] / rates.encoded)),
+        ("build_vocabulary", 1, text + s.sentences * work.train_share(s) / rates.encoded),
+        ("encode_sentences", n, n * text + s.sentences / rates.encoded),
+        ("encode_documents", n * len(weak), len(weak) * (n * text + pairs["auxiliary"] / rates.encoded)),
         ("accumulate", n, work.accumulate(pairs["target"], s, rates)),
         ("accumulate_auxiliary", n * len(weak), len(weak) * work.accumulate(pairs["auxiliary"], s, rates)),
         ("train", len(trained), None),
-        ("fit", len(plain), sum(work.fit(config, row, s, rates) for row in plain)),
+        ("fit", len(plain), None if None in fits else sum(fits)),
         ("embed", n * len(config.models), sum(work.embed(config, row, s, rates) for row in config.models)),
         ("evaluate", evaluations, work.evaluate(config, s, rates)),
         ("summarise", 1, light / 2),

@@ -12,8 +12,8 @@ SIDE = 1536
 """Of the matrices that are multiplied, for a third of a second on one slow core."""
 
 
-TORCH = ("torch", "pyarrow", "pydantic", "h5py")
-LIGHT = ("scipy.sparse", "scipy.linalg", "pyarrow", "pydantic", "h5py")
+TORCH = ("torch", "pyarrow", "h5py", "pipeline.config.root")
+LIGHT = ("scipy.sparse", "scipy.linalg", "pyarrow", "h5py", "pipeline.config.root")
 """What a process loads that runs networks, and what all others do."""
 
 
@@ -23,9 +23,9 @@ class Rates:
 
     Images a second that become features (`images`), of which one process has `decoded` so many and the network taken
     (`forward`) so many; None: not measured. Images that `ingest` can `inspect` and sentences that can be `encoded` a
-    second; `flops` of products in single precision; seconds in which a process `starts` with torch, or without
-    (`starts_light`). `share`: the part of its threads' time that the product had the processors for, below 1 where
-    other work had them.
+    second, once the dictionaries are loaded for the `first_text` (seconds); `flops` of products in single precision;
+    seconds in which a process `starts` with torch, or without (`starts_light`). `share`: the part of its threads' time
+    that the product had the processors for, below 1 where other work had them.
     """
 
     images: Mapping[str, float | None]
@@ -33,6 +33,7 @@ class Rates:
     forward: Mapping[str, float | None]
     inspected: float
     encoded: float
+    first_text: float
     flops: float
     starts: float
     starts_light: float

@@ -1,7 +1,6 @@
-"""Seconds of work of each stage: operations and bytes over the rates of a machine.
+"""Seconds of work of each stage but `fit`: operations and bytes over the rates of a machine.
 
-The work of linear stages is counted in operations: X'X of n rows in D dimensions is n D^2 (a symmetric update), a
-solution is two Cholesky factors, a triangular product and the eigenvectors of the smaller side.
+X'X of n rows in D dimensions is n D^2 operations (a symmetric update).
 """
 
 from collections.abc import Sequence
@@ -11,12 +10,11 @@ from pipeline.config.images import Encoder
 from pipeline.models import SETS, TRAINED
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
+from pipeline.plan.solving import COUNTING, DISK_BYTES, ranks
 
-EFFICIENCY = {"accumulate": 0.6, "fit": 0.35, "embed": 0.3, "rank": 0.25, "sets": 0.15}
-"""Estimates: share of the rate of a plain product in single precision that a stage reaches; ranks are in double."""
-DISK_BYTES = 150e6
-"""An estimate: bytes a second that are written, read back and hashed."""
-RESAMPLES = 2.5e7
+EFFICIENCY = {"accumulate": 0.6, "embed": 0.3, "sets": 0.15}
+"""Estimates: share of the rate of a plain product in single precision that a stage reaches."""
+RESAMPLES = 1.25e7
 """An estimate: images and sentences a second that a bootstrap draws and counts."""
 BACKWARD = 3
 """An estimate: a step of training over a forward pass of the same images."""
@@ -62,23 +60,6 @@ def accumulate(rows: int, s: Sizes, rates: Rates) -> float:
     return summed + s.shards * (rates.starts_light + s.moments_bytes / 2 / DISK_BYTES)
 
 
-def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float:
-    """One row: a Cholesky factor for each ridge of either view, a solution for each pair of them, and for each of these
-    the ranks on dev of all dimensions and powers. `lines` goes about twice along each ridge, `grid` tries all pairs."""
-    fit, variant = config.fit, config.row(row)
-    dim, terms = sum(s.dims[name] for name in variant.encoders), s.terms
-    image, text = len(fit.image_ridge), len(fit.text_ridge)
-    pairs = image * text if fit.search == "grid" else 2 * (image + text)
-    small, large = min(dim, terms), max(dim, terms)
-    factors = image * dim**3 / 3 + text * (terms**3 / 3 + terms**2 * dim)
-    solutions = pairs * (dim**2 * terms + small**2 * large + 4 * small**3)
-    dev = min(fit.dev_images, s.splits.get("dev", 0))
-    ranks = pairs * len(fit.eigenvalue_power) * 2 * dev**2 * s.texts * sum(fit.dimensions) / EFFICIENCY["rank"]
-    stacked = 3 if variant.training in ("stacked", "sae", "sae-linear") else 1
-    reading = s.shards * s.moments_bytes / 2 / DISK_BYTES / 3
-    return rates.starts_light + reading + stacked * ((factors + solutions) / EFFICIENCY["fit"] + ranks) / rates.flops
-
-
 def embed(config: Config, row: str, s: Sizes, rates: Rates) -> float:
     """The vectors of one row, all shards; fragments are made by networks, whose products count as the others do."""
     images, sentences = _fragments(config, row, s)
@@ -90,17 +71,18 @@ def embed(config: Config, row: str, s: Sizes, rates: Rates) -> float:
 def evaluate(config: Config, s: Sizes, rates: Rates) -> float:
     """All rows, splits and protocols: ranks in the whole split and in its folds, and the bootstrap of both."""
     seconds, folds = 0.0, config.evaluate.folds
-    shares = [1.0] if folds == 1 else [1.0, 1 / folds]
+    galleries = 1 if folds == 1 else 2
     for row in config.models:
-        start = rates.starts if is_of_sets(config, row) else rates.starts_light
-        scored = _sets_of(config, row) if is_of_sets(config, row) else 1 / EFFICIENCY["rank"]
+        sets = is_of_sets(config, row)
         for split in config.evaluate.splits:
             for protocol in config.evaluate.protocols:
-                images = s.splits.get(split, 0)
-                sentences = images * (s.texts if protocol == "all-sentences" else 1)
-                drawn = len(shares) * config.evaluate.bootstrap * (images + sentences) / RESAMPLES
-                ranked = 2 * images * sentences * s.dimensions * scored / rates.flops
-                seconds += start + drawn + sum(shares) * ranked
+                texts = s.texts if protocol == "all-sentences" else 1
+                images, sentences = s.splits.get(split, 0), s.splits.get(split, 0) * texts
+                drawn = config.evaluate.bootstrap * (galleries * (images + sentences) + (texts > 1) * sentences)
+                pairs = (1 if folds == 1 else 1 + 1 / folds) * images * sentences
+                flops = _scores(config, s, pairs) if sets else ranks(1, pairs, s.dimensions + COUNTING)
+                start = rates.starts if sets else rates.starts_light
+                seconds += start + drawn / RESAMPLES + flops / rates.flops
     return seconds
 
 
@@ -131,6 +113,6 @@ def _fragments(config: Config, row: str, s: Sizes) -> tuple[float, float]:
     return s.images * (1 + config.regions.count), s.sentences * WORDS
 
 
-def _sets_of(config: Config, row: str) -> float:
-    """Products of two vectors for each image and sentence, over the share of the rate that they reach."""
-    return (1 + config.regions.count) * WORDS / EFFICIENCY["sets"]
+def _scores(config: Config, s: Sizes, pairs: float) -> float:
+    """Operations of a plain product in the time in which `pairs` of sets are scored."""
+    return 2 * pairs * (1 + config.regions.count) * WORDS * s.dimensions / EFFICIENCY["sets"]
