@@ -2,6 +2,7 @@
 #
 #   snakemake all --cores 2                                             the demo, into results/demo
 #   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
+#   snakemake all --cores 2 --report report.zip                         what a finished run has made, and how
 #
 # Only this file knows where artefacts lie. A rule's `slice` is its part of the configuration: a changed key
 # reruns the rules whose slice holds it, and what depends on them. Jobs are shards, never images.
@@ -85,6 +86,11 @@ RESOURCES = {
     "runtime": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].minutes(sizes())),
     "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu),
 }
+
+
+def shown(path, caption, category):
+    """An output that `snakemake --report` shows."""
+    return report(path, caption=f"docs/captions/{caption}.rst", category=category)
 
 
 def learned_from(wildcards):
@@ -499,7 +505,7 @@ rule show_regions:
     input:
         lambda wildcards: every_shard(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5")(wildcards)[0],
     output:
-        f"{RUN}/regions/{{encoder}}/sheet.png",
+        shown(f"{RUN}/regions/{{encoder}}/sheet.png", "regions", "Regions and alignments"),
     benchmark:
         f"{BENCHMARKS}/show_regions/{{encoder}}.tsv"
     resources:
@@ -928,7 +934,7 @@ rule align:
         vocabulary=f"{RUN}/text/tokens.json",
     output:
         f"{RUN}/alignments/{{row}}/{{split}}.jsonl",
-        f"{RUN}/alignments/{{row}}/{{split}}.png",
+        shown(f"{RUN}/alignments/{{row}}/{{split}}.png", "alignments", "Regions and alignments"),
     wildcard_constraints:
         row="|".join(SET_ROWS) or "(?!)",
     params:
@@ -949,7 +955,7 @@ rule list_magnitudes:
         vocabulary=f"{RUN}/text/tokens.json",
     output:
         f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json",
-        f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.png",
+        shown(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.png", "magnitudes", "Regions and alignments"),
     wildcard_constraints:
         row="|".join(SET_ROWS) or "(?!)",
     params:
@@ -992,7 +998,7 @@ rule summarise:
         ),
     output:
         f"{RUN}/evaluation/summary.json",
-        f"{RUN}/evaluation/summary.md",
+        shown(f"{RUN}/evaluation/summary.md", "summary", "Evaluation"),
     benchmark:
         f"{BENCHMARKS}/summarise/all.tsv"
     group:
@@ -1051,7 +1057,7 @@ rule tabulate:
     input:
         f"{STUDY}/study.json",
     output:
-        f"{STUDY}/tables.md",
+        shown(f"{STUDY}/tables.md", "tables", "Tables"),
     params:
         slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
     benchmark:
@@ -1100,7 +1106,7 @@ rule describe:
         index=generator_space,
     output:
         f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
-        f"{RUN}/descriptions/{{generator}}.{{split}}/index.html",
+        shown(f"{RUN}/descriptions/{{generator}}.{{split}}/index.html", "descriptions", "Generated sentences"),
     params:
         slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "meteor"})),
         index=index_option,
@@ -1152,7 +1158,7 @@ rule report:
         summary=f"{RUN}/evaluation/summary.json",
         plan=f"{RUN}/plan.json",
     output:
-        f"{RUN}/report/index.html",
+        shown(f"{RUN}/report/index.html", "report", "Report"),
     params:
         bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
         sheets=lambda wildcards, input: " ".join(f"--sheet {path}" for path in input.sheets),
@@ -1172,7 +1178,7 @@ rule reproduce:
         summary=f"{RUN}/evaluation/summary.json",
         gong=f"{STUDY}/tables.md" if CONFIG.reproduce.gong else [],
     output:
-        f"{RUN}/reproduction.md",
+        shown(f"{RUN}/reproduction.md", "reproduction", "Tables"),
     params:
         slice=slice_of("reproduce", "name"),
         gong=lambda wildcards, input: f"--gong {input.gong}" if input.gong else "",

@@ -68,8 +68,8 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     assert json.loads((results / "index/ncca/card.json").read_text())
     assert "<html" in (results / "report/index.html").read_text()
     logs = list((tmp_path / "cluster-logs").iterdir())
-    # demo, ingest, encoder, vocabulary, fit, index, report; and once for each shard: features, moments; embed; evaluate
-    assert len(logs) == 7 + 2 * 2 + 2, sorted(log.name for log in logs)
+    # demo, ingest, plan, encoder, vocabulary, fit, index, report; once for each shard: features, moments; embed; evaluate
+    assert len(logs) == 8 + 2 * 2 + 2, sorted(log.name for log in logs)
 
 
 def test_a_million_images_are_a_few_hundred_submissions(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_second_run_does_nothing(run: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
+        ("plan={sample: 9}", {"plan", "report"}),
         ("evaluate={bootstrap: 60}", {"evaluate", "summarise", "report"}),
         ("index={recall_floor: 0.9}", {"build_index", "report"}),
         (
@@ -121,6 +123,30 @@ def test_a_second_run_does_nothing(run: Path) -> None:
 )
 def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
     assert planned(run, "--config", key) == expected
+
+
+@pytest.mark.slow
+def test_snakemake_reports_on_a_run(run: Path) -> None:
+    snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")
+    with zipfile.ZipFile(run / "report.zip") as archive:
+        texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist()}
+    assert "ncca" in texts["summary.md"] and "What it has cost" in texts["index.html"]
+    for caption in ("what the best row finds", "median and mean rank of every row"):
+        assert caption in texts["report.html"]
+
+
+def test_every_output_of_the_report_has_its_caption() -> None:
+    named = set(re.findall(r'shown\(f".+?", "(\w+)", ".+?"\)', (ROOT / "Snakefile").read_text()))
+    assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")} and len(named) == 8
+
+
+def test_the_report_lays_the_forecast_beside_what_was_taken(run: Path) -> None:
+    page = (run / "results/tiny/report/index.html").read_text()
+    cells = re.search(r'<th scope="row">extract</th>(.*?)</tr>', page)[1]
+    forecast, took, ratio, *_ = re.findall("<td>(.*?)</td>", cells)
+    assert forecast.endswith(" s") and took.endswith(" s") and float(ratio) > 0
+    plan = json.loads((run / "results/tiny/plan.json").read_text())
+    assert plan["rates"]["images"]["squeezenet-untrained"] > 0
 
 
 def test_the_tables_of_gong_et_al(run: Path) -> None:

@@ -11,15 +11,18 @@ DASH = "–"
 
 def duration(seconds: float) -> str:
     """`2 min 5 s`, or `0.4 s`."""
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s" if seconds >= 59.95 else f"{seconds:.1f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
 
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "jobs_run": ("jobs", "{:,}".format),
     "seconds": ("forecast", duration),
     "seconds_run": ("took", duration),
     "ratio": ("forecast / took", "{:.2f}".format),
     "processor_run": ("processor", duration),
+    "jobs_run": ("jobs", "{:,}".format),
     "memory_mb": ("memory asked for", "{:,.0f} MB".format),
     "memory_run": ("largest job", "{:,.0f} MB".format),
 }
