@@ -68,7 +68,7 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     assert json.loads((results / "index/ncca/card.json").read_text())
     assert "<html" in (results / "report/index.html").read_text()
     logs = list((tmp_path / "cluster-logs").iterdir())
-    # demo, ingest, plan, encoder, vocabulary, fit, index, report; once for each shard: features, moments; embed; evaluate
+    # demo, ingest, plan, encoder, vocabulary, fit, index, report; each shard: features, moments; embed; evaluate
     assert len(logs) == 8 + 2 * 2 + 2, sorted(log.name for log in logs)
 
 

@@ -15,11 +15,13 @@ from pipeline.collections import belongings
 from pipeline.collections.belongings import IMAGE_DUPLICATE, IMAGE_REJECTED, Images, are_none
 from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import Intake
-from pipeline.collections.records import SPLITS, Reject
+from pipeline.collections.records import DIVIDED, SPLITS, Reject
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"
 """How the reason begins for which a duplicate, of whatever kind, is left out."""
+EVERY, MOST = 10, 1000
+"""Of images that are divided every tenth is of dev and every tenth of test, up to so many of each."""
 OWNED = {"sentences": belongings.sentences, "documents": belongings.documents, "boxes": belongings.boxes}
 
 
@@ -34,6 +36,7 @@ class Assembly:
         # (n_images,) why each is left out, None while nothing speaks against it
         self._reasons = _objects(self._images["fault"])
         weak, silent = self._splits == "weak", ~self._own("sentences")
+        self._splits = divide(self._splits, ~silent & are_none(self._reasons))
         self._reasons[are_none(self._reasons) & silent & ~weak] = "no sentence"
         self._reasons[are_none(self._reasons) & silent & ~self._own("documents")] = "no sentence and no document"
         self._wanted = np.flatnonzero(are_none(self._reasons))
@@ -79,8 +82,9 @@ class Assembly:
         return path if member is None else f"{path}/{member}"
 
     def _kept_images(self, rows: np.ndarray, sizes: np.ndarray, hashes: np.ndarray) -> pa.Table:
-        place = self._images.select(["path", "member", "offset", "size", "split"]).take(rows)
+        place = self._images.select(["path", "member", "offset", "size"]).take(rows)
         columns = {"image_id": np.arange(len(rows)), **dict(zip(place.column_names, place.columns, strict=True))}
+        columns["split"] = pa.array(self._splits[rows], pa.string())
         width, height = sizes[rows].T
         return pa.table({**columns, "width": width, "height": height, "sha256": pa.array(hashes[rows], pa.string())})
 
@@ -113,6 +117,22 @@ class Assembly:
                 first = rows[0]
                 summaries[split] = SplitSummary(len(rows), kept, self._files[files[first]], self._reasons[first])
         return summaries
+
+
+def divide(splits: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """`splits` (n,) with train, dev or test in place of DIVIDED.
+
+    Where the collection names dev or test itself, what it leaves out is of train. Else, of the `usable` images (n,) in
+    their order, the fifth of every ten is of dev and the tenth of test, so that images added at the end change nothing.
+    """
+    divided = splits == DIVIDED
+    result = np.where(divided, "train", splits)
+    if np.isin(splits[~divided], ["dev", "test"]).any():
+        return result
+    rows = np.flatnonzero(divided & usable)
+    for split, first in (("dev", EVERY // 2 - 1), ("test", EVERY - 1)):
+        result[rows[first::EVERY][:MOST]] = split
+    return result
 
 
 def _objects(column: pa.ChunkedArray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.collections.records import (
+    DIVIDED,
     NOT_UTF8,
     SPLITS,
     BoxRecord,
@@ -78,9 +79,10 @@ class Intake:
         self._owners[image.key] = len(self._owners)
         fault = _name_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
         place = (None,) * len(PLACE) if fault else (image.path, image.member, image.offset, image.size)
-        if image.split not in SPLITS:
+        known = image.split in SPLITS or image.split == DIVIDED
+        if not known:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
-        split = image.split if image.split in SPLITS else None
+        split = image.split if known else None
         self._columns["images"].append((*place, split, fault, self._file(image.file), image.row))
 
     def _add_owned(self, what: str, record: Any, fault: str | None) -> None:

@@ -12,6 +12,8 @@ from typing import NamedTuple, get_args
 from pipeline.config.section import Split
 
 SPLITS = get_args(Split)
+DIVIDED = "divided"
+"""What a reader may call the split of images that the collection puts in none: assembly decides."""
 NOT_UTF8 = "not UTF-8"
 """The reason to leave out what is not text, wherever that is noticed."""
 

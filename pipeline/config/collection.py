@@ -20,7 +20,7 @@ class Collection(Section):
     format: Literal["folder", "flickr-token", "karpathy", "coco", "table", "text-files", "webdataset"]
     files: dict[str, str]
     columns: dict[str, str]
-    default_split: Split
+    default_split: Split | Literal["divided"]
     max_sentence_chars: Positive
     max_image_pixels: Positive
     min_image_side: Positive

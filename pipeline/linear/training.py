@@ -81,7 +81,7 @@ def fit_on_moments(model: type, task: Task) -> Tuned:
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
             f"training {task.training} needs auxiliary pairs and there are none; check auxiliary.splits and that their"
-            " images have a title, tags or a description"
+            " images have a title, tags or a description, or take the row out of models"
         )
     trainer = _Trainer(model, task)
     tuned = [trainer.tune(chosen) for chosen in task.transfer.combinations(task.training)]

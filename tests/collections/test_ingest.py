@@ -6,11 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from made_up import run_command
 
-from pipeline.collections.records import Reject
+from pipeline.collections.assembly import divide
+from pipeline.collections.records import DIVIDED, Reject
 from pipeline.errors import InputError, RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
@@ -118,3 +121,32 @@ def test_flickr8k(real_data: Path, tmp_path: Path) -> None:
     assert counts["images"] == {"given": 7000, "kept": 6999, "rejected": 0, "duplicate": 1}
     assert counts["sentences"] == {"given": 35000, "kept": 34995, "rejected": 0, "duplicate": 5}
     assert counts["documents"]["kept"] == 5954 and counts["boxes"]["kept"] == 166_843
+
+
+def test_images_in_no_split_are_divided() -> None:
+    """The fifth and the tenth of every ten that can be used, up to a thousand; images at the end change nothing."""
+    splits, usable = np.full(25, DIVIDED, object), np.ones(25, bool)
+    usable[[0, 7]] = False
+    found = divide(splits, usable)
+    assert np.flatnonzero(found == "dev").tolist() == [5, 16] and np.flatnonzero(found == "test").tolist() == [11, 21]
+    assert set(found) == {"train", "dev", "test"}
+    assert (divide(splits[:20], usable[:20]) == found[:20]).all()
+    many = divide(np.full(30_000, DIVIDED, object), np.ones(30_000, bool))
+    assert [(many == split).sum() for split in ("dev", "test")] == [1000, 1000]
+
+
+@pytest.mark.parametrize("named", ["dev", "test"])
+def test_where_the_collection_names_splits_the_rest_is_of_train(named: str) -> None:
+    splits = np.array([named, *[DIVIDED] * 19, "weak"], object)
+    assert divide(splits, np.ones(21, bool)).tolist() == [named, *["train"] * 19, "weak"]
+
+
+def test_a_folder_without_splits_is_divided(tmp_path: Path, photograph) -> None:
+    (tmp_path / "images").mkdir()
+    for number in range(20):
+        (tmp_path / f"images/{number:02d}.jpg").write_bytes(photograph(number))
+    (tmp_path / "captions.tsv").write_text("".join(f"{n:02d}.jpg\t0\tA dog .\n" for n in range(20)))
+    run_command("ingest", "--root", tmp_path, "--output", tmp_path / "manifest")
+    manifest = Manifest(tmp_path / "manifest")
+    assert manifest.summary["splits"] == {"train": 16, "dev": 2, "test": 2}
+    assert manifest.splits[[4, 14]].tolist() == ["dev", "dev"] and manifest.splits[[9, 19]].tolist() == ["test"] * 2
