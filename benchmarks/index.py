@@ -32,7 +32,7 @@ import torch  # noqa: E402, F401  exact search uses it where it is loaded
 from pipeline.index.build import build_index  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import Neighbours, blocks_of, search_exact  # noqa: E402
-from pipeline.index.format import from_bytes  # noqa: E402
+from pipeline.index.format import from_bytes, view_bytes  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402
@@ -104,8 +104,8 @@ def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss
 def load_and_ask(folder: Path, query: np.ndarray) -> None:
     """What a fresh program does: check and load the index and its table, and answer."""
     bundle = Bundle(folder)
-    index = from_bytes(bundle.index("images"), "images.faiss", bundle.card["images"])
-    bundle.table("images").take(index.search(query, 10)[1][0]).to_pylist()
+    index = view_bytes(bundle.index("images"), "images.faiss", bundle.card["images"])
+    bundle.packed_table("images").records(index.search(query, 10)[1][0])
 
 
 def main() -> None:

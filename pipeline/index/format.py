@@ -4,7 +4,7 @@ FAISS has no checksum, and its writer can report success on a full disk, so both
 business. Reading refuses a header that claims more than the bytes could hold.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,14 +20,32 @@ def to_bytes(index: faiss.Index) -> memoryview:
     return memoryview(faiss.serialize_index(index))
 
 
-def from_bytes(data: bytes, name: str, card: Mapping[str, Any]) -> faiss.Index:
+def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
     """The index in `data`, checked against its card (`count`, `dim`, `metric`).
 
     Raises IntegrityError, which calls it `name`, when the bytes are no index or not the one of the card.
     """
+    return _read(data, name, card, faiss.deserialize_index)
+
+
+def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
+    """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
+    the process that adds to it or takes something out."""
+    return _read(data, name, card, _view)
+
+
+def _view(data: np.ndarray) -> faiss.Index:
+    index = faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(data), len(data)))
+    faiss.class_wrappers.add_to_referenced_objects(index, data)  # which has to last as long
+    return index
+
+
+def _read(
+    data: bytes | memoryview, name: str, card: Mapping[str, Any], read: Callable[[np.ndarray], faiss.Index]
+) -> faiss.Index:
     try:
         with _byte_limit(2 * len(data) + 4096):
-            index = faiss.deserialize_index(np.frombuffer(data, np.uint8))
+            index = read(np.frombuffer(data, np.uint8))
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; run build-index again") from error
     expected = (card["count"], card["dim"], METRICS[card["metric"]])

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
 from pipeline.index.fragment_index import FRAGMENTS
-from pipeline.index.search import Hit, Searcher, list_hits
+from pipeline.index.search import Hit, Searcher
 from pipeline.index.shortlist import FragmentGallery
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
 
@@ -39,9 +38,8 @@ class FragmentSearcher(Searcher):
 
         Raises InputError when no word is known.
         """
-        gallery, table = self._open("images")
-        found = gallery.regions(self._embed_words(snippet).vectors, top)
-        hits = list_hits(table, found.items, found.scores)
+        found = self._open("images").regions(self._embed_words(snippet).vectors, top)
+        hits = self._list_hits("images", found.items, found.scores)
         boxes = self._arrays["boxes"][found.rows].tolist()
         return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
 
@@ -50,8 +48,7 @@ class FragmentSearcher(Searcher):
 
         Raises InputError where the bundle has no such image.
         """
-        _, table = self._open("images")
-        rows = np.flatnonzero(table["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
+        rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
             raise InputError(
                 f"{self.parts.card['model']} compares photographs by their regions, and this one is not among those of"
@@ -78,29 +75,29 @@ class FragmentSearcher(Searcher):
         return self._model.embed_sentence_sets(self._encode(sentence))
 
     def _search(self, modality: str, query: FragmentSets, top: int) -> list[Hit]:
-        (gallery, table), told = self._open(modality), self.parts.card[FRAGMENTS[modality]]["shortlist"]
+        gallery, told = self._open(modality), self.parts.card[FRAGMENTS[modality]]["shortlist"]
         if told["shortlist"] is None:
             found = gallery.search_all(query, top)
         else:
             found = gallery.search(query, top, told["nearest"], told["shortlist"])
-        return list_hits(table, found.rows, found.scores)
+        return self._list_hits(modality, found.rows, found.scores)
 
     def _item(self, modality: str, row: int) -> FragmentSets:
         """The set of one item of the bundle."""
-        gallery, _ = self._open(modality)
+        gallery = self._open(modality)
         rows = np.arange(*gallery.offsets[row : row + 2])
         whole = None if gallery.globals is None else gallery.globals[row, None]
         return FragmentSets(gallery.index.reconstruct_batch(rows), np.array([0, len(rows)]), whole)
 
-    def _open(self, modality: str) -> tuple[FragmentGallery, pa.Table]:
+    def _open(self, modality: str) -> FragmentGallery:
         if modality not in self._opened:
-            fragments, one, table = FRAGMENTS[modality], modality.removesuffix("s"), self.parts.table(modality)
+            fragments, one, table = FRAGMENTS[modality], modality.removesuffix("s"), self._packed_table(modality)
             card, offsets = self.parts.card, self._arrays[f"{one}_offsets"]
             index = from_bytes(self.parts.index(fragments), f"{fragments}.faiss", card[fragments])
             if len(offsets) != table.num_rows + 1 or offsets[-1] != index.ntotal:
                 raise IntegrityError(f"fragments.safetensors does not fit {fragments}.faiss; run build-index again")
             rule, globals_ = ScoreRule.from_dict(card["score"]), self._arrays.get(f"{one}_globals")
-            self._opened[modality] = FragmentGallery(modality, index, offsets, rule, globals_), table
+            self._opened[modality] = FragmentGallery(modality, index, offsets, rule, globals_)
         return self._opened[modality]
 
     @cached_property

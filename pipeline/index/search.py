@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
-from pipeline.index.format import from_bytes
+from pipeline.index.format import view_bytes
 from pipeline.models import model_class
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
@@ -27,8 +27,9 @@ class Parts(Protocol):
 
     card: Mapping[str, Any]
 
-    def index(self, modality: str) -> bytes: ...
+    def index(self, modality: str) -> memoryview: ...
     def table(self, modality: str) -> pa.Table: ...
+    def packed_table(self, modality: str) -> Any: ...
     def vocabulary(self) -> Mapping[str, Any]: ...
     def model(self) -> Any: ...
 
@@ -53,7 +54,9 @@ class Searcher:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._opened: dict[str, tuple[faiss.Index, pa.Table]] = {}
+        self._opened: dict[str, Any] = {}
+        self._packed: dict[str, Any] = {}
+        self._tables: dict[str, pa.Table] = {}
 
     def images(self, sentence: str, top: int) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
@@ -73,6 +76,7 @@ class Searcher:
                 answers.append([])
                 embedded.append(self.embed_sentence(sentence))
         if embedded:
+            self.table("images")  # whose parts would be unpacked again for each answer
             found = iter(self._nearest_of_each("images", np.concatenate(embedded), top))
             answers = [answer if isinstance(answer, InputError) else next(found) for answer in answers]
         return answers
@@ -97,19 +101,21 @@ class Searcher:
             self.require_known(word)
         image = self._model.embed_images(features)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
-        index, table = self._open("images")
-        rows, scores = search_around_mean(index, compose(image, *words), top, among)
-        return list_hits(table, rows, scores)
+        rows, scores = search_around_mean(self._open("images"), compose(image, *words), top, among)
+        return self._list_hits("images", rows, scores)
 
     def open(self) -> None:
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
         _ = self._model
         for modality in ("images", "sentences"):
             self._open(modality)
+            self.table(modality)
 
     def table(self, modality: str) -> pa.Table:
-        """What the rows of an index are."""
-        return self._open(modality)[1]
+        """What the rows of an index are, kept in memory from then on."""
+        if modality not in self._tables:  # combined, since a row is taken slowly from pieces
+            self._tables[modality] = self.parts.table(modality).combine_chunks()
+        return self._tables[modality]
 
     def embed_sentence(self, sentence: str) -> np.ndarray:
         """(1, c) float32, `sentence` in the joint space."""
@@ -151,22 +157,35 @@ class Searcher:
             )
         return {name: Vocabulary.from_dict(one) for name, one in views.items()}
 
-    def _open(self, modality: str) -> tuple[faiss.Index, pa.Table]:
+    def _open(self, modality: str) -> faiss.Index:
         if modality not in self._opened:
-            index = from_bytes(self.parts.index(modality), f"{modality}.faiss", self.parts.card[modality])
-            table = self.parts.table(modality).combine_chunks()  # from whose pieces a row is taken slowly
-            self._opened[modality] = index, table
+            data, card = self.parts.index(modality), self.parts.card[modality]
+            self._opened[modality] = view_bytes(data, f"{modality}.faiss", card)
         return self._opened[modality]
+
+    def _packed_table(self, modality: str) -> Any:
+        if modality not in self._packed:
+            self._packed[modality] = self.parts.packed_table(modality)
+        return self._packed[modality]
+
+    def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+        """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
+        if modality in self._tables:
+            records = self._tables[modality].take(rows).to_pylist()
+        else:
+            records = self._packed_table(modality).records(rows)
+        ranked = enumerate(zip(scores, records, strict=True), 1)
+        return [Hit(rank, float(score), record) for rank, (score, record) in ranked]
 
     def _nearest(self, modality: str, query: np.ndarray, top: int) -> list[Hit]:
         return self._nearest_of_each(modality, query, top)[0]
 
     def _nearest_of_each(self, modality: str, queries: np.ndarray, top: int) -> list[list[Hit]]:
-        index, table = self._open(modality)
+        index = self._open(modality)
         scores, rows = index.search(np.ascontiguousarray(queries, np.float32), min(top, index.ntotal))
         sign = -1 if index.metric_type == faiss.METRIC_L2 else 1
         found = rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
-        return [list_hits(table, rows[i][found[i]], sign * scores[i][found[i]]) for i in range(len(rows))]
+        return [self._list_hits(modality, rows[i][found[i]], sign * scores[i][found[i]]) for i in range(len(rows))]
 
 
 def open_searcher(parts: Parts) -> Searcher:
@@ -176,11 +195,3 @@ def open_searcher(parts: Parts) -> Searcher:
     from pipeline.index.fragment_search import FragmentSearcher  # takes torch, which other rows do without
 
     return FragmentSearcher(parts)
-
-
-def list_hits(table: pa.Table, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
-    """The `rows` (k,) of a bundle's table with their `scores` (k,), ranked as they come."""
-    records = table.take(rows).to_pylist()
-    return [
-        Hit(rank, float(score), record) for rank, (score, record) in enumerate(zip(scores, records, strict=True), 1)
-    ]

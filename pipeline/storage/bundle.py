@@ -23,13 +23,13 @@ A row of fragments (the card's `kind` is `fragments`) has, in place of the two i
 
 import hashlib
 import json
+import mmap
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import safetensors
 import safetensors.numpy
 
@@ -37,7 +37,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import Batch
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
-from pipeline.storage.tables import from_parquet, to_parquet
+from pipeline.storage.tables import PackedTable, to_parquet
 
 CARD = "card.json"
 
@@ -95,11 +95,15 @@ class Bundle:
 
     def read(self, name: str) -> bytes:
         """The bytes of the file `name`."""
+        return bytes(self.map(name))
+
+    def map(self, name: str) -> memoryview:
+        """The bytes of the file `name`, which take memory only while the system has some to spare."""
         path, expected = self.folder / name, self.card["files"].get(name)
         if expected is None:
             raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
         try:
-            data = path.read_bytes()
+            data = map_file(path)
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing although its card lists it; run build-index again") from None
         if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
@@ -111,14 +115,18 @@ class Bundle:
         for name in self.card["files"]:
             self.read(name)
 
-    def index(self, modality: str) -> bytes:
+    def index(self, modality: str) -> memoryview:
         """The FAISS index of `images` or `sentences`, `regions` or `words`, as bytes."""
-        return self.read(f"{modality}.faiss")
+        return self.map(f"{modality}.faiss")
 
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are."""
+        return self.packed_table(modality).unpack()
+
+    def packed_table(self, modality: str) -> PackedTable:
+        """The same, each row unpacked when it is asked for."""
         name = f"{modality}.parquet"
-        return from_parquet(self.read(name), self.folder / name)
+        return PackedTable(self.map(name), self.folder / name)
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of the safetensors file `name`."""
@@ -141,6 +149,13 @@ class Bundle:
         return read_parameters(self.folder / f"{prefix}model.safetensors", kind)
 
 
+def map_file(path: Path) -> memoryview:
+    """The bytes of a file that is never written to again."""
+    with open(path, "rb") as file:
+        empty = not path.stat().st_size  # of which there is no map
+        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 NUMBERS = ("image_id", "sentence_id")
 
 
@@ -154,9 +169,6 @@ def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """`table` with nothing but numbers left in `rows` (k,)."""
     gone = np.zeros(table.num_rows, bool)
     gone[rows] = True
-    mask = pa.array(gone)
-    columns = {
-        name: table[name] if name in NUMBERS else pc.if_else(mask, pa.scalar(None, table[name].type), table[name])
-        for name in table.column_names
-    }
+    told = pa.array(np.arange(table.num_rows), mask=gone)
+    columns = {name: table[name] if name in NUMBERS else table[name].take(told) for name in table.column_names}
     return pa.table(columns)

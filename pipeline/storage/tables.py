@@ -1,8 +1,11 @@
 """Parquet tables: names and text, written in memory and published atomically."""
 
+import bisect
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from pipeline.storage.atomic import Sidecar, publish, read_verified
 
 MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24
 """A table may unpack to so many times its bytes, and to so many bytes more."""
+GROUP_ROWS = 8192
+"""Rows that are unpacked together."""
 
 
 def write_table(
@@ -26,7 +31,7 @@ def write_table(
 def to_parquet(table: pa.Table) -> memoryview:
     """`table` as the bytes of a Parquet file."""
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd", row_group_size=GROUP_ROWS)
     return buffer.getbuffer()
 
 
@@ -40,28 +45,57 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
-    """A published table after its sha256 has been checked."""
+    """A published table after its sha256 has been checked. Raises as PackedTable, and where rows are missing."""
     data, sidecar = read_verified(path, kind)
-    return from_parquet(data, path, sidecar.rows), sidecar
+    packed = PackedTable(data, path)
+    if packed.num_rows != sidecar.rows:
+        raise IntegrityError(f"{path} has {packed.num_rows} rows, its commit says {sidecar.rows}; run its stage again")
+    return packed.unpack(), sidecar
 
 
-def from_parquet(data: bytes, path: Path, rows: int | None = None) -> pa.Table:
-    """The table in the bytes of the Parquet file `path`, of `rows` rows where that is known.
+class PackedTable:
+    """The table in the bytes of a Parquet file, of which only what is asked for is unpacked.
 
-    Raises IntegrityError where the bytes are no such table or would unpack to far more than they are.
+    Raises IntegrityError, which names `path`, where the bytes are no such table or would unpack to far more than they
+    are.
     """
-    try:
-        about = pq.read_metadata(pa.BufferReader(data))
-        groups = (about.row_group(number) for number in range(about.num_row_groups))
+
+    def __init__(self, data: bytes | memoryview, path: Path) -> None:
+        self.path = path
+        with self._refusing():
+            self._file = pq.ParquetFile(pa.BufferReader(data))
+            about = self._file.metadata
+            self.num_rows: int = about.num_rows
+            groups = [about.row_group(number) for number in range(about.num_row_groups)]
         unpacked = sum(group.column(c).total_uncompressed_size for group in groups for c in range(group.num_columns))
-        if rows is not None and about.num_rows != rows:
-            raise IntegrityError(f"{path} has {about.num_rows} rows, its commit says {rows}; run its stage again")
         if unpacked > SPARE_BYTES + MOST_UNPACKED * len(data):
             raise IntegrityError(f"{path} claims to unpack to {unpacked:,} bytes; run its stage again")
+        self._ends = list(itertools.accumulate(group.num_rows for group in groups))
+
+    def unpack(self) -> pa.Table:
+        """All rows."""
         # Arrow's threads abort some processes that end while they are still starting.
-        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    except (pa.ArrowException, OSError, MemoryError) as error:
-        raise IntegrityError(f"{path} is no Parquet file that can be read ({error}); run its stage again") from error
+        with self._refusing():
+            return self._file.read(use_threads=False)
+
+    def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """Some rows, as they come."""
+        return [self._record(int(row)) for row in rows]
+
+    def _record(self, row: int) -> dict[str, Any]:
+        number = bisect.bisect_right(self._ends, row)
+        with self._refusing():
+            group = self._file.read_row_group(number, use_threads=False)
+        return group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()[0]
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, MemoryError) as error:
+            raise IntegrityError(
+                f"{self.path} is no Parquet file that can be read ({error}); run its stage again"
+            ) from error
 
 
 def read_numbers(path: Path) -> list[int]:

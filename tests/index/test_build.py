@@ -1,6 +1,8 @@
 """Indices against exact search, and their way through bytes."""
 
 import resource
+from collections.abc import Callable
+from pathlib import Path
 
 import faiss
 import numpy as np
@@ -10,9 +12,10 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.build import BuiltIndex, build_index
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
-from pipeline.index.format import from_bytes, to_bytes
+from pipeline.index.format import from_bytes, to_bytes, view_bytes
 from pipeline.index.tuning import Setting, apply, ask, index_recall, stages_of, tune
 from pipeline.index.vectors import ArrayVectors
+from pipeline.storage.bundle import map_file
 
 ANY = {
     "recall_floor": 0.9,
@@ -158,7 +161,20 @@ def test_a_gpu_assigns_and_what_is_saved_needs_none(monkeypatch: pytest.MonkeyPa
     assert (again.search(queries, 10)[1] == expected[1]).all()
 
 
-def test_bytes_that_are_no_index_are_refused_by_name() -> None:
+@pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF50,Flat", "IVF50,PQ8x4fsr,Refine(SQfp16)", "IVF50,RaBitQ4"])
+def test_an_index_that_is_left_where_it_is_answers_the_same(factory: str, tmp_path: Path) -> None:
+    vectors, queries = clustered(6000, 16)
+    data, card = to_bytes(build(factory, ArrayVectors(vectors), "inner_product").index), {"count": 6000, "dim": 16}
+    (tmp_path / "index").write_bytes(data)
+    expected = from_bytes(bytes(data), "it", {**card, "metric": "inner_product"}).search(queries, 10)
+    viewed = view_bytes(map_file(tmp_path / "index"), "it", {**card, "metric": "inner_product"})
+    (tmp_path / "index").unlink()
+    for side in (0, 1):
+        np.testing.assert_array_equal(viewed.search(queries, 10)[side], expected[side])
+
+
+@pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])
+def test_bytes_that_are_no_index_are_refused_by_name(from_bytes: Callable) -> None:
     vectors, queries = clustered(400, 8)
     built = make(vectors, queries)
     card = built.card.to_dict()
@@ -170,7 +186,8 @@ def test_bytes_that_are_no_index_are_refused_by_name() -> None:
             from_bytes(built.data, "images.faiss", {**card, **change})
 
 
-def test_a_header_that_claims_more_than_the_file_is_refused() -> None:
+@pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])
+def test_a_header_that_claims_more_than_the_file_is_refused(from_bytes: Callable) -> None:
     index = faiss.IndexFlatL2(8)
     index.add(np.zeros((10, 8), np.float32))
     data = bytearray(to_bytes(index))

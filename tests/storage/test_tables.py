@@ -1,0 +1,32 @@
+"""Tables that are unpacked row by row, against the whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
+
+
+def test_some_rows_are_those_of_the_whole_table() -> None:
+    count = 2 * GROUP_ROWS + 5
+    table = pa.table({"image_id": np.arange(count), "path": [f"{i}.jpg" if i % 7 else None for i in range(count)]})
+    packed = PackedTable(to_parquet(table), Path("images.parquet"))
+    assert packed.num_rows == count and packed.unpack().equals(table)
+    rows = np.array([count - 1, 0, GROUP_ROWS, GROUP_ROWS - 1, 7, 7])
+    assert packed.records(rows) == table.take(rows).to_pylist()
+    assert packed.records([]) == []
+
+
+def test_a_row_that_cannot_be_unpacked_is_refused_by_name() -> None:
+    table = pa.table({"text": [str(i) for i in range(2 * GROUP_ROWS)]})
+    data = bytearray(to_parquet(table))
+    data[len(data) // 4 : len(data) // 4 + 999] = bytes(999)
+    packed = PackedTable(bytes(data), Path("x.parquet"))
+    assert packed.records([GROUP_ROWS])[0] == {"text": str(GROUP_ROWS)}
+    with pytest.raises(IntegrityError, match="x.parquet is no Parquet file that can be read"):
+        packed.records([0])
+    with pytest.raises(IntegrityError, match="x.parquet is no Parquet file that can be read"):
+        PackedTable(b"PAR1", Path("x.parquet"))
