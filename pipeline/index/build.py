@@ -9,7 +9,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import Progress, build, unwatched
 from pipeline.index.chooser import Requirements, Trial, choose, refusal
 from pipeline.index.format import to_bytes
-from pipeline.index.tuning import NEIGHBOURS, Operation, Questions, ask, latency, tune
+from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, Setting, ask, latency, tune
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
 
@@ -80,7 +80,7 @@ def build_index(
     trials = choose(vectors, queries, metric, requirements, progress)
     tried = []
     for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
-        finished = _finish(trial.factory, vectors, questions, metric, requirements, progress)
+        finished = _finish(trial.factory, vectors, questions, metric, requirements, progress, trial.setting)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, trials)
         tried.append(finished.trial)
@@ -121,11 +121,17 @@ class _Finished:
 
 
 def _finish(
-    factory: str, vectors: Vectors, questions: Questions, metric: str, requirements: Requirements, progress: Progress
+    factory: str,
+    vectors: Vectors,
+    questions: Questions,
+    metric: str,
+    requirements: Requirements,
+    progress: Progress,
+    near: Setting = NOWHERE,
 ) -> _Finished:
-    """Build with all vectors, tune, and measure."""
+    """Build with all vectors, tune `near` a setting, and measure."""
     built = build(factory, vectors, metric, progress=progress)
-    operations = tune(built.index, questions, requirements.recall_floor)
+    operations = tune(built.index, questions, requirements.recall_floor, near=near)
     best, alone = operations[-1], 1000 * latency(built.index, questions)
     data, seconds = to_bytes(built.index), built.train_seconds + built.add_seconds
     failure = requirements.failure(best.recall, len(data), alone)

@@ -28,6 +28,9 @@ FEW, MANY = 1, 4
 """Lists of an inverted file, in square roots of the number of vectors."""
 INVERTED = re.compile(r"IVF(\d+)")
 
+Hopeless = Callable[[faiss.Index, float, float], bool]
+"""Whether to go on with an index is of no use, by the seconds that training it and adding so many vectors took."""
+
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 """Wraps what is done one by one, with a word for it, so that a person can watch."""
 
@@ -41,17 +44,17 @@ def candidate_factories(count: int, dim: int) -> tuple[list[str], list[str]]:
     those that are only where none of the first fits into memory."""
     few, many = lists_for(count, FEW), lists_for(count, MANY)
     pairs, eighths = math.ceil(dim / 2), 8 * math.ceil(dim / 32)
-    precise = [
-        "Flat",
-        "SQfp16",
-        f"IVF{few},PQ{pairs}x4fsr,Refine(SQfp16)",
+    precise = [  # those first that are likely to be fastest: what takes longer is then given up early
         f"IVF{few},PQ{pairs}x4fsr,Refine(SQ8)",
-        "SQ8",
+        f"IVF{few},PQ{pairs}x4fsr,Refine(SQfp16)",
         f"IVF{few},Flat",
         f"IVF{few},SQ8",
         f"IVF{many},Flat",
         f"IVF{few},RaBitQfs4,Refine(SQ8)",
         f"HNSW{GRAPH_LINKS}",
+        "SQ8",
+        "SQfp16",
+        "Flat",
     ]
     small = [
         f"IVF{few},RaBitQ4",
@@ -121,8 +124,9 @@ def build(
     centroids: np.ndarray | None = None,
     ids: np.ndarray | None = None,
     progress: Progress = unwatched,
+    hopeless: Hopeless = lambda index, train_seconds, add_seconds: False,
 ) -> Built:
-    """Train an index on at most `TRAINING_MOST` vectors a list and add all, block by block.
+    """Train an index on at most `TRAINING_MOST` vectors a list and add all, block by block, until it is `hopeless`.
 
     `centroids` (lists, c) stand for the training of the lists; `ids` (n,) are what the index calls the
     vectors, if not by their rows. Raises IntegrityError naming a row that is not finite.
@@ -142,6 +146,8 @@ def build(
         index = faiss.IndexIDMap(index)
     with accelerated(index):
         for block in progress(vectors.blocks(), f"adding to {factory}"):
+            if hopeless(index, trained - start, time.perf_counter() - trained):
+                break
             require_finite("embeddings", "vectors", block)
             if ids is None:
                 index.add(block)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import faiss
@@ -37,6 +38,9 @@ class Setting:
         """What FAISS calls them."""
         values = {"nprobe": self.lists, "efSearch": self.vertices, "k_factor": self.k_factor}
         return {name: value for name, value in values.items() if value is not None}
+
+
+NOWHERE = Setting()
 
 
 @dataclass(frozen=True)
@@ -110,12 +114,16 @@ def apply(index: faiss.Index, setting: Setting) -> None:
         stages.refine.k_factor = setting.k_factor
 
 
-def tune(index: faiss.Index, questions: Questions, floor: float, limit: float = np.inf) -> list[Operation]:
+def tune(
+    index: faiss.Index, questions: Questions, floor: float, limit: float = np.inf, near: Setting = NOWHERE
+) -> list[Operation]:
     """All operations tried; last, and applied, the fastest that reaches `floor`, or the best recall where none does.
 
-    No more effort is tried where a query already takes more than `limit` seconds.
+    No more effort is tried where a query already takes more than `limit` seconds. The search begins `near` a setting
+    that is likely, from a quarter of its refinement and half of its lists or vertices on.
     """
     stages, tried = stages_of(index), []
+    factors = [factor for factor in REFINED if 4 * factor >= (near.k_factor or 0)]
 
     def operate(setting: Setting) -> Operation:
         apply(index, setting)
@@ -127,14 +135,14 @@ def tune(index: faiss.Index, questions: Questions, floor: float, limit: float = 
     def reached() -> list[Operation]:
         return [operation for operation in tried if operation.recall >= floor]
 
-    for k_factor in REFINED if stages.refine is not None else (None,):
+    for k_factor in factors if stages.refine is not None else (None,):
         worth = min([limit, *(2 * operation.seconds for operation in reached())])
         if stages.inverted is not None:
             efforts = Efforts(lambda n, k=k_factor: operate(Setting(n, None, k)), 1, stages.inverted.nlist)
-            efforts.find_least(floor, worth)
+            efforts.find_least(floor, worth, (near.lists or 0) // 2)
         elif stages.graph is not None:
             efforts = Efforts(lambda n, k=k_factor: operate(Setting(None, n, k)), questions.k, MOST_SEARCHED)
-            efforts.find_least(floor, worth)
+            efforts.find_least(floor, worth, (near.vertices or 0) // 2)
         else:
             operate(Setting(None, None, k_factor))
         if reached() and tried[-1].seconds > 2 * min(operation.seconds for operation in reached()):
@@ -153,19 +161,23 @@ class Efforts:
     least: int
     most: int
 
-    def find_least(self, floor: float, limit: float) -> None:
-        """Try them doubled until the recall reaches `floor`, stalls, or takes longer than `limit`; then bisected to the
-        smallest that reaches it, to within an eighth."""
-        effort, last = self.least, self.operate(self.least)
+    def find_least(self, floor: float, limit: float, start: int = 0) -> None:
+        """Try them from `start` on, halved until the recall is below `floor`, then doubled until it reaches it, stalls,
+        or takes longer than `limit`; then bisected to the smallest that reaches it, to within an eighth."""
+        operate = cache(self.operate)
+        effort = min(max(start, self.least), self.most)
+        while effort > self.least and operate(effort).recall >= floor:
+            effort = max(effort // 2, self.least)
+        last = operate(effort)
         while last.recall < floor and effort < self.most and last.seconds < limit:
             effort = min(2 * effort, self.most)
-            before, last = last, self.operate(effort)
+            before, last = last, operate(effort)
             if last.recall < floor and effort > 8 * self.least and last.recall - before.recall < STALLED:
                 return
         low, high = effort // 2 + 1, effort
         while last.recall >= floor and effort > self.least and low < high and high - low >= high // 8:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.operate(middle).recall >= floor else (middle + 1, high)
+            low, high = (low, middle) if operate(middle).recall >= floor else (middle + 1, high)
 
 
 def latency(index: faiss.Index, questions: Questions) -> float:

@@ -100,6 +100,22 @@ def test_hardly_more_lists_are_visited_than_needed() -> None:
     assert tune(index, questions, 0.01)[-1].setting.lists == 1
 
 
+@pytest.mark.parametrize("factory", ["IVF100,Flat", "IVF50,PQ8x4fsr,Refine(SQfp16)", "HNSW16"])
+def test_wherever_the_search_begins_it_ends_alike(factory: str) -> None:
+    vectors, queries = clustered(6000, 16)
+    questions = ask(queries, [vectors], 6000, "inner_product")
+    index = build(factory, ArrayVectors(vectors), "inner_product").index
+    for effort in (1, 6, 90):
+        near = Setting(effort, effort, 4 if "Refine" in factory else None)
+        operations = tune(index, questions, 0.95, near=near)
+        assert operations[-1].recall >= 0.95
+        k_factor = operations[-1].setting.k_factor
+        reached = [one.setting for one in operations if one.recall >= 0.95 and one.setting.k_factor == k_factor]
+        least = min(setting.lists or setting.vertices for setting in reached)
+        apply(index, Setting(int(least * 0.8), int(least * 0.8), k_factor))
+        assert least == 10 or index_recall(index, questions) < 0.95
+
+
 def test_what_is_hopeless_is_given_up_early() -> None:
     vectors, queries = clustered(6000, 16)
     questions = ask(queries, [vectors], 6000, "inner_product")

@@ -29,17 +29,20 @@ def trials(**asked: object) -> list[Trial]:
 
 def test_the_estimates_are_near_the_truth() -> None:
     vectors, queries = clustered(8000, 32)
-    for trial in trials(recall_floor=0.5, candidates=("SQ8", "IVF300,Flat", "HNSW16", "IVF100,PQ16x4fsr,Refine(SQ8)")):
+    factories = ("SQ8", "IVF300,Flat", "HNSW16", "IVF100,PQ16x4fsr,Refine(SQ8)")
+    found = [trial for one in factories for trial in trials(recall_floor=0.5, candidates=(one,))]
+    assert len(found) == 4
+    for trial in found:
         built = make(vectors, queries, candidates=(trial.factory,), sample=2000, recall_floor=0.5)
         assert trial.bytes == pytest.approx(built.card.bytes, rel=0.1), trial.factory
         assert built.tradeoff["candidates"][0]["factory"] == trial.factory
 
 
 def test_what_misses_a_requirement_comes_last_and_says_so() -> None:
-    found = trials()
+    found = trials(workload=1_000_000)
     assert [trial.factory for trial in found if trial.failure] == ["PQ4x4"]
     assert found[-1].failure == "recall below 0.9" and found[-1].recall < 0.9
-    costs = [trial.cost(10_000) for trial in found if not trial.failure]
+    costs = [trial.cost(1_000_000) for trial in found if not trial.failure]
     assert costs == sorted(costs) and len(costs) == 2
 
 
@@ -60,6 +63,17 @@ def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
         make(vectors, queries, memory=1, candidates=("SQfp16", "PQ4x4"), sample=2000)
     with pytest.raises(UsageError, match="within index.latency_ms 1e-06 ms; the smallest that has it needs 1 MiB"):
         trials(latency_ms=1e-6, candidates=("Flat", "SQ8"))
+
+
+def test_what_takes_longer_to_build_than_the_best_in_all_is_given_up() -> None:
+    asked = {"candidates": ("IVF100,Flat", "HNSW32"), "recall_floor": 0.5}
+    assert [trial.factory for trial in trials(workload=1, **asked)] == ["IVF100,Flat"]
+    assert len(trials(workload=10_000_000, **asked)) == 2
+
+
+def test_16_bits_are_tried_where_8_are_too_few() -> None:
+    found = [trials(candidates=("SQ8", "SQfp16"), recall_floor=floor) for floor in (0.9, 0.995)]
+    assert [[trial.factory for trial in some if not trial.failure] for some in found] == [["SQ8"], ["SQfp16"]]
 
 
 def test_the_cost_weighs_building_against_answering() -> None:
