@@ -24,15 +24,9 @@ class Known(NamedTuple):
 
 def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Known:
     """The boxes in `files` (name, bytes) of the images with the paths `images`, matched by path or file name."""
-    rows = [row for source, data in files for row in parse_boxes(data, source)]
-    names = sorted({row.file for row in rows})
-    matching = match_names(names, images)
-    owner = {names[row]: image for image, row in enumerate(matching.rows) if row >= 0}
-    known = [row for row in rows if row.file in owner]
-    boxes = np.array([row.corners for row in known], np.float32).reshape(-1, 4)
-    scores = np.array([row.score for row in known], np.float32)
-    image = np.array([owner[row.file] for row in known], np.int64)
-    return Known(group(image, Candidates(boxes, scores), len(images)), matching.unmatched)
+    known = match_boxes(files, images)
+    scores = np.array([box.score for box in known.boxes], np.float32)
+    return Known(group(known.images, Candidates(known.corners, scores), len(images)), known.unmatched)
 
 
 class Box(NamedTuple):
@@ -42,6 +36,29 @@ class Box(NamedTuple):
     corners: tuple[float, float, float, float]
     score: float
     label: str
+
+
+class Matched(NamedTuple):
+    """Boxes (n) of known images, the position `images` (n,) of each one's, and the names of files that are unknown."""
+
+    boxes: list[Box]
+    images: np.ndarray
+    unmatched: list[str]
+
+    @property
+    def corners(self) -> np.ndarray:
+        """(n, 4) float32."""
+        return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
+
+
+def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Matched:
+    """The boxes in `files` (name, bytes) of the images with the paths `images`, matched by path or file name."""
+    rows = [row for source, data in files for row in parse_boxes(data, source)]
+    names = sorted({row.file for row in rows})
+    matching = match_names(names, images)
+    owner = {names[row]: image for image, row in enumerate(matching.rows) if row >= 0}
+    known = [row for row in rows if row.file in owner]
+    return Matched(known, np.array([owner[row.file] for row in known], np.int64), matching.unmatched)
 
 
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:

@@ -63,19 +63,23 @@ KINDS = 1 << 14
 """Pairs of categories that are remembered; a treebank has some thousand."""
 
 
-def derive_dependencies(tree: PhraseTree) -> Parse:
-    """The dependency parse of a phrase tree."""
-    m = len(tree.words)
-    children: list[list[int]] = [[] for _ in tree.labels]
-    first, _ = tree.extents()
-    for node in sorted(range(len(tree)), key=first.__getitem__):
-        if tree.parents[node] != ROOT:
-            children[tree.parents[node]].append(node)
-    word_of, heads, relations = list(range(m)), [ROOT] * m, [ROOT_RELATION] * m
+def head_words(tree: PhraseTree) -> list[int]:
+    """The head word of every node; a leaf is its own."""
+    m, children = len(tree.words), _children(tree)
+    word_of = list(range(m))
     for phrase in range(m, len(tree)):
         kinds = [tree.labels[child] for child in children[phrase]]
-        chosen = _head_child(tree.labels[phrase], kinds)
-        word_of.append(word_of[children[phrase][chosen]])
+        word_of.append(word_of[children[phrase][_head_child(tree.labels[phrase], kinds)]])
+    return word_of
+
+
+def derive_dependencies(tree: PhraseTree) -> Parse:
+    """The dependency parse of a phrase tree."""
+    m, children, word_of = len(tree.words), _children(tree), head_words(tree)
+    heads, relations = [ROOT] * m, [ROOT_RELATION] * m
+    for phrase in range(m, len(tree)):
+        kinds = [tree.labels[child] for child in children[phrase]]
+        chosen = [word_of[child] for child in children[phrase]].index(word_of[phrase])
         for place, child in enumerate(children[phrase]):
             if place != chosen:
                 dependent = word_of[child]
@@ -83,6 +87,16 @@ def derive_dependencies(tree: PhraseTree) -> Parse:
                 relations[dependent] = _relation(tree.labels[phrase], kinds, place, chosen)
     tags = tree.labels[:m]
     return Parse(tree.words, tuple(map(universal, tags)), tags, tuple(heads), tuple(relations), (True,) * m)
+
+
+def _children(tree: PhraseTree) -> list[list[int]]:
+    """The children of every node, in the order of their words."""
+    children: list[list[int]] = [[] for _ in tree.labels]
+    first, _ = tree.extents()
+    for node in sorted(range(len(tree)), key=first.__getitem__):
+        if tree.parents[node] != ROOT:
+            children[tree.parents[node]].append(node)
+    return children
 
 
 def _head_child(kind: str, kinds: Sequence[str]) -> int:

@@ -305,7 +305,9 @@ def test_every_document_says_something() -> None:
 
 def test_texts_have_one_row_for_each_thing_said(records: list[SceneRecord]) -> None:
     texts = collection_texts(records)
-    assert set(texts) == {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "trees.conllu", "trees.brackets"}
+    tables = {f"{name}.tsv" for name in ("captions", "splits", "weak", "boxes", "names")}
+    assert set(texts) == tables | {"trees.conllu", "trees.brackets"}
+    assert "dog\tdog, dogs, hound, hounds, puppy, puppies\n" in texts["names.tsv"]
     captions = [line.split("\t") for line in texts["captions.tsv"].splitlines()]
     keys = [f"{name}#{number}" for name, number, _ in captions]
     assert [line.split("\t")[0] for line in texts["trees.brackets"].splitlines()] == keys

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pipeline.errors import JointspaceError, UsageError
 from stages.make_demo import command
 
-TEXTS = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "trees.conllu", "trees.brackets"}
+TEXTS = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv", "trees.conllu", "trees.brackets"}
 
 
 def make_demo(folder: Path, processes: int = 0, **sizes: int) -> None:

@@ -11,8 +11,9 @@ from pipeline.collections.demo.picture import Box, draw_picture
 from pipeline.collections.demo.scene import sample_scene
 from pipeline.collections.demo.trees import Sentence
 from pipeline.collections.demo.weak import Document, annotate
+from pipeline.collections.demo.words import kind_names
 
-VERSION = 1
+VERSION = 2
 """Of what is drawn and said for given settings: a change to either needs the next number."""
 
 LISTED = 0.05  # share of a figure's pixels without which it has no box
@@ -110,4 +111,5 @@ def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
         "boxes.tsv": "".join(boxes),
         "trees.conllu": "".join(conllu),
         "trees.brackets": "".join(brackets),
+        "names.tsv": "".join(f"{kind}\t{', '.join(names)}\n" for kind, names in kind_names().items()),
     }

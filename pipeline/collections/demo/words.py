@@ -204,3 +204,11 @@ def plural(lemma: str) -> str:
     if lemma.endswith("y") and lemma[-2] not in "aeiou":
         return lemma[:-1] + "ies"
     return lemma + ("es" if lemma.endswith(("s", "ch", "x")) else "s")
+
+
+def kind_names() -> dict[str, list[str]]:
+    """The nouns that a thing of each kind may be called by, one and several."""
+    return {
+        kind: [form for lemma in (*nouns.usual, *nouns.small) for form in dict.fromkeys((lemma, plural(lemma)))]
+        for kind, nouns in NOUNS.items()
+    }

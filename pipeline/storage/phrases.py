@@ -1,0 +1,80 @@
+"""Noun phrases and regions of one split in the joint space of one row: `phrases.parquet` and `regions.parquet`.
+
+A row of the first is a noun phrase of a sentence: `sentence_id`, `image_id`, its words `text`, its `head`, and
+`vector` (c,) float32. A row of the second is a region: `image_id`, its `number` in the image (0 is the whole of it),
+`x1`, `y1`, `x2`, `y2` in original pixels, and `vector`. Both stand in the order of the images.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import InputError, IntegrityError
+from pipeline.storage.tables import read_table, write_table
+
+CORNERS = ("x1", "y1", "x2", "y2")
+TABLES = ("regions", "phrases")
+KIND = "embedded-{}"
+
+
+def vectors_column(vectors: np.ndarray) -> pa.Array:
+    """The column `vector` of the rows of `vectors` (n, c)."""
+    flat = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+
+
+def write_phrases(
+    folder: Path, regions: pa.Table, phrases: pa.Table, *, fingerprint: str, details: Mapping[str, Any]
+) -> None:
+    """Publish both tables; that of the phrases comes last and vouches for both."""
+    for name, table in zip(TABLES, (regions, phrases), strict=True):
+        write_table(
+            Path(folder) / f"{name}.parquet", KIND.format(name), table, fingerprint=fingerprint, details=details
+        )
+
+
+class PhraseVectors:
+    """What `embed-phrases` wrote: the tables `regions` and `phrases` without their vectors, these as
+    `region_vectors` (r, c) and `phrase_vectors` (p, c), and `boxes` (r, 4).
+
+    `row`, `split` and `inputs` say of what. Raises IntegrityError where the tables are damaged or of different runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        opened = {name: read_table(Path(folder) / f"{name}.parquet", KIND.format(name)) for name in TABLES}
+        (regions, first), (phrases, second) = opened.values()
+        if first.fingerprint != second.fingerprint:
+            raise IntegrityError(f"the tables in {folder} are of different runs; run embed-phrases again")
+        self.fingerprint, details = second.fingerprint, second.details
+        self.row, self.split, self.inputs = details["row"], details["split"], details["inputs"]
+        self.dim: int = details["dim"]
+        self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
+        self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))
+        self.boxes = np.stack([regions[name].to_numpy() for name in CORNERS], axis=1)
+
+    def _vectors(self, table: pa.Table) -> np.ndarray:
+        column = table["vector"].combine_chunks()
+        return column.values.to_numpy().reshape(len(table), self.dim)
+
+
+def read_names(path: Path) -> dict[str, frozenset[str]]:
+    """Label -> what it may be called, in lower case, from lines of a label, a tab, and names between commas.
+
+    Raises InputError naming the file, or its first line that is not so.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path} ({error}); correct phrases.names, or set it to null") from error
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        label, tab, names = line.rstrip("\r").lower().partition("\t")
+        known = frozenset(" ".join(name.split()) for name in names.split(",")) - {""}
+        if line.strip() and not (tab and known):
+            raise InputError(f"{path}, line {number}: not a label, a tab and names between commas; correct the line")
+        if known:
+            found[label.strip()] = known
+    return found
