@@ -18,7 +18,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
-from pipeline.models import GENERATORS, REGIONAL, SETS, TRAINED, TREES
+from pipeline.models import GENERATORS, PHRASAL, REGIONAL, SETS, TRAINED, TREES
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
@@ -41,6 +41,7 @@ COMBINED_ROWS = [row for row in ROWS if row in CONFIG.ensembles]
 MEMBERS = [member for row in COMBINED_ROWS for member in CONFIG.ensembles[row].members]
 MODELS = list(dict.fromkeys([*ROWS, *MEMBERS, *STARTS]))
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
+PHRASE_ROWS = [row for row in ROWS if CONFIG.row(row).model in PHRASAL]
 TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
@@ -267,6 +268,13 @@ def regions_of(models):
     return shards_of
 
 
+def names_of(wildcards):
+    """What labels of boxes are called, for `rank-phrases`."""
+    if CONFIG.phrases.names is None:
+        return []
+    return [DEMO] if CONFIG.demo.generate else [f"{CONFIG.data_root}/{CONFIG.phrases.names}"]
+
+
 def members_of(wildcards):
     """The models of the members of the ensemble `wildcards.row`, and all shards of their embeddings."""
     members = CONFIG.ensembles[wildcards.row].members
@@ -375,6 +383,7 @@ rule all:
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
         expand(f"{RUN}/alignments/{{row}}/{{split}}.jsonl", row=SET_ROWS, split=CONFIG.align.splits),
         expand(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json", row=SET_ROWS, split=CONFIG.align.splits),
+        expand(f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json", row=PHRASE_ROWS, split=CONFIG.phrases.splits),
         expand(
             f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
             generator=CONFIG.generators,
@@ -969,6 +978,71 @@ rule list_magnitudes:
         f" --vocabulary {{input.vocabulary}} --split {{wildcards.split}} --config {RESOLVED} --output {{output[0]}}"
 
 
+rule embed_phrases:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        every_shard(f"{RUN}/text/parses/shard-{{shard}}.conllu"),
+        regions_of(PHRASAL),
+        f"{RUN}/models/{{row}}/model.json",
+        vocabulary=f"{RUN}/text/tokens.json",
+        labels=LABELS,
+    output:
+        f"{RUN}/phrases/{{row}}/{{split}}/regions.parquet",
+        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
+    wildcard_constraints:
+        row="|".join(PHRASE_ROWS) or "(?!)",
+    benchmark:
+        f"{BENCHMARKS}/embed_phrases/{{row}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} embed-phrases --manifest {RUN}/manifest --model {RUN}/models/{{wildcards.row}}"
+        f" --parses {RUN}/text/parses --vocabulary {{input.vocabulary}} --labels {{input.labels}}"
+        f" --regions {RUN}/regions --split {{wildcards.split}} --output {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
+
+
+rule rank_phrases:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
+        names_of,
+    output:
+        f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json",
+    wildcard_constraints:
+        row="|".join(PHRASE_ROWS) or "(?!)",
+    params:
+        slice=slice_of(
+            "seed", phrases=CONFIG.phrases.model_dump(exclude={"splits"}), bootstrap=CONFIG.evaluate.bootstrap
+        ),
+    benchmark:
+        f"{BENCHMARKS}/rank_phrases/{{row}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} rank-phrases --manifest {RUN}/manifest --phrases {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
+        f" --config {RESOLVED} --output {{output}}"
+
+
+rule show_phrases:
+    input:
+        f"{RUN}/manifest/manifest.json",
+        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
+    output:
+        f"{RUN}/phrases/{{row}}/{{split}}.png",
+        f"{RUN}/phrases/{{row}}/{{split}}.plane.png",
+    wildcard_constraints:
+        row="|".join(PHRASE_ROWS) or "(?!)",
+    params:
+        slice=slice_of("seed"),
+    benchmark:
+        f"{BENCHMARKS}/show_phrases/{{row}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} show-phrases --manifest {RUN}/manifest --phrases {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
+        f" --config {RESOLVED} --output {{output[0]}}"
+
+
 rule evaluate:
     input:
         f"{RUN}/manifest/manifest.json",
@@ -1149,6 +1223,12 @@ rule report:
         sheets=[
             *expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
             *expand(f"{RUN}/alignments/{{row}}/{{split}}.png", row=SET_ROWS, split=CONFIG.align.splits),
+            *expand(
+                f"{RUN}/phrases/{{row}}/{{split}}{{kind}}.png",
+                row=PHRASE_ROWS,
+                split=CONFIG.phrases.splits,
+                kind=["", ".plane"],
+            ),
         ],
         descriptions=expand(
             f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",

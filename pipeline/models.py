@@ -56,6 +56,10 @@ the functions above; see pipeline.neural.fragment_models."""
 REGIONAL: tuple[str, ...] = ("hmlstm", *SETS)
 """The trained models that learn from regions."""
 
+PHRASAL: tuple[str, ...] = ("hmlstm",)
+"""The trained models that embed noun phrases and regions beside sentences and images: their classes have
+`embed_phrases(trees)` and `embed_regions(features)`."""
+
 GENERATORS: dict[str, str] = {
     "nearest": "pipeline.language.nearest:Nearest",
     "mrnn": "pipeline.language.mrnn:MultimodalRNN",

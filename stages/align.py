@@ -1,8 +1,6 @@
 """`align`: which words of a sentence describe which region of its image, by a row of fragments."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -40,7 +38,7 @@ def command(
     from tqdm import tqdm
 
     from pipeline import config
-    from pipeline.images.contact_sheet import draw_sheet, to_png
+    from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.neural.alignment import align
     from pipeline.storage.atomic import publish_all
     from pipeline.storage.embeddings import split_pairs
@@ -74,25 +72,9 @@ def command(
     drawn = pairs.sentence_id[drawn[np.unique(np.linspace(0, len(drawn) - 1, count).astype(int))]]
     texts = manifest.sentences["text"].take(drawn).to_pylist()
     photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings.collection)
-    pictures = [
-        _picture(image or reason, text, [one for one in segments if one["sentence_id"] == sentence_id], top)
-        for sentence_id, text, (image, reason) in zip(drawn, texts, photographs, strict=True)
-    ]
+    pictures = []
+    for sentence_id, text, (image, reason) in zip(drawn, texts, photographs, strict=True):
+        own = [one for one in segments if one["sentence_id"] == sentence_id]
+        boxes, said, scores = ([one[key] for one in own] for key in ("box", "words", "score"))
+        pictures.append(picture_spoken_of(image, reason or text, boxes, list(map(" ".join, said)), scores, top))
     publish_all({output: lines.encode(), output.with_suffix(".png"): to_png(draw_sheet(pictures, columns))})
-
-
-def _picture(image: Any, text: str, segments: Sequence[Mapping[str, Any]], top: int) -> Any:
-    """The `top` regions of one sentence, each with all that is said of it; `image` is a reason where there is none."""
-    import numpy as np
-
-    from pipeline.images.contact_sheet import Picture
-
-    by_box: dict[tuple[float, ...], list[Mapping[str, Any]]] = {}
-    for segment in segments:
-        by_box.setdefault(tuple(segment["box"]), []).append(segment)
-    best = sorted(by_box.items(), key=lambda item: -sum(one["score"] for one in item[1]))[:top]
-    boxes, scores = np.array([box for box, _ in best]), np.array([sum(o["score"] for o in own) for _, own in best])
-    labels = [" .. ".join(" ".join(one["words"]) for one in own) for _, own in best]
-    if isinstance(image, str):
-        return Picture(None, boxes, scores, image, labels)
-    return Picture(image, boxes, scores, text, labels)

@@ -26,7 +26,13 @@ LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "nu
 @click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
 @click.option("--benchmarks", "benchmarks_root", type=options.FOLDER, help="Snakemake's, a folder for each rule.")
 @click.option("--plan", "plan_path", type=options.FILE, help="What `plan` wrote, to lay beside what the run took.")
-@click.option("--sheet", "sheets", type=options.FILE, multiple=True, help="A drawing of `show-regions` or `align`.")
+@click.option(
+    "--sheet",
+    "sheets",
+    type=options.FILE,
+    multiple=True,
+    help="A drawing of `show-regions`, `align` or `show-phrases`.",
+)
 @click.option("--descriptions", type=options.FILE, multiple=True, help="JSON that `describe` wrote, one a generator.")
 @options.config
 @options.output("file", "The page, an HTML file that needs nothing else.")

@@ -139,6 +139,12 @@ class Variant(VariantDefaults):
     model: Literal[tuple(REGISTRY)]
 
 
+class Phrases(Section):
+    splits: tuple[Split, ...]
+    names: str | None
+    least_overlap: Annotated[float, Field(gt=0, le=1)]
+
+
 class Align(Section):
     splits: tuple[Split, ...]
     beta: NonNegative

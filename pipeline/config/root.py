@@ -14,6 +14,7 @@ from pipeline.config.models import (
     Fit,
     FragmentTrain,
     Kernels,
+    Phrases,
     RelationTrain,
     Study,
     Train,
@@ -118,6 +119,7 @@ class Config(Section):
     variants: dict[Name, Variant]
     ensembles: dict[Name, Ensemble]
     align: Align
+    phrases: Phrases
     index: Index
     evaluate: Evaluate
     serve: Serve

@@ -29,6 +29,22 @@ class Picture(NamedTuple):
     labels: Sequence[str] | None = None
 
 
+def picture_spoken_of(
+    image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
+) -> Picture:
+    """The `top` regions with the greatest sum of `scores`, each with all the texts that are of its box.
+
+    boxes (n, 4), texts (n,) and scores (n,): what is said, and where; several may have the same box.
+    """
+    by_box: dict[tuple[float, ...], list[int]] = {}
+    for number, box in enumerate(np.asarray(boxes).tolist()):
+        by_box.setdefault(tuple(box), []).append(number)
+    totals = {box: sum(scores[number] for number in own) for box, own in by_box.items()}
+    best = sorted(by_box, key=totals.__getitem__, reverse=True)[:top]
+    labels = [" .. ".join(texts[number] for number in by_box[box]) for box in best]
+    return Picture(image, np.array(best), np.array([totals[box] for box in best]), line, labels)
+
+
 def draw_sheet(pictures: Sequence[Picture], columns: int) -> Image.Image:
     """One RGB image of all pictures, `columns` side by side."""
     rows = -(-len(pictures) // columns)

@@ -1,0 +1,88 @@
+"""`rank-phrases`: how well the noun phrases and the regions of a split find each other."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.evaluate.phrase_ranking import Gold
+    from pipeline.storage.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+
+@click.command("rank-phrases")
+@options.manifest
+@options.phrases
+@click.option(
+    "--boxes", "boxes_path", type=options.PATH,
+    help="Boxes with labels, a file or a folder of them, as `extract-regions` reads them. [default: the manifest's]",
+)  # fmt: skip
+@options.config
+@options.output("file", "The ranking, a JSON file.")
+def command(
+    manifest_folder: Path, phrases_folder: Path, boxes_path: Path | None, config_path: Path | None, output: Path
+) -> None:
+    """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
+    from pipeline import config
+    from pipeline.evaluate.phrase_ranking import Phrases, Regions, measure_phrases
+    from pipeline.evaluate.retrieval import TIES, Bootstrap
+    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.phrases import PhraseVectors
+
+    settings, manifest, stored = config.load(config_path), Manifest(manifest_folder), PhraseVectors(phrases_folder)
+    require_same(
+        "manifest", {str(manifest_folder): manifest.fingerprint, str(phrases_folder): stored.inputs["manifest"]}
+    )
+    parts = stored.regions["number"].to_numpy() > 0
+    phrases = Phrases(
+        [text.lower() for text in stored.phrases["text"].to_pylist()],
+        [head.lower() for head in stored.phrases["head"].to_pylist()],
+        stored.phrases["image_id"].to_numpy(),
+        stored.phrase_vectors,
+    )
+    regions = Regions(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
+    bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
+    measured = measure_phrases(
+        phrases, regions, _read_gold(settings, manifest, boxes_path), chosen.least_overlap, bootstrap
+    )
+    about = {"split": stored.split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
+    inputs = {**stored.inputs, "phrases": stored.fingerprint}
+    digest = fingerprint("phrase-ranking", 1, about, inputs)
+    publish_json(output, {"model": stored.row, **about, **measured, "inputs": inputs, "fingerprint": digest})
+    log.info(
+        "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", stored.row,
+        measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
+    )  # fmt: skip
+
+
+def _read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None) -> "Gold":
+    """The boxes that have a label, the manifest's or those in `boxes_path`, and what labels may be called."""
+    import numpy as np
+
+    from pipeline.evaluate.phrase_ranking import Gold
+    from pipeline.images.box_formats import match_boxes
+    from pipeline.images.matching import some
+    from pipeline.storage.phrases import CORNERS, read_names
+    from pipeline.storage.regions import read_box_files
+
+    if boxes_path is None:
+        table = manifest.boxes
+        images, labels = table["image_id"].to_numpy(), table["label"].to_pylist()
+        corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
+    else:
+        known = match_boxes(read_box_files(boxes_path), manifest.images["path"].to_pylist())
+        if known.unmatched:
+            log.warning("%s has boxes of images that are not here: %s", boxes_path, some(known.unmatched))
+        images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
+    labelled = [row for row, label in enumerate(labels) if label]
+    name = settings.phrases.names
+    names = read_names(Path(settings.data_root) / name) if name else {}
+    return Gold(images[labelled], corners[labelled], [labels[row].lower() for row in labelled], names)

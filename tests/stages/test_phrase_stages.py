@@ -1,0 +1,185 @@
+"""`embed-phrases`, `rank-phrases` and `show-phrases` on some scenes of the demo."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from made_up import run_command
+from PIL import Image
+
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.linear.views import ImageView
+from pipeline.neural.hmlstm import HMLSTM
+from pipeline.storage.atomic import read_json
+from pipeline.storage.embeddings import split_pairs
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
+from pipeline.storage.shards import write_shard
+from pipeline.storage.trees import TreeShards
+from pipeline.text.trees import Trees
+
+DIM = 12
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve scenes, parsed, with regions on their boxes, and an untrained hmlstm."""
+    run = tmp_path_factory.mktemp("run")
+    demo = {"train": 6, "dev": 2, "test": 4, "weak": 0}
+    settings = {"data_root": str(run / "data"), "demo": demo, "tokens": {"min_count": 1}, "evaluate": {"bootstrap": 20}}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    about, given = ("--config", run / "config.yaml"), ("--manifest", run / "manifest")
+    words, parses = ("--vocabulary", run / "tokens.json"), ("--parses", run / "parses")
+    run_command("make_demo", *about, "--output", run / "data")
+    run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
+    run_command("build_token_vocabulary", *given, *about, "--output", run / "tokens.json")
+    run_command("parse", *given, *about, "--shard", 0, "--output", run / "parses" / "shard-00000.conllu")
+    run_command("build_label_table", *given, *parses, *words, "--output", run / "labels.json")
+    labels, trees = ("--labels", run / "labels.json"), run / "trees" / "shard-00000.h5"
+    run_command("encode_trees", *given, "--shard", 0, *parses, *words, *labels, "--output", trees)
+    manifest, vocabulary, table = Manifest(run / "manifest"), read_json(run / "tokens.json"), read_json(labels[1])
+    add_regions(run, manifest)
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
+    learned = {"noun_phrase": table["phrases"].index("NP")}
+    mean = np.zeros(DIM, np.float32)
+    model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, unit=True)
+    told = {
+        "row": "hm",
+        "registered": "hmlstm",
+        "vocabulary": vocabulary["fingerprint"],
+        "labels": table["fingerprint"],
+    }
+    path = run / "model" / "model.safetensors"
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=told)
+    return run
+
+
+def add_regions(run: Path, manifest: Manifest) -> None:
+    """The whole of each image, and each of its boxes."""
+    rng, parts, lengths = np.random.default_rng(1), [], []
+    owners = manifest.boxes["image_id"].to_numpy()
+    corners = np.stack([manifest.boxes[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
+    for row in manifest.images.to_pylist():
+        own = corners[owners == row["image_id"]]
+        parts.append(np.vstack([[[0, 0, row["width"], row["height"]]], own]).astype(np.float32))
+        lengths.append(len(parts[-1]))
+    boxes = np.concatenate(parts)
+    arrays = {
+        "features": rng.standard_normal((len(boxes), DIM), dtype=np.float32),
+        "boxes": boxes,
+        "scores": np.ones(len(boxes), np.float32),
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]),
+        "image_id": np.arange(len(lengths)),
+    }
+    details = {"dim": DIM, "inputs": {"images": manifest.shard(0).fingerprints["images"]}}
+    path = run / "regions" / "eyes" / "shard-00000.h5"
+    write_shard(path, "regions", arrays, rows=len(lengths), fingerprint="regions", details=details)
+
+
+def embed(run: Path, output: Path) -> PhraseVectors:
+    given = ("--manifest", run / "manifest", "--model", run / "model", "--parses", run / "parses")
+    given += ("--vocabulary", run / "tokens.json", "--labels", run / "labels.json", "--regions", run / "regions")
+    run_command("embed_phrases", *given, "--split", "test", "--output", output)
+    return PhraseVectors(output)
+
+
+def test_phrases_and_regions_are_those_of_the_model(run: Path, tmp_path: Path) -> None:
+    found, manifest = embed(run, tmp_path / "test"), Manifest(run / "manifest")
+    pairs = split_pairs(manifest, "test")
+    parameters = read_json(run / "model" / "model.json")
+    assert (found.row, found.split, found.inputs["model"]) == ("hm", "test", parameters["fingerprint"])
+    texts = manifest.sentences["text"].take(found.phrases["sentence_id"].to_numpy()).to_pylist()
+    for text, phrase, head in zip(texts, *(found.phrases[name].to_pylist() for name in ("text", "head")), strict=True):
+        assert phrase in text.lower() and head in phrase.split()
+    assert set(found.phrases["image_id"].to_pylist()) == set(pairs.image_id.tolist())
+    stored = read_parameters(run / "model" / "model.safetensors", MODEL)
+    model = HMLSTM.from_parts(stored.settings, stored.tensors)
+    trees = Trees(**TreeShards(manifest, run / "trees").open(0).phrase).take(pairs.sentence_id)
+    np.testing.assert_allclose(found.phrase_vectors, model.embed_phrases(trees), atol=1e-6)
+    assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
+
+
+def rank(run: Path, folder: Path, *more: object) -> dict:
+    given = ("--manifest", run / "manifest", "--config", run / "config.yaml")
+    run_command("rank_phrases", *given, "--phrases", folder, "--output", folder / "ranking.json", *more)
+    return json.loads((folder / "ranking.json").read_text())
+
+
+def know(run: Path, folder: Path) -> None:
+    """Replace the vectors by those of the kind that a phrase's head names, or that a box shows."""
+    names, manifest = read_names(run / "data" / "names.tsv"), Manifest(run / "manifest")
+    kinds = sorted(names)
+    found = PhraseVectors(folder)
+    corner = ("image_id", "x1", "y1")
+    label = {tuple(box[c] for c in corner): box["label"] for box in manifest.boxes.to_pylist()}
+    rows = found.regions.to_pylist()
+    shown = [label.get(tuple(row[c] for c in corner)) if row["number"] else None for row in rows]
+    eye = np.eye(len(kinds), dtype=np.float32)
+    regions = np.stack([eye[kinds.index(kind)] if kind else 0 * eye[0] for kind in shown])
+    phrases = np.stack([sum(eye[i] for i, kind in enumerate(kinds) if head in names[kind]) + 0 * eye[0]
+                        for head in found.phrases["head"].to_pylist()])  # fmt: skip
+    tables = [
+        table.append_column("vector", vectors_column(vectors))
+        for table, vectors in ((found.regions, regions), (found.phrases, phrases))
+    ]
+    details = {"row": "known", "split": "test", "dim": len(kinds), "inputs": found.inputs}
+    write_phrases(folder, *tables, fingerprint="known", details=details)
+
+
+def test_a_ranking_beside_chance(run: Path, tmp_path: Path) -> None:
+    embed(run, tmp_path / "test")
+    value = rank(run, tmp_path / "test")
+    assert value["model"] == "hm" and value["split"] == "test"
+    assert 10 < value["n_named"] < value["n_phrases"] and value["n_without_right_region"] == 0
+    assert 0 < value["correspondence"]["chance"] < 100
+    for direction in ("phrase_to_region", "region_to_phrase"):
+        for scope in ("image", "split"):
+            assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
+            assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
+    know(run, tmp_path / "test")
+    known = rank(run, tmp_path / "test")
+    assert known["correspondence"]["right"] > 85 > known["correspondence"]["chance"]
+
+
+def test_boxes_of_a_file_and_labels_that_name_nothing(run: Path, tmp_path: Path) -> None:
+    found = embed(run, tmp_path / "test")
+    row = found.regions.filter(pa.array(found.regions["number"].to_numpy() == 1)).to_pylist()[0]
+    image = Manifest(run / "manifest").images["path"][row["image_id"]].as_py()
+    said = found.phrases.filter(pa.array(found.phrases["image_id"].to_numpy() == row["image_id"]))["text"][0].as_py()
+    corners = "\t".join(str(row[name]) for name in ("x1", "y1", "x2", "y2"))
+    (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\t{said.upper()}\n")
+    value = rank(run, tmp_path / "test", "--boxes", tmp_path / "boxes.tsv")
+    assert value["n_named"] >= 1 and value["n_texts"] == 1
+    (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\tunicorn\n")
+    with pytest.raises(UsageError, match="no region is right for any noun phrase"):
+        rank(run, tmp_path / "test", "--boxes", tmp_path / "boxes.tsv")
+
+
+def test_sheets_are_drawn(run: Path, tmp_path: Path) -> None:
+    embed(run, tmp_path / "test")
+    given = ("--manifest", run / "manifest", "--config", run / "config.yaml", "--phrases", tmp_path / "test")
+    run_command("show_phrases", *given, "--columns", 2, "--output", tmp_path / "test.png")
+    with Image.open(tmp_path / "test.png") as sheet:
+        assert sheet.size == (2 * 256, 2 * 270)
+    with Image.open(tmp_path / "test.plane.png") as plane:
+        pixels = np.asarray(plane.convert("RGB")).astype(int)
+    assert (np.ptp(pixels, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
+    other = run_command("show_phrases", *given, "--columns", 2, "--output", tmp_path / "other.png")
+    assert other == "" and (tmp_path / "other.plane.png").read_bytes() == (tmp_path / "test.plane.png").read_bytes()
+
+
+def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
+    embed(run, tmp_path / "test")
+    (tmp_path / "names.tsv").write_text("dog\tdog, hound\ncat\n")
+    with pytest.raises(InputError, match="line 2: not a label, a tab and names"):
+        read_names(tmp_path / "names.tsv")
+    assert read_names(run / "data" / "names.tsv")["sheep"] == {"sheep", "lamb", "lambs"}
+    path = tmp_path / "test" / "regions.parquet"
+    path.write_bytes(path.read_bytes()[:-9] + b"123456789")
+    with pytest.raises(IntegrityError, match=r"regions\.parquet"):
+        PhraseVectors(tmp_path / "test")
