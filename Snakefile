@@ -231,6 +231,27 @@ def vocabulary_of(wildcards):
     return f"{RUN}/text/{'tokens' if takes_tokens(wildcards.row) else 'vocabulary'}.json"
 
 
+def reads_trees(row):
+    """Whether a row, or a member of an ensemble, takes sentences as trees."""
+    members = CONFIG.ensembles[row].members if row in COMBINED_ROWS else [row]
+    return any(CONFIG.row(member).model in TREES for member in members)
+
+
+def query_parser_of(wildcards):
+    """What the bundle of a row that reads trees carries, so that a query in words can be parsed as its sentences were."""
+    if not reads_trees(wildcards.row):
+        return []
+    trained = CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None
+    return [f"{RUN}/text/parses/shard-00000.conllu", LABELS, *([PARSER] if trained else [])]
+
+
+def query_parser_options(wildcards, input):
+    if not input.parser:
+        return ""
+    trained = f" --parser {RUN}/parser" if PARSER in input.parser else ""
+    return f"--parses {RUN}/text/parses --labels {LABELS}{trained}"
+
+
 def start_of(wildcards):
     """The fitted ncca on the same encoders, from which a refinement starts."""
     row = CONFIG.row(wildcards.row)
@@ -1090,10 +1111,12 @@ rule build_index:
         every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
         f"{RUN}/models/{{row}}/model.json",
         vocabulary=vocabulary_of,
+        parser=query_parser_of,
     output:
         f"{RUN}/index/{{row}}/card.json",
     params:
         slice=index_slice,
+        parser=query_parser_options,
     threads: 8
     benchmark:
         f"{BENCHMARKS}/build_index/{{row}}.tsv"
@@ -1102,7 +1125,7 @@ rule build_index:
     shell:
         f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
         f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
-        f" --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
+        f" {{params.parser}} --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
 
 
 rule study:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option(
     "--encoders", "encoders_root", type=options.FOLDER, required=True, help="Folder with one folder for each encoder."
 )
+@click.option("--parses", "parses_folder", type=options.FOLDER, help="Folder of `parse` shards; for rows of trees.")
+@click.option("--labels", "labels_path", type=options.FILE, help="What `build-label-table` wrote, with --parses.")
+@click.option("--parser", "parser_folder", type=options.FOLDER, help="What `train-parser` wrote, if that has parsed.")
 @options.config
 @options.output("folder", "Folder of the bundle.")
 def command(
@@ -33,6 +36,9 @@ def command(
     model_folder: Path,
     vocabulary_path: Path,
     encoders_root: Path,
+    parses_folder: Path | None,
+    labels_path: Path | None,
+    parser_folder: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -41,13 +47,16 @@ def command(
     from pipeline.models import model_class
     from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import BundleWriter
+    from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.embeddings import Embeddings, split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.fragments import Fragments, holds_fragments
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
+    from pipeline.storage.trees import ParseShards
 
-    settings = config.load(config_path).index
+    configured = config.load(config_path)
+    settings = configured.index
     manifest, sets = Manifest(manifest_folder), holds_fragments(embeddings_folder)
     embeddings = (Fragments if sets else Embeddings)(manifest, embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
@@ -58,6 +67,11 @@ def command(
     names = dict.fromkeys((*model.encoders, *(model.region_encoders if sets else ())))
     encoders = {name: read_parameters(encoders_root / name / "model.safetensors", ENCODER) for name in names}
 
+    parse = None
+    if parses_folder and labels_path:
+        named = parser_folder, configured.parse.pipeline, Path(configured.weights_root)
+        parse = find_carried_parser(parameters, ParseShards(manifest, parses_folder).open(0), labels_path, *named)
+
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(output)
     about = (_add_sets if sets else _add_vectors)(writer, embeddings, ids, settings)
     for modality, rows in ids.items():
@@ -66,9 +80,12 @@ def command(
     writer.add("vocabulary.json", vocabulary_path.read_bytes())
     for name in encoders:
         writer.add_parameters(encoders_root / name, f"encoders/{name}/")
+    if parse:
+        add_parser(writer, parse)
 
     inputs = {**embeddings.inputs, "model": parameters.fingerprint, "vocabulary": vocabulary}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
+    inputs |= {"parser": parse.digest} if parse and parse.digest else {}
     chosen = settings.model_dump(exclude=set() if sets else {"shortlist"})
     writer.commit(
         {
@@ -80,6 +97,7 @@ def command(
             "splits": list(settings.splits),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
+            **({"parse": parse.told} if parse else {}),
             "inputs": inputs,
             "fingerprint": fingerprint("bundle", 2, chosen, inputs),
         }

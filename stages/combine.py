@@ -42,7 +42,7 @@ def command(
     from pipeline.models import SETS, model_class
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.embeddings import split_pairs
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, write_parameters
 
@@ -65,6 +65,7 @@ def command(
     model = model_class(kind)([_member(parameters, weights[name]) for name, parameters in used.items()])
     vocabulary = _join_vocabularies(model, list(used.values()), vocabularies)
 
+    labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
     inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
     publish_json(output / "vocabulary.json", vocabulary)
     write_parameters(
@@ -78,6 +79,7 @@ def command(
             "registered": kind,
             "training": settings.row(row).training,
             "vocabulary": vocabulary["fingerprint"],
+            "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
             "inputs": inputs,
             "training_log": {

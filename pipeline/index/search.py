@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.errors import InputError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.format import view_bytes
+from pipeline.index.query_trees import QueryParser, lacking
 from pipeline.models import model_class
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
@@ -19,7 +20,8 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 FORMS = {"tfidf": encode, "tokens": encode_tokens}
-"""How a sentence becomes what a model of that `sentence_view` takes; `each` is a mapping of them all."""
+"""How a sentence becomes what a model of that `sentence_view` takes; `each` is a mapping of them all. Trees are parsed:
+see QueryParser."""
 
 
 class Parts(Protocol):
@@ -31,6 +33,8 @@ class Parts(Protocol):
     def table(self, modality: str) -> pa.Table: ...
     def packed_table(self, modality: str) -> Any: ...
     def vocabulary(self) -> Mapping[str, Any]: ...
+    def labels(self) -> Mapping[str, Any]: ...
+    def parser(self) -> Any: ...
     def model(self) -> Any: ...
 
 
@@ -136,8 +140,15 @@ class Searcher:
 
     def _encode(self, sentence: str) -> Any:
         """`sentence` alone in the form that the model takes."""
-        forms = {view: FORMS[view]([sentence], vocabulary) for view, vocabulary in self._vocabularies.items()}
+        forms = {
+            view: FORMS[view]([sentence], known) if view in FORMS else self._parser.trees(sentence, view, known)
+            for view, known in self._vocabularies.items()
+        }
         return forms if self._model.sentence_view == "each" else forms[self._model.sentence_view]
+
+    @cached_property
+    def _parser(self) -> QueryParser:
+        return QueryParser(self.parts.parser(), self.parts.card["parse"]["max_words"], self.parts.labels())
 
     @cached_property
     def _model(self) -> Any:
@@ -147,13 +158,14 @@ class Searcher:
     @cached_property
     def _vocabularies(self) -> dict[str, Vocabulary]:
         """By the form of sentences that each is for; a model that takes `each` has several. Raises UsageError for one
-        that takes trees, which only a parser makes of a query."""
+        that takes trees where there is no parser to make them of a query."""
         value, view = self.parts.vocabulary(), self._model.sentence_view
         views = value["views"] if view == "each" else {view: value}
-        if parsed := [name for name in views if name not in FORMS]:
+        parsed = [name for name in views if name not in FORMS]
+        if parsed and (remedy := lacking(self.parts.card.get("parse"))):
             raise UsageError(
                 f"{self.parts.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
-                " search with a photograph (--image), or the index of a row that reads plain words"
+                f" search with a photograph (--image), or the index of a row that reads plain words, or {remedy}"
             )
         return {name: Vocabulary.from_dict(one) for name, one in views.items()}
 

@@ -5,6 +5,8 @@
     images.tradeoff.json and .svg, ...         how candidate indices did, where an index was chosen among them
     model.safetensors  model.json              the model that embeds queries
     vocabulary.json                            how a sentence becomes a vector
+    labels.json        parser/...              for models of trees: their labels, and the spaCy pipeline that parsed;
+                                               see pipeline.storage.carried_parsers
     encoders/<name>/model.safetensors + .json  how an image becomes one
     card.json                                  size and sha256 of every file, and what was measured
 
@@ -36,6 +38,7 @@ import safetensors.numpy
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import Batch
+from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
 from pipeline.storage.tables import PackedTable, to_parquet
 
@@ -137,6 +140,14 @@ class Bundle:
 
     def vocabulary(self) -> dict[str, Any]:
         return json.loads(self.read("vocabulary.json"))
+
+    def labels(self) -> dict[str, Any]:
+        """The label table of a model of trees."""
+        return json.loads(self.read("labels.json"))
+
+    def parser(self) -> Any:
+        """The spaCy pipeline that parsed the sentences; see `load_carried_parser`."""
+        return load_carried_parser(self)
 
     def model(self) -> Parameters:
         return self._parameters("", MODEL)

@@ -1,15 +1,27 @@
-"""A query in words to a model that reads trees."""
+"""A query in words to a model that reads trees: parsed as its sentences were, or refused with what to do."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import build_bundle, features_of, make_run, run_command
+import yaml
+from made_up import THINGS, build_bundle, features_of, make_run, run_command
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.index import query_trees
 from pipeline.index.search import Searcher
+from pipeline.linear.views import ImageView
+from pipeline.models import model_class
+from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, write_parameters
+from pipeline.storage.shards import FEATURES, write_shard
+
+SHARDS = 3
 
 
 @pytest.mark.parametrize("view", ["dependency-trees", "phrase-trees"])
@@ -27,3 +39,133 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
     with pytest.raises(UsageError, match="or the index of a row that reads plain words"):
         Searcher(Bundle(bundle)).batch(["unicorn"], 3)
     assert "horse" in Searcher(Bundle(bundle)).sentences(features_of("horse"), 1)[0].row["text"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's."""
+    pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
+    from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+
+    run = make_run(tmp_path_factory.mktemp("run"))
+    settings = DemoSettings(train=20, dev=0, test=0, weak=0, seed=3)
+    texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
+    (run / "bank.conllu").write_text(texts["trees.conllu"])
+    small = {"width": 16, "depth": 1, "hidden": 16, "learning_rate": 0.01, "batch_words": 200, "epochs": 2}
+    parsing = {"engine": "spacy", "workers": 0, "max_words": 9, "training": small}
+    parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
+    value = {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run)}
+    (run / "config.yaml").write_text(yaml.safe_dump(value))
+    about, given = ("--config", run / "config.yaml"), ("--manifest", run / "manifest")
+    words, parses = ("--vocabulary", run / "tokens.json"), ("--parses", run / "parses")
+    run_command("train_parser", *about, "--output", run / "parser")
+    run_command("build_token_vocabulary", *given, *about, "--output", run / "tokens.json")
+    for shard in range(SHARDS):
+        output = run / "parses" / f"shard-{shard:05d}.conllu"
+        run_command("parse", *given, *about, "--shard", shard, "--parser", run / "parser", "--output", output)
+    labels = ("--labels", run / "labels.json")
+    run_command("build_label_table", *given, *parses, *words, "--output", labels[1])
+    for shard in range(SHARDS):
+        output = run / "trees" / f"shard-{shard:05d}.h5"
+        run_command("encode_trees", *given, "--shard", shard, *parses, *words, *labels, "--output", output)
+    write_features(run)
+    return run
+
+
+def write_features(run: Path) -> None:
+    manifest = Manifest(run / "manifest")
+    for shard in range(SHARDS):
+        rows = manifest.shard(shard)
+        ids = np.arange(rows.first_image, rows.last_image)
+        arrays = {"features": np.eye(8, dtype=np.float32)[ids % 8], "image_id": ids}
+        details = {"encoder": {"name": "colour"}, "inputs": {"images": rows.fingerprints["images"]}}
+        path = run / "features" / "colour" / f"shard-{shard:05d}.h5"
+        write_shard(path, FEATURES, arrays, rows=len(ids), fingerprint=f"features {shard}", details=details)
+
+
+def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
+    """The bundle of an untrained model of trees, with its embeddings beside it."""
+    vocabulary, table = read_json(run / "tokens.json"), read_json(run / "labels.json")
+    rng = np.random.default_rng(0)
+    words = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
+    learned = {"hmlstm": {"noun_phrase": table["phrases"].index("NP")}, "dtrnn": {"left": 4, "right": 4}}[registered]
+    view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
+    model = model_class(registered).build(view, mean, words, 8, 0.0, 0, learned, unit=True)
+    write_parameters(
+        folder / "model" / "model.safetensors", MODEL, model.tensors(), settings=model.settings(), fingerprint="trees",
+        details={"row": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
+                 "labels": table["fingerprint"]},
+    )  # fmt: skip
+    given = ("--manifest", run / "manifest", "--model", folder / "model")
+    run_command("embed", *given, "--features", run / "features", "--tfidf", run, "--trees", run / "trees",
+                "--output", folder / "embeddings")  # fmt: skip
+    run_command("build_index", *given, "--embeddings", folder / "embeddings", "--vocabulary", run / "tokens.json",
+                "--encoders", run / "encoders", "--config", run / "config.yaml", *more, "--output",
+                folder / "bundle")  # fmt: skip
+    return folder / "bundle"
+
+
+def carried(run: Path) -> tuple:
+    return "--parses", run / "parses", "--labels", run / "labels.json", "--parser", run / "parser"
+
+
+@pytest.mark.parametrize("registered", ["hmlstm", "dtrnn"])
+def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path, tmp_path: Path) -> None:
+    bundle, manifest = build(run, registered, tmp_path, *carried(run)), Manifest(run / "manifest")
+    sentence_id = np.arange(48)
+    stored = Embeddings(manifest, tmp_path / "embeddings").read("sentences", sentence_id)
+    searcher = Searcher(Bundle(bundle))
+    for number, text in enumerate(manifest.sentences["text"].to_pylist()):
+        np.testing.assert_allclose(searcher.embed_sentence(text)[0], stored[number], atol=1e-5)
+    assert len(np.unique(stored.round(4), axis=0)) >= 2 * len(THINGS)
+    long = "a dog and a cat near a house with a big tree"  # more than max_words
+    assert np.isfinite(searcher.embed_sentence(long)).all()
+
+
+def test_every_door_answers(run: Path, tmp_path: Path) -> None:
+    bundle = build(run, "hmlstm", tmp_path, *carried(run))
+    shown = json.loads(run_command("search", "--index", bundle, "a dog", "--json", "--top", 3))
+    (tmp_path / "asked.txt").write_text("a dog\nunicorn\n")
+    lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
+    assert json.loads(lines[0])["results"] == shown and "no word of 'unicorn'" in json.loads(lines[1])["error"]
+
+    from pipeline.images.decode import ImageLimits
+    from pipeline.serve.gallery import Gallery
+
+    gallery = Gallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", ImageLimits(100, 1, 9), 8)
+    assert [hit.row["image_id"] for hit in gallery.images("a dog", 3)] == [hit["image_id"] for hit in shown]
+    card = Bundle(bundle).card
+    assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None
+    assert any(name.startswith("parser/") for name in card["files"]) and "parser" in card["inputs"]
+
+
+def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = Searcher(Bundle(build(run, "hmlstm", tmp_path)))
+    with pytest.raises(UsageError, match="build the index again with --parses, --labels and --parser"):
+        without.images("a dog", 1)
+    bundle = build(run, "hmlstm", tmp_path / "whole", *carried(run))
+    card = Bundle(bundle).card
+    card["parse"] = {"engine": "files"}
+    searcher = Searcher(Bundle(bundle))
+    monkeypatch.setattr(searcher.parts, "card", card)
+    with pytest.raises(UsageError, match="parse with spaCy .* its trees come from another parser's files"):
+        searcher.images("a dog", 1)
+    monkeypatch.setattr(query_trees, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'jointspace\[parse\]'"):
+        Searcher(Bundle(bundle)).images("a dog", 1)
+
+
+def test_another_parser_and_a_damaged_one_are_refused(run: Path, tmp_path: Path) -> None:
+    bundle = build(run, "hmlstm", tmp_path, *carried(run))
+    name = next(name for name in Bundle(bundle).card["files"] if name.endswith("config.cfg"))
+    (bundle / name).write_text("[nlp]\n")
+    with pytest.raises(IntegrityError, match=r"config\.cfg is not what its card says"):
+        Searcher(Bundle(bundle)).images("a dog", 1)
+    value = read_json(run / "parser" / "pipeline.json")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pipeline").symlink_to(run / "parser" / "pipeline")
+
+    publish_json(tmp_path / "other" / "pipeline.json", {**value, "fingerprint": "another"})
+    arguments = [*carried(run)[:-1], tmp_path / "other"]
+    with pytest.raises(IntegrityError, match="parser of .* differ"):
+        build(run, "hmlstm", tmp_path / "second", *arguments)

@@ -1,0 +1,82 @@
+"""The parser that a bundle carries, so that queries are parsed as its sentences were.
+
+The card's `parse` says how that was: `engine`, `files` or `spacy`, and for the latter `max_words`, the version of
+`spacy`, and `package`, the name of an installed pipeline, or null where the bundle holds the pipeline in `parser/`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import UsageError
+from pipeline.storage.atomic import read_json
+from pipeline.storage.fingerprint import require_same
+from pipeline.storage.parsers import find_parser, load_parser
+
+if TYPE_CHECKING:
+    from pipeline.storage.bundle import Bundle, BundleWriter
+    from pipeline.storage.parameters import Parameters
+    from pipeline.storage.trees import ParseShard
+
+FOLDER = "parser/"
+
+
+@dataclass(frozen=True)
+class CarriedParser:
+    """`told` is what the card says; `folder` the pipeline to copy, None for a package and for other parsers' files;
+    `labels` the path of the label table, and `digest` the parser's fingerprint, None without one."""
+
+    told: dict[str, Any]
+    labels: Path
+    folder: Path | None = None
+    digest: str | None = None
+
+
+def find_carried_parser(
+    model: "Parameters", parses: "ParseShard", labels_path: Path, trained: Path | None, name: str | None, root: Path
+) -> CarriedParser:
+    """What a bundle of `model` carries, whose trees are those of `parses` by the labels in `labels_path`.
+
+    `trained`, `name` and `root` are those of `find_parser`. Raises IntegrityError where the parser that is found did
+    not make these parses, or they and the labels are not what the model was trained with.
+    """
+    labels = read_json(labels_path)
+    require_same("label table", {str(labels_path): labels["fingerprint"], "the model": model.details["labels"]})
+    require_same("parses", {str(parses.path): parses.fingerprint, str(labels_path): labels["inputs"]["parses 0"]})
+    engine = parses.details["engine"]
+    if engine["engine"] != "spacy":
+        return CarriedParser({"engine": engine["engine"]}, Path(labels_path))
+    found, digest = find_parser(trained, name, root)
+    require_same("parser", {str(parses.path): parses.details["inputs"]["parser"], found: digest})
+    folder = Path(found) if Path(found).is_dir() else None
+    told = {"engine": "spacy", "max_words": engine["max_words"], "spacy": engine["spacy"]}
+    return CarriedParser({**told, "package": None if folder else found}, Path(labels_path), folder, digest)
+
+
+def add_parser(writer: "BundleWriter", parser: CarriedParser) -> None:
+    """Put the labels, and the pipeline's files, into a bundle."""
+    writer.add("labels.json", parser.labels.read_bytes())
+    for path in sorted(parser.folder.rglob("*") if parser.folder else ()):
+        if path.is_file():
+            writer.add(FOLDER + path.relative_to(parser.folder).as_posix(), path.read_bytes())
+
+
+def load_carried_parser(bundle: "Bundle") -> Any:
+    """The spaCy pipeline of a bundle, each of its files after its check.
+
+    Raises UsageError where it is a package that is not installed, or not in the version that parsed the sentences, and
+    IntegrityError as `Bundle.read` does.
+    """
+    package = bundle.card["parse"]["package"]
+    if package is None:
+        for name in bundle.card["files"]:
+            if name.startswith(FOLDER):
+                bundle.read(name)
+        return load_parser(str(bundle.folder / FOLDER))
+    try:
+        there = find_parser(None, package, bundle.folder)[1] == bundle.card["inputs"]["parser"]
+    except UsageError:
+        there = False
+    if not there:
+        raise UsageError(f"the sentences of {bundle.folder} were parsed by {package}; install it, in the same version")
+    return load_parser(package)
