@@ -26,12 +26,26 @@ QUERIES, SET_QUERIES = 1000, 100
 """Vectors and sets that measure an index, as in pipeline.index, which takes a second to import."""
 
 
-def extract(config: Config, s: Sizes, rates: Rates) -> float | None:
+def extract(s: Sizes, rates: Rates) -> float | None:
     """All images through all encoders; in each job the decoders start too. None where an encoder was not measured."""
-    speeds = [rates.images[encoder.name] for encoder in config.encoders]
+    speeds = list(rates.images.values())
     if None in speeds:
         return None
     return sum(s.images / speed for speed in speeds) + 2 * s.shards * len(speeds) * rates.starts
+
+
+def regions(config: Config, s: Sizes, rates: Rates) -> float | None:
+    """The regions of all images through the encoders of `regions`, whose pixels count against those of whole images;
+    proposals are not counted. None where an encoder was not measured."""
+    chosen, seconds = config.regions, 0.0
+    for encoder in map(config.encoder, chosen.encoders):
+        side, forward = encoder.crop or encoder.resize, rates.forward.get(encoder.name)
+        if forward is None:
+            return None
+        crops = (chosen.count + 1) * ((chosen.crop_side or side) / side) ** 2
+        passed = crops if chosen.features == "crops" else (chosen.map_side / side) ** 2
+        seconds += s.images * (passed / forward + 1 / rates.decoded[encoder.name]) + 2 * s.shards * rates.starts
+    return seconds
 
 
 def finetune(config: Config, encoders: Sequence[Encoder], rates: Rates) -> float:
@@ -41,7 +55,7 @@ def finetune(config: Config, encoders: Sequence[Encoder], rates: Rates) -> float
     regions = tuning.images * (tuning.positives + tuning.background) * tuning.iterations
     judged = tuning.held_out_images * tuning.candidates
     for encoder in encoders:
-        share = (tuning.side / (encoder.crop or encoder.resize)) ** 2 / (1 + encoder.flip)
+        share = (tuning.side / (encoder.crop or encoder.resize)) ** 2
         passed = (BACKWARD * regions + judged) * share / rates.forward[encoder.name]
         decoded = tuning.images * tuning.iterations / rates.decoded[encoder.name]
         seconds += 2 * rates.starts + passed + decoded
