@@ -37,7 +37,7 @@ def command(
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.plane import draw_links, scatter_in_plane
-    from pipeline.storage.atomic import publish_bytes
+    from pipeline.storage.atomic import publish_all
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.phrases import PhraseVectors
@@ -67,7 +67,6 @@ def command(
         own = spoken[sentences[spoken] == sentence_id]
         boxes = stored.boxes[parts[best[own]]]
         pictures.append(picture_spoken_of(image, reason or line, boxes, texts[own], scores[own], top))
-    publish_bytes(output, to_png(draw_sheet(pictures, columns)))
 
     shown = spoken[np.isin(sentences[spoken], told[evenly_spaced(len(told), points)])]
     regions, links = np.unique(best[shown], return_inverse=True)
@@ -75,4 +74,4 @@ def command(
     places = scatter_in_plane(vectors, settings.seed)
     groups = np.unique(images[shown], return_inverse=True)[1]
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
-    publish_bytes(output.with_suffix(".plane.png"), plane)
+    publish_all({output: to_png(draw_sheet(pictures, columns)), output.with_suffix(".plane.png"): plane})
