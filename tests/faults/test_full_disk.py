@@ -13,23 +13,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
-import tiny_run
 from test_kills import without_times
+from writers import ONE_BY_ONE, RESUMED, WITHOUT_LOCK, WRITERS
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.atomic import publish_json
 from pipeline.storage.checkpoints import Checkpoints
-from pipeline.storage.features import UnfinishedShard
-from pipeline.storage.parsers import find_parser, publish_parser
+from pipeline.storage.parsers import find_parser
 
 PAGE = os.sysconf("SC_PAGESIZE")
 DISK = 8 << 20
-STAGES = (
-    "ingest", "import_features", "build_vocabulary", "encode_sentences", "encode_documents", "build_token_vocabulary",
-    "encode_tokens", "accumulate", "fit", "embed", "evaluate", "summarise", "build_index",
-)  # fmt: skip
 
 
 class Disk(NamedTuple):
@@ -64,82 +57,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield Disk(root)
     finally:
         subprocess.run(["umount", root], check=True)
-
-
-def stage(name: str) -> Callable[[Path, Path, Path], None]:
-    """The command of module `name` on the inputs of a finished run, its output going to a disk."""
-
-    def write(disk: Path, run: Path, collection: Path) -> None:
-        calls, _ = tiny_run.stages(collection, run)[name]
-        arguments = calls[0]
-        place = arguments.index("--output") + 1
-        tiny_run.call(name, [*arguments[:place], str(disk / Path(arguments[place]).name), *arguments[place + 1 :]])
-
-    return write
-
-
-def report(disk: Path, run: Path, collection: Path) -> None:
-    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings", "--config", collection / "config.yaml"]
-    summary = ["--summary", run / "evaluation/summary.json"]
-    tiny_run.call("report", list(map(str, [run / "index/ncca", *given, *summary, "--output", disk / "index.html"])))
-
-
-def picture(disk: Path, run: Path, collection: Path) -> None:
-    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca", "--split", "test"]
-    index = ["--index", run / "index/ncca", "--config", collection / "config.yaml"]
-    tiny_run.call("show_words", list(map(str, ["dog", "cat", *given, *index, "--output", disk / "words.png"])))
-
-
-def demo(disk: Path, run: Path, collection: Path) -> None:
-    config = disk.parent / "demo.json"
-    config.write_text(json.dumps({"demo": {"train": 2, "dev": 1, "test": 1, "weak": 1}}))
-    tiny_run.call("make_demo", ["--config", str(config), "--processes", "0", "--output", str(disk / "demo")])
-
-
-def unfinished(disk: Path, run: Path, collection: Path) -> None:
-    """What `extract` does with the features of ten images, four at a time."""
-    features = np.random.default_rng(0).random((10, 900), np.float32)
-    shard = UnfinishedShard(disk / "shard-00000.h5", "f", np.arange(10), 4)
-    for rows in shard.missing():
-        shard.write(rows, features[rows.start : rows.stop])
-    shard.publish({"inputs": {"images": "i"}})
-
-
-def checkpoint(disk: Path, run: Path, collection: Path) -> None:
-    tensors = {"weight": np.random.default_rng(0).random(5000, np.float32)}
-    Checkpoints(disk / "checkpoints", "f", 0).offer(lambda: (tensors, {"step": 1}))
-
-
-def parser(disk: Path, run: Path, collection: Path) -> None:
-    def write(folder: Path) -> None:
-        for name in ("vocab", "parser/model"):
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(b"x" * 3 * PAGE)
-
-    publish_parser(disk / "parser", write, "digest", {"dev": []})
-
-
-def cell(disk: Path, run: Path, collection: Path) -> None:
-    publish_json(disk / "cells/0.json", {"recalls": list(range(3000))})
-
-
-def other_kinds(disk: Path, run: Path, collection: Path) -> None:
-    """A region shard, tree shard and parses, one after the other."""
-    tiny_run.add_other_kinds(run, disk)
-
-
-WRITERS = {
-    **{name: stage(name) for name in STAGES},
-    **{one.__name__: one for one in (report, picture, demo, unfinished, checkpoint, parser, cell, other_kinds)},
-}
-ONE_BY_ONE = {"import_features", "other_kinds", "unfinished", "demo"}
-"""Writers of several artefacts, or of parts, each of which is whole or not there."""
-RESUMED = {"import_features", "unfinished", "demo"}
-"""Writers that leave alone what is there already."""
-
-
-WITHOUT_LOCK = {"unfinished", "checkpoint", "parser", "cell", "other_kinds"}
-"""Writers that are no commands; the lock of a command takes a page."""
 
 
 def pages(paths: list[Path]) -> int:

@@ -1,0 +1,97 @@
+"""Everything that writes, in one form: `write(folder, run, collection)` makes an artefact in the folder `folder`.
+
+Its inputs are those of the finished tiny run `run` of `collection`.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tiny_run
+
+from pipeline.storage.atomic import publish_json
+from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.features import UnfinishedShard
+from pipeline.storage.parsers import publish_parser
+
+STAGES = (
+    "ingest", "import_features", "build_vocabulary", "encode_sentences", "encode_documents", "build_token_vocabulary",
+    "encode_tokens", "accumulate", "fit", "embed", "evaluate", "summarise", "build_index",
+)  # fmt: skip
+
+
+def stage(name: str) -> Callable[[Path, Path, Path], None]:
+    """The command of module `name` on the inputs of a finished run, its output going to `folder`."""
+
+    def write(folder: Path, run: Path, collection: Path) -> None:
+        calls, _ = tiny_run.stages(collection, run)[name]
+        arguments = calls[0]
+        place = arguments.index("--output") + 1
+        tiny_run.call(name, [*arguments[:place], str(folder / Path(arguments[place]).name), *arguments[place + 1 :]])
+
+    return write
+
+
+def report(folder: Path, run: Path, collection: Path) -> None:
+    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings", "--config", collection / "config.yaml"]
+    summary = ["--summary", run / "evaluation/summary.json"]
+    tiny_run.call("report", list(map(str, [run / "index/ncca", *given, *summary, "--output", folder / "index.html"])))
+
+
+def picture(folder: Path, run: Path, collection: Path) -> None:
+    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca", "--split", "test"]
+    index = ["--index", run / "index/ncca", "--config", collection / "config.yaml"]
+    tiny_run.call("show_words", list(map(str, ["dog", "cat", *given, *index, "--output", folder / "words.png"])))
+
+
+def demo(folder: Path, run: Path, collection: Path) -> None:
+    config = folder.parent / "demo.json"
+    config.write_text(json.dumps({"demo": {"train": 2, "dev": 1, "test": 1, "weak": 1}}))
+    tiny_run.call("make_demo", ["--config", str(config), "--processes", "0", "--output", str(folder / "demo")])
+
+
+def unfinished(folder: Path, run: Path, collection: Path) -> None:
+    """What `extract` does with the features of ten images, four at a time."""
+    features = np.random.default_rng(0).random((10, 900), np.float32)
+    shard = UnfinishedShard(folder / "shard-00000.h5", "f", np.arange(10), 4)
+    for rows in shard.missing():
+        shard.write(rows, features[rows.start : rows.stop])
+    shard.publish({"inputs": {"images": "i"}})
+
+
+def checkpoint(folder: Path, run: Path, collection: Path) -> None:
+    tensors = {"weight": np.random.default_rng(0).random(5000, np.float32)}
+    Checkpoints(folder / "checkpoints", "f", 0).offer(lambda: (tensors, {"step": 1}))
+
+
+def parser(folder: Path, run: Path, collection: Path) -> None:
+    def write(pipeline: Path) -> None:
+        for name in ("vocab", "parser/model"):
+            (pipeline / name).parent.mkdir(exist_ok=True)
+            (pipeline / name).write_bytes(bytes(12_000))
+
+    publish_parser(folder / "parser", write, "digest", {"dev": []})
+
+
+def cell(folder: Path, run: Path, collection: Path) -> None:
+    publish_json(folder / "cells/0.json", {"recalls": list(range(3000))})
+
+
+def other_kinds(folder: Path, run: Path, collection: Path) -> None:
+    """A region shard, tree shard and parses, one after the other."""
+    tiny_run.add_other_kinds(run, folder)
+
+
+WRITERS = {
+    **{name: stage(name) for name in STAGES},
+    **{one.__name__: one for one in (report, picture, demo, unfinished, checkpoint, parser, cell, other_kinds)},
+}
+ONE_BY_ONE = {"import_features", "other_kinds", "unfinished", "demo"}
+"""Writers of several artefacts, or of parts, each of which is whole or not there."""
+RESUMED = {"import_features", "unfinished", "demo"}
+"""Writers that leave alone what is there already."""
+
+
+WITHOUT_LOCK = {"unfinished", "checkpoint", "parser", "cell", "other_kinds"}
+"""Writers that are no commands; the lock of a command takes a page."""
