@@ -22,6 +22,7 @@ from pipeline.models import GENERATORS, PHRASAL, REGIONAL, SETS, TRAINED, TREES
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
+from pipeline.storage.locks import remove_free
 
 
 configfile: str(default_path())
@@ -382,8 +383,15 @@ def remove_stale_shards():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def remove_free_locks():
+    """Delete what jobs have left that were killed after their last write: Snakemake may not run them again."""
+    for lock in Path(RUN).rglob(".*.lock"):
+        remove_free(lock)
+
+
 onsuccess:
     remove_stale_shards()
+    remove_free_locks()
 
 
 onstart:
