@@ -48,7 +48,7 @@ def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
     works: list[tuple[str, int, float | None]] = [
         ("make_demo", int(config.demo.generate), None),
         ("ingest", 1, light + s.images / rates.inspected),
-        ("plan", 1, None),
+        ("plan", 1, 2 * (start + light)),
         ("prepare_encoder", made, made * start),
         ("finetune", len(finetuned), work.finetune(config, finetuned, rates)),
         ("extract", n * len(rates.images), work.extract(s, rates)),

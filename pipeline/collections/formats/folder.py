@@ -6,7 +6,7 @@
     boxes.tsv      file, x1, y1, x2, y2, score, label   (header)
 
 Every image that a table or the folder names is one of the collection. What is in no split goes to `weak` where
-only weak.tsv knows it, else to the default split.
+only weak.tsv knows it, else where collection.default_split says.
 """
 
 import posixpath
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import files
 from pipeline.collections.records import BoxRecord, DocumentRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.errors import UsageError
 
 FILES = {
     "images": ("images",),
@@ -30,7 +31,10 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     where = files.locate(root, options.files, FILES)
     images = files.require(root, "images", where["images"], FILES["images"])
     if not (where["captions"] or where["weak"]):
-        files.require(root, "captions", None, FILES["captions"])
+        raise UsageError(
+            f"{root} has no captions.tsv; write one, a row for each sentence: file, number, sentence, between tabs, or"
+            " name yours as collection.files.captions"
+        )
     prefix = files.image_prefix(root, images)
     seen: set[str] = set()
 
