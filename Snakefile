@@ -243,7 +243,7 @@ def query_parser_of(wildcards):
     if not reads_trees(wildcards.row):
         return []
     trained = CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None
-    return [f"{RUN}/text/parses/shard-00000.conllu", LABELS, *([PARSER] if trained else [])]
+    return [f"{RUN}/text/parses/shard-{shards()[0]}.conllu", LABELS, *([PARSER] if trained else [])]
 
 
 def query_parser_options(wildcards, input):
