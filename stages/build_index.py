@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--parses", "parses_folder", type=options.FOLDER, help="Folder of `parse` shards; for rows of trees.")
 @click.option("--labels", "labels_path", type=options.FILE, help="What `build-label-table` wrote, with --parses.")
 @click.option("--parser", "parser_folder", type=options.FOLDER, help="What `train-parser` wrote, if that has parsed.")
+@click.option("--on-disk", is_flag=True, help="As index.on_disk: for indices that are larger than memory.")
 @options.config
 @options.output("folder", "Folder of the bundle.")
 def command(
@@ -39,6 +40,7 @@ def command(
     parses_folder: Path | None,
     labels_path: Path | None,
     parser_folder: Path | None,
+    on_disk: bool,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -56,7 +58,7 @@ def command(
     from pipeline.storage.trees import ParseShards
 
     configured = config.load(config_path)
-    settings = configured.index
+    settings = configured.index.model_copy(update={"on_disk": configured.index.on_disk or on_disk})
     manifest, sets = Manifest(manifest_folder), holds_fragments(embeddings_folder)
     embeddings = (Fragments if sets else Embeddings)(manifest, embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
@@ -110,16 +112,22 @@ def _add_vectors(writer: "BundleWriter", embeddings: "Embeddings", ids: dict, se
 
     from pipeline.index.build import QUERIES, build_index
     from pipeline.index.chooser import Requirements
+    from pipeline.index.ondisk import ListsFile
     from pipeline.index.vectors import evenly_spaced
 
-    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist"}))
+    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
     cards = {}
     for modality, other in (("images", "sentences"), ("sentences", "images")):
         vectors = embeddings.rows_of(modality, ids[modality])
         queries = embeddings.read(other, ids[other][evenly_spaced(len(ids[other]), QUERIES)])
+        name = f"{modality}.lists"
+        lists = ListsFile(writer.place_for(name), name) if settings.on_disk else None
         built = build_index(
-            vectors, queries, embeddings.metric, requirements, lambda items, what: tqdm(items, what, disable=None)
-        )
+            vectors, queries, embeddings.metric, requirements,
+            lambda items, what: tqdm(items, what, disable=None), lists,
+        )  # fmt: skip
+        if lists:
+            writer.adopt(name)
         _put(writer, embeddings.row, modality, built)
         cards[modality] = built.card.to_dict()
     return {"kind": "global", **cards}
@@ -131,12 +139,15 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
 
     from tqdm import tqdm
 
+    from pipeline.errors import UsageError
     from pipeline.index.chooser import Requirements
     from pipeline.index.fragment_index import FRAGMENTS, SET_QUERIES, Shortlist, build_fragment_index
     from pipeline.index.vectors import evenly_spaced
     from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
 
-    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist"}))
+    if settings.on_disk:
+        raise UsageError(f"{embeddings.row} has fragments, whose lists stay in memory; set index.on_disk to false")
+    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
     rule, shortlist = ScoreRule.from_dict(embeddings.score), Shortlist(**settings.shortlist.model_dump())
     cards, arrays = {}, {}
     for modality, other in (("images", "sentences"), ("sentences", "images")):

@@ -107,7 +107,7 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     """Both directions through the bundle's index files, and the bundle that they are of."""
     from pipeline.errors import UsageError
     from pipeline.evaluate.through_index import cost_of_approximation
-    from pipeline.index.format import view_bytes
+    from pipeline.index.format import open_index
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.revision import open_parts
 
@@ -122,7 +122,7 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     costs = {}
     for part in parts:
         direction, queries, of = asked[part.modality]
-        index = view_bytes(bundle.index(part.modality), f"{part.modality}.faiss", part.card)
+        index = open_index(bundle, part.modality)
         blocks = embeddings.rows_of(part.modality, part.ids[part.alive]).blocks()
         cost = cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric)
         costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}

@@ -40,6 +40,7 @@ class Index(Section):
     exact_limit: Positive
     recall_floor: Annotated[float, Field(gt=0, le=1)]
     memory: Positive | None
+    on_disk: bool
     latency_ms: Annotated[float, Field(gt=0)] | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[int, Field(ge=1000)]

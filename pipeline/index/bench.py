@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from pipeline.index.candidates import TRAINING_LEAST, Built, Hopeless, build, code_bytes, lists_of, with_lists
-from pipeline.index.format import to_bytes
+from pipeline.index.candidates import TRAINING_LEAST, Built, Hopeless, build, lists_of, with_lists
+from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.tuning import NEIGHBOURS, Setting, ask, latency, stages_of, tune
 from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 

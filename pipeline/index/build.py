@@ -1,14 +1,15 @@
 """Building the index that meets the requirements, and the card that says what it does."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.candidates import Progress, build, unwatched
+from pipeline.index.candidates import Built, Progress, build, unwatched
 from pipeline.index.chooser import Requirements, Trial, choose, refusal
 from pipeline.index.format import to_bytes
+from pipeline.index.ondisk import ListsFile, build_on_disk, goes_on_disk, require_on_disk, to_bytes_naming
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, Setting, ask, latency, tune
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
@@ -61,10 +62,17 @@ class BuiltIndex:
 
 
 def build_index(
-    vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements, progress: Progress = unwatched
+    vectors: Vectors,
+    queries: np.ndarray,
+    metric: str,
+    requirements: Requirements,
+    progress: Progress = unwatched,
+    lists: ListsFile | None = None,
 ) -> BuiltIndex:
     """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
 
+    With `lists` it is an inverted file whose lists are in that file, and what these take is not counted as memory.
+    Raises UsageError for `requirements.candidates` that have no such lists, and as pipeline.index.ondisk does.
     Raises InputError where there is nothing to index or to ask, IntegrityError for a row that is not finite, and
     UsageError where no index meets the requirements.
     """
@@ -72,15 +80,27 @@ def build_index(
     count = vectors.count
     if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
+    if lists is not None:
+        requirements = replace(requirements, memory=None)
+        if requirements.candidates != "auto":
+            require_on_disk(requirements.candidates)
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric)
-    if count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes:
-        finished = _finish("Flat", vectors, questions, metric, requirements, progress)
+    if (
+        lists is None
+        and count <= requirements.exact_limit
+        and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
+    ):
+        finished = _finish(build("Flat", vectors, metric, progress=progress), "Flat", questions, requirements)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, [])
-    trials = choose(vectors, queries, metric, requirements, progress)
+    trials = choose(vectors, queries, metric, requirements, progress, goes_on_disk if lists else lambda factory: True)
     tried = []
     for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
-        finished = _finish(trial.factory, vectors, questions, metric, requirements, progress, trial.setting)
+        if lists is None:
+            built = build(trial.factory, vectors, metric, progress=progress)
+        else:
+            built = build_on_disk(trial.factory, vectors, metric, lists.path, progress)
+        finished = _finish(built, trial.factory, questions, requirements, trial.setting, lists)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, trials)
         tried.append(finished.trial)
@@ -102,7 +122,7 @@ class _Finished:
             metric=metric,
             dim=vectors.dim,
             count=vectors.count,
-            bytes=len(self.data),
+            bytes=trial.bytes,
             nprobe=setting.lists,
             efSearch=setting.vertices,
             k_factor=setting.k_factor,
@@ -121,19 +141,18 @@ class _Finished:
 
 
 def _finish(
+    built: Built,
     factory: str,
-    vectors: Vectors,
     questions: Questions,
-    metric: str,
     requirements: Requirements,
-    progress: Progress,
     near: Setting = NOWHERE,
+    lists: ListsFile | None = None,
 ) -> _Finished:
-    """Build with all vectors, tune `near` a setting, and measure."""
-    built = build(factory, vectors, metric, progress=progress)
+    """Tune an index of all vectors `near` a setting, and measure it."""
     operations = tune(built.index, questions, requirements.recall_floor, near=near)
     best, alone = operations[-1], 1000 * latency(built.index, questions)
-    data, seconds = to_bytes(built.index), built.train_seconds + built.add_seconds
-    failure = requirements.failure(best.recall, len(data), alone)
-    trial = Trial(factory, best.setting, best.recall, len(data), best.seconds, alone, seconds, failure)
+    data = to_bytes(built.index) if lists is None else to_bytes_naming(built.index, lists.name)
+    size, seconds = len(data) + (lists.path.stat().st_size if lists else 0), built.train_seconds + built.add_seconds
+    failure = requirements.failure(best.recall, size, alone)
+    trial = Trial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
     return _Finished(data, operations, trial)

@@ -85,14 +85,6 @@ def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
     return list(factories)
 
 
-def code_bytes(index: faiss.Index) -> int:
-    """The least that one vector takes in `index`; 0 where FAISS does not say."""
-    try:
-        return index.sa_code_size()
-    except RuntimeError:
-        return 0
-
-
 def lists_for(count: int, multiple: int) -> int:
     return max(1, min(round(multiple * math.sqrt(count)), count // TRAINING_LEAST))
 
@@ -132,15 +124,7 @@ def build(
     vectors, if not by their rows. Raises IntegrityError naming a row that is not finite.
     """
     start = time.perf_counter()
-    index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
-    lists = lists_of(factory)
-    inverted = stages_of(index).inverted
-    if inverted is not None and centroids is not None:
-        inverted.quantizer.add(centroids)
-    if not index.is_trained:
-        sample = vectors.take(evenly_spaced(vectors.count, max(TRAINING_MOST * lists, TRAINING_FLOOR)))
-        require_finite("embeddings", "vectors", sample)
-        train(index, sample)
+    index = train_factory(factory, vectors, metric, centroids)
     trained = time.perf_counter()
     if ids is not None:
         index = faiss.IndexIDMap(index)
@@ -154,6 +138,19 @@ def build(
             else:
                 index.add_with_ids(block, ids[index.ntotal : index.ntotal + len(block)])
     return Built(index, trained - start, time.perf_counter() - trained)
+
+
+def train_factory(factory: str, vectors: Vectors, metric: str, centroids: np.ndarray | None = None) -> faiss.Index:
+    """The empty index of a factory string, trained as `build` says."""
+    index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
+    inverted = stages_of(index).inverted
+    if inverted is not None and centroids is not None:
+        inverted.quantizer.add(centroids)
+    if not index.is_trained:
+        sample = vectors.take(evenly_spaced(vectors.count, max(TRAINING_MOST * lists_of(factory), TRAINING_FLOOR)))
+        require_finite("embeddings", "vectors", sample)
+        train(index, sample)
+    return index
 
 
 def train(index: faiss.Index, sample: np.ndarray) -> None:

@@ -9,6 +9,7 @@ takes to build, or to answer, is more than all of the best one so far.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,14 +57,15 @@ def choose(
     metric: str,
     requirements: Requirements,
     progress: Progress,
+    suits: Callable[[str], bool] = lambda factory: True,
 ) -> list[Trial]:
-    """All trials, the best first, those that miss a requirement last.
+    """All trials, the best first, those that miss a requirement last; of the automatic candidates only those that suit.
 
     Raises UsageError when nothing meets the requirements, naming what comes nearest.
     """
     count = vectors.count
     if requirements.candidates == "auto":
-        tiers = candidate_factories(count, vectors.dim)
+        tiers = [list(filter(suits, tier)) for tier in candidate_factories(count, vectors.dim)]
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]
     bench, trials, good = Bench(vectors, queries, metric, requirements), [], []

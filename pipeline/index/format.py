@@ -4,9 +4,11 @@ FAISS has no checksum, and its writer can report success on a full disk, so both
 business. Reading refuses a header that claims more than the bytes could hold.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import faiss
 import numpy as np
@@ -14,6 +16,23 @@ import numpy as np
 from pipeline.errors import IntegrityError
 
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
+
+
+class Parts(Protocol):
+    """What is needed of a bundle to open its indices; pipeline.storage.bundle.Bundle has it."""
+
+    card: Mapping[str, Any]
+
+    def index(self, modality: str) -> memoryview: ...
+    def require_whole(self, name: str) -> Path: ...
+
+
+def open_index(parts: Parts, what: str) -> faiss.Index:
+    """The index `what` of a bundle, for searching only; its large parts stay in their files. Raises IntegrityError."""
+    name, card = f"{what}.faiss", parts.card[what]
+    if f"{what}.lists" in parts.card["files"]:
+        return map_lists(parts.index(what), name, card, parts.require_whole(f"{what}.lists"))
+    return view_bytes(parts.index(what), name, card)
 
 
 def to_bytes(index: faiss.Index) -> memoryview:
@@ -25,13 +44,23 @@ def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
 
     Raises IntegrityError, which calls it `name`, when the bytes are no index or not the one of the card.
     """
-    return _read(data, name, card, faiss.deserialize_index)
+    return _read(lambda: faiss.deserialize_index(np.frombuffer(data, np.uint8)), len(data), name, card)
 
 
 def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
     """The same index, its codes, lists and links left where they are in `data`: for searching only, since FAISS ends
     the process that adds to it or takes something out."""
-    return _read(data, name, card, _view)
+    return _read(lambda: _view(np.frombuffer(data, np.uint8)), len(data), name, card)
+
+
+def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], lists: Path) -> faiss.Index:
+    """An index whose inverted lists are in the file `lists`, which it names: FAISS reads what a search needs of it."""
+    # FAISS has a flag for files that moved together (IO_FLAG_ONDISK_SAME_DIR), which prints a line among our answers.
+    told, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
+    if bytes(data).count(told) != 1:
+        raise IntegrityError(f"{name} does not name {lists.name} as its lists; run build-index again")
+    placed = np.frombuffer(bytes(data).replace(told, here), np.uint8)
+    return _read(lambda: faiss.deserialize_index(placed, faiss.IO_FLAG_READ_ONLY), len(placed), name, card)
 
 
 def _view(data: np.ndarray) -> faiss.Index:
@@ -40,12 +69,10 @@ def _view(data: np.ndarray) -> faiss.Index:
     return index
 
 
-def _read(
-    data: bytes | memoryview, name: str, card: Mapping[str, Any], read: Callable[[np.ndarray], faiss.Index]
-) -> faiss.Index:
+def _read(read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[str, Any]) -> faiss.Index:
     try:
-        with _byte_limit(2 * len(data) + 4096):
-            index = read(np.frombuffer(data, np.uint8))
+        with _byte_limit(2 * size + 4096):
+            index = read()
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; run build-index again") from error
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
@@ -55,6 +82,14 @@ def _read(
             f" {expected} as its card says; run build-index again"
         )
     return index
+
+
+def code_bytes(index: faiss.Index) -> int:
+    """The least that one vector takes in `index`; 0 where FAISS does not say."""
+    try:
+        return index.sa_code_size()
+    except RuntimeError:
+        return 0
 
 
 @contextmanager

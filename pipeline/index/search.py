@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
-from pipeline.index.format import view_bytes
+from pipeline.index.format import open_index
 from pipeline.index.query_trees import QueryParser, lacking
 from pipeline.models import model_class
 from pipeline.text.sequences import encode_tokens
@@ -30,6 +30,7 @@ class Parts(Protocol):
     card: Mapping[str, Any]
 
     def index(self, modality: str) -> memoryview: ...
+    def require_whole(self, name: str) -> Any: ...
     def table(self, modality: str) -> pa.Table: ...
     def packed_table(self, modality: str) -> Any: ...
     def vocabulary(self) -> Mapping[str, Any]: ...
@@ -171,8 +172,7 @@ class Searcher:
 
     def _open(self, modality: str) -> faiss.Index:
         if modality not in self._opened:
-            data, card = self.parts.index(modality), self.parts.card[modality]
-            self._opened[modality] = view_bytes(data, f"{modality}.faiss", card)
+            self._opened[modality] = open_index(self.parts, modality)
         return self._opened[modality]
 
     def _packed_table(self, modality: str) -> Any:

@@ -42,6 +42,20 @@ class Batch:
         self._commits += [path] if commit else []
         return sha256
 
+    def place_for(self, path: Path) -> Path:
+        """The temporary name under which another library is to write the file `path`, before `adopt` takes it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, path.name)
+        return _temporary(path)
+
+    def adopt(self, path: Path) -> str:
+        """Take over what was written at `place_for(path)`; returns its sha256."""
+        temporary = _temporary(path)
+        self._written[path] = temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        return file_sha256(temporary)
+
     def publish(self) -> None:
         """Give all files their names."""
         # Old commits go first, the last one at once: new bytes must not pass for the old artefact.
@@ -67,8 +81,12 @@ def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root
     )
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp.{os.getpid()}")
+
+
 def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
-    temporary = path.with_name(f".{path.name}.tmp.{os.getpid()}")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)

@@ -3,6 +3,7 @@
     images.faiss       sentences.faiss         FAISS indices; position i is row i of the table
     images.parquet     sentences.parquet       what each row is: id, path, split; id, image, text
     images.tradeoff.json and .svg, ...         how candidate indices did, where an index was chosen among them
+    images.lists, ...                          the inverted lists of an index that was built on disk, by FAISS
     model.safetensors  model.json              the model that embeds queries
     vocabulary.json                            how a sentence becomes a vector
     labels.json        parser/...              for models of trees: their labels, and the spaCy pipeline that parsed;
@@ -26,7 +27,7 @@ A row of fragments (the card's `kind` is `fragments`) has, in place of the two i
 import hashlib
 import json
 import mmap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import Batch, file_sha256
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
 from pipeline.storage.tables import PackedTable, to_parquet
@@ -78,6 +79,15 @@ class BundleWriter:
             if name not in but:
                 self.add(name, bundle.read(name))
 
+    def place_for(self, name: str) -> Path:
+        """Where the file `name` can be written by others, under a temporary name, before `adopt` takes it."""
+        return self._batch.place_for(self.folder / name)
+
+    def adopt(self, name: str) -> None:
+        """Take over what was written at `place_for(name)`."""
+        sha256 = self._batch.adopt(self.folder / name)
+        self.files[name] = {"bytes": self.place_for(name).stat().st_size, "sha256": sha256}
+
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, with the files in it, and give everything its name. An older bundle ends here."""
         self._batch.add(self.folder / CARD, to_json({**card, "files": self.files}), commit=True)
@@ -102,21 +112,30 @@ class Bundle:
 
     def map(self, name: str) -> memoryview:
         """The bytes of the file `name`, which take memory only while the system has some to spare."""
+        return self._check(name, map_file, lambda data: (len(data), hashlib.sha256(data).hexdigest()))
+
+    def require_whole(self, name: str) -> Path:
+        """The path of the file `name`, whose bytes were checked without keeping them."""
+        return self._check(name, Path, lambda path: (path.stat().st_size, file_sha256(path)))
+
+    def _check(self, name: str, opened: Callable[[Path], Any], measure: Callable[[Any], tuple[int, str]]) -> Any:
+        """What `opened` makes of the file's path, if its size and sha256 are those of the card."""
         path, expected = self.folder / name, self.card["files"].get(name)
         if expected is None:
             raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
         try:
-            data = map_file(path)
+            found = opened(path)
+            whole = measure(found) == (expected["bytes"], expected["sha256"])
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing although its card lists it; run build-index again") from None
-        if len(data) != expected["bytes"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
+        if not whole:
             raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; run build-index again")
-        return data
+        return found
 
     def check(self) -> None:
         """Check every file against the card."""
         for name in self.card["files"]:
-            self.read(name)
+            self.require_whole(name)
 
     def index(self, modality: str) -> memoryview:
         """The FAISS index of `images` or `sentences`, `regions` or `words`, as bytes."""

@@ -50,6 +50,8 @@ class Revision:
         if folder.resolve() == output.resolve():
             raise UsageError(f"{output} is the bundle to start from; give --output another folder")
         self.bundle, self.parts = open_parts(folder, embeddings)
+        if any(name.endswith(".lists") for name in self.bundle.card["files"]):
+            raise UsageError(f"{folder} has its inverted lists on disk, which are not changed; run build-index again")
         self.embeddings, self.writer = embeddings, BundleWriter(output)
         self.cards: dict[str, dict[str, Any]] = {}
 

@@ -1,0 +1,94 @@
+"""Inverted lists that need not fit into memory: filled part by part, merged into one file, and searched where they are.
+
+FAISS maps the file of the lists by its name, so that, unlike elsewhere in this room, a path is taken.
+"""
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import faiss
+import numpy as np
+from faiss.contrib.ondisk import merge_ondisk
+
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.index.candidates import INVERTED, Built, Progress, accelerated, train_factory
+from pipeline.index.format import code_bytes, to_bytes
+from pipeline.index.vectors import Vectors
+from pipeline.precision import require_finite
+
+ID_BYTES = 8
+"""Of each vector in a list, beside its code."""
+
+
+@dataclass(frozen=True)
+class ListsFile:
+    """Where the lists are written, `path`, and the `name` that the file will then have beside its index."""
+
+    path: Path
+    name: str
+
+
+def goes_on_disk(factory: str) -> bool:
+    """Whether FAISS can leave the lists of such an index in a file: not those of 4-bit blocks, nor a refinement."""
+    refined = any(word in factory for word in ("fs", "Refine", "RFlat"))
+    return bool(INVERTED.search(factory)) and not refined
+
+
+def require_on_disk(factories: Sequence[str]) -> None:
+    """Raises UsageError naming the first that does not go on disk."""
+    for factory in factories:
+        if not goes_on_disk(factory):
+            raise UsageError(
+                f"index.candidates: {factory} has no inverted lists that can be on disk; name one such as IVF1024,Flat"
+                " or IVF1024,SQ8, or set index.on_disk to false"
+            )
+
+
+def build_on_disk(factory: str, vectors: Vectors, metric: str, lists: Path, progress: Progress) -> Built:
+    """Train an index as pipeline.index.candidates.build does, and put all vectors into lists in the file `lists`.
+
+    In memory are one block of vectors and the training sample. On the disk every vector's code stands twice for a
+    while, beside `lists` in a folder that goes away. Raises IntegrityError naming a row that is not finite, and
+    JointspaceError where the disk has too little room.
+    """
+    start = time.perf_counter()
+    index = train_factory(factory, vectors, metric)
+    trained = time.perf_counter()
+    _require_room(lists, 2 * vectors.count * (code_bytes(index) + ID_BYTES))
+    lists.unlink(missing_ok=True)
+    empty, parts, first = np.frombuffer(to_bytes(index), np.uint8), [], 0
+    with TemporaryDirectory(dir=lists.parent, prefix=f"{lists.name}.") as folder:
+        for block in progress(vectors.blocks(), f"adding to {factory}"):
+            require_finite("embeddings", "vectors", block)
+            part = faiss.deserialize_index(empty)
+            with accelerated(part):
+                part.add_with_ids(block, np.arange(first, first + len(block)))
+            parts.append(Path(folder) / f"{first}.faiss")
+            parts[-1].write_bytes(to_bytes(part))
+            first += len(block)
+        merge_ondisk(index, [str(part) for part in parts], str(lists))
+    return Built(index, trained - start, time.perf_counter() - trained)
+
+
+def to_bytes_naming(index: faiss.Index, name: str) -> memoryview:
+    """The index without its lists, as bytes, which say that these are in the file `name` of the same folder."""
+    inverted = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
+    path, inverted.filename = inverted.filename, name
+    try:
+        return to_bytes(index)
+    finally:
+        inverted.filename = path
+
+
+def _require_room(path: Path, needed: int) -> None:
+    """FAISS writes the file through a map of it, and is killed where the disk is full."""
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise JointspaceError(
+            f"{path.parent} has {free:,} bytes free and lists on disk need {needed:,} while they are merged; make room"
+            " or choose another results_root"
+        )
