@@ -82,6 +82,7 @@ class Train(Section):
     weight_decay: NonNegative
     averaging: Annotated[float, Field(ge=0, lt=1)]
     dropout: Annotated[float, Field(ge=0, lt=1)]
+    encoder_dropout: Annotated[float, Field(ge=0, lt=1)]
     clip: Annotated[float, Field(gt=0)]
     batch_size: Annotated[int, Field(ge=2)]
     epochs: Positive

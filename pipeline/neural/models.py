@@ -67,7 +67,7 @@ class GlobalModel:
         """The model with the first parameters."""
         settings = task.settings
         model = cls.build(
-            task.view, task.mean_image(), task.words, settings.dimensions, settings.dropout, task.seed,
+            task.view, task.mean_image, task.words, settings.dimensions, settings.dropout, task.seed,
             cls.learn(task), unit=settings.loss != "squared",
         )  # fmt: skip
         model.network.sentences.words.requires_grad_(task.train_words)

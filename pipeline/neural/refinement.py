@@ -21,6 +21,10 @@ SENTENCE_LENGTH = 3.0
 about the same, so that the longer tower turns more slowly: rare terms have few sentences to learn from."""
 
 
+SCALED_BY = 4096
+"""Training pairs, about, whose lengths the towers are scaled by."""
+
+
 class Bags(NamedTuple):
     """Sparse rows: the terms of sentence i are ids[starts[i] : starts[i + 1]], weighted by `weights`."""
 
@@ -132,11 +136,13 @@ class Begun:
         def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
             return task.draw_images(rows), bags(train.sentences[rows])
 
+        some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
+
         def judge() -> float:
             images, sentences = self.towers.embed_images(dev_images), self.towers.embed_sentences(dev_sentences)
             return recall_sum(images.numpy(), sentences.numpy(), dev.owners, model.metric)
 
-        self._scale(*draw(np.arange(len(train.owners))[:: max(1, len(train.owners) // 4096)]))
+        self._scale(task.images(some), bags(train.sentences[some]))
         self.training = Training(
             self.towers, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
             judge, anchors={"w": self.towers.w.detach().clone(), "u": self.towers.u.detach().clone()},

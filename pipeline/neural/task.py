@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,7 +65,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Settings:
-    """Every choice about one training; see Objective and Schedule. `dimensions` is K."""
+    """Every choice about one training; see Objective and Schedule. `dimensions` is K, `encoder_dropout` the share of
+    images whose features of an encoder are left out of a batch, every encoder's for itself, but never all of them."""
 
     dimensions: int
     loss: str
@@ -79,6 +81,7 @@ class Settings:
     weight_decay: float
     averaging: float
     dropout: float
+    encoder_dropout: float
     clip: float
     batch_size: int
     epochs: int
@@ -112,6 +115,7 @@ class Task:
     region_view: ImageView | None = None
     noun_phrase: int | None = None
 
+    @cached_property
     def mean_image(self) -> np.ndarray:
         """(D,) float32, the mean of the training images' view."""
         total, n = np.zeros(self.view.dim), self.train.n_images
@@ -121,9 +125,19 @@ class Task:
             )
         return (total / n).astype(np.float32)
 
-    def draw_images(self, rows: np.ndarray) -> torch.Tensor:
+    def images(self, rows: np.ndarray) -> torch.Tensor:
         """(k, D) the images of the training pairs `rows` (k,)."""
         return torch.from_numpy(self.view.stack(self.train.images(self.train.owners[rows])))
+
+    def draw_images(self, rows: np.ndarray) -> torch.Tensor:
+        """The same for a step of training, in which the mean stands for what `encoder_dropout` leaves out."""
+        images, share, count = self.images(rows), self.settings.encoder_dropout, len(self.view.dims)
+        if not share or count == 1:
+            return images
+        left_out = torch.rand(len(rows), count) < share
+        left_out[torch.arange(len(rows)), torch.randint(count, (len(rows),))] = False
+        columns = left_out.repeat_interleave(torch.tensor(self.view.dims), dim=1)
+        return torch.where(columns, torch.from_numpy(self.mean_image), images)
 
 
 class Begun(Protocol):

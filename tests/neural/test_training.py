@@ -142,3 +142,16 @@ def test_precision_follows_the_processor() -> None:
     assert (chosen["float32"], chosen["bfloat16"]) == (torch.float32, torch.bfloat16)
     fast = {"avx512_bf16", "amx_bf16"} & runtime.cpu_flags()
     assert chosen["auto"] == (torch.bfloat16 if fast else torch.float32)
+
+
+def test_encoders_are_left_out_whole_and_never_all_of_them() -> None:
+    task, rows = make_task("tokens", encoder_dropout=0.9), np.arange(400)
+    whole, sizes = task.images(rows), task.view.dims
+    with seeded(1):
+        drawn = task.draw_images(rows).split(sizes, dim=1)
+    kept = torch.stack([(a == b).all(dim=1) for a, b in zip(whole.split(sizes, dim=1), drawn, strict=True)])
+    means = torch.from_numpy(task.mean_image).split(sizes)
+    left_out = torch.stack([(block == mean).all(dim=1) for block, mean in zip(drawn, means, strict=True)])
+    assert (kept ^ left_out).all() and kept.any(dim=0).all()
+    assert 0.45 < kept.float().mean() < 0.65  # one is spared, the other kept in a tenth
+    assert torch.equal(make_task("tokens", encoder_dropout=0.0).draw_images(rows), whole)
