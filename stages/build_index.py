@@ -141,7 +141,8 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
 
     from pipeline.errors import UsageError
     from pipeline.index.chooser import Requirements
-    from pipeline.index.fragment_index import FRAGMENTS, SET_QUERIES, Shortlist, build_fragment_index
+    from pipeline.index.fragment_index import FRAGMENTS, SET_QUERIES, build_fragment_index
+    from pipeline.index.shortlist import Shortlist
     from pipeline.index.vectors import evenly_spaced
     from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
 
@@ -166,7 +167,7 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
         cost, log = built.cost, logging.getLogger(__name__)
         log.info(
             "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", embeddings.row,
-            "a shortlist" if built.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
+            "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
             1000 * cost.exact_seconds,
         )  # fmt: skip
         if cost.recall < settings.recall_floor:

@@ -8,9 +8,10 @@ import numpy as np
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
+from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.fragment_index import FRAGMENTS
 from pipeline.index.search import Hit, Searcher
-from pipeline.index.shortlist import FragmentGallery
+from pipeline.index.shortlist import shortlist_of
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
 
 
@@ -75,11 +76,8 @@ class FragmentSearcher(Searcher):
         return self._model.embed_sentence_sets(self._encode(sentence))
 
     def _search(self, modality: str, query: FragmentSets, top: int) -> list[Hit]:
-        gallery, told = self._open(modality), self.parts.card[FRAGMENTS[modality]]["shortlist"]
-        if told["shortlist"] is None:
-            found = gallery.search_all(query, top)
-        else:
-            found = gallery.search(query, top, told["nearest"], told["shortlist"])
+        told = self.parts.card[FRAGMENTS[modality]]["shortlist"]
+        found = self._open(modality).search(query, top, shortlist_of(told))
         return self._list_hits(modality, found.rows, found.scores)
 
     def _item(self, modality: str, row: int) -> FragmentSets:

@@ -14,8 +14,9 @@ from made_up_sets import OTHER, THING, add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.chooser import Requirements
-from pipeline.index.fragment_index import Shortlist, build_fragment_index
+from pipeline.index.fragment_index import build_fragment_index
 from pipeline.index.search import Searcher, open_searcher
+from pipeline.index.shortlist import Shortlist
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.fragments import Fragments
@@ -185,4 +186,4 @@ def test_a_shortlist_is_measured_where_there_are_many() -> None:
         costs.append(built.cost)
     assert costs[0].recall < costs[1].recall == 1 and (costs[0].scored, costs[1].scored) == (40, 1000)
     exact = build_fragment_index("images", images, sentences, rule, replace(asked, exact_limit=6000), shortlist)
-    assert exact.index.card.factory == "Flat" and exact.shortlist is None and exact.cost.recall == 1
+    assert exact.index.card.factory == "Flat" and exact.cost.shortlist is None and exact.cost.recall == 1
