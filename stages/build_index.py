@@ -50,17 +50,18 @@ def command(
     from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
-    from pipeline.storage.embeddings import Embeddings, split_ids
+    from pipeline.storage.embeddings import split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.fragments import Fragments, holds_fragments
+    from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
     from pipeline.storage.trees import ParseShards
 
     configured = config.load(config_path)
     settings = configured.index.model_copy(update={"on_disk": configured.index.on_disk or on_disk})
-    manifest, sets = Manifest(manifest_folder), holds_fragments(embeddings_folder)
-    embeddings = (Fragments if sets else Embeddings)(manifest, embeddings_folder)
+    manifest = Manifest(manifest_folder)
+    embeddings = open_embedded(manifest, embeddings_folder)
+    sets = isinstance(embeddings, Fragments)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     vocabulary = read_json(vocabulary_path)["fingerprint"]
@@ -145,12 +146,13 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
     from pipeline.index.shortlist import Shortlist
     from pipeline.index.vectors import evenly_spaced
     from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.storage.bundled_sets import BundledSets, add_bundled_sets
 
     if settings.on_disk:
         raise UsageError(f"{embeddings.row} has fragments, whose lists stay in memory; set index.on_disk to false")
     requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
     rule, shortlist = ScoreRule.from_dict(embeddings.score), Shortlist(**settings.shortlist.model_dump())
-    cards, arrays = {}, {}
+    cards, sets = {}, {}
     for modality, other in (("images", "sentences"), ("sentences", "images")):
         stored = embeddings.read_sets(modality, ids[modality])
         asking = embeddings.read_sets(other, ids[other][evenly_spaced(len(ids[other]), SET_QUERIES)])
@@ -159,10 +161,8 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
             *(FragmentSets(side.vectors, side.offsets, side.globals) for side in (stored, asking)),
             rule, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None),
         )  # fmt: skip
-        one, name = modality.removesuffix("s"), FRAGMENTS[modality]
+        name, sets[modality] = FRAGMENTS[modality], BundledSets(stored.offsets, stored.globals, stored.boxes)
         _put(writer, embeddings.row, name, built.index)
-        found = {f"{one}_offsets": stored.offsets, f"{one}_globals": stored.globals, "boxes": stored.boxes}
-        arrays |= {key: array for key, array in found.items() if array is not None}
         cards[name] = built.card()
         cost, log = built.cost, logging.getLogger(__name__)
         log.info(
@@ -175,7 +175,7 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
                 "%s: that is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
                 embeddings.row, settings.recall_floor, built.index.card.count,
             )  # fmt: skip
-    writer.add_arrays("fragments.safetensors", arrays)
+    add_bundled_sets(writer, sets)
     return {"kind": "fragments", "score": embeddings.score, **cards}
 
 

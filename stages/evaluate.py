@@ -43,15 +43,15 @@ def command(
     from pipeline.evaluate.similarity import similarity_ranks
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.storage.atomic import publish_json
-    from pipeline.storage.embeddings import Embeddings, split_pairs
+    from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.fragments import Fragments, holds_fragments
+    from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
 
     settings = config.load(config_path)
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
-    sets = holds_fragments(embeddings_folder)
-    embeddings = (Fragments if sets else Embeddings)(Manifest(manifest_folder), embeddings_folder)
+    embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+    sets = isinstance(embeddings, Fragments)
     pairs = split_pairs(embeddings.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
     read = embeddings.read_sets if sets else embeddings.read
@@ -105,15 +105,12 @@ def command(
 
 def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences) -> dict:
     """Both directions through the bundle's index files, and the bundle that they are of."""
-    from pipeline.errors import UsageError
-    from pipeline.evaluate.through_index import cost_of_approximation
-    from pipeline.index.format import open_index
-    from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.bundled_sets import read_bundled_sets
+    from pipeline.storage.fragments import Fragments
     from pipeline.storage.revision import open_parts
 
-    if not isinstance(embeddings, Embeddings):
-        raise UsageError("--through-index is for models of one vector each; leave it out for fragments")
     bundle, parts = open_parts(bundle_folder, embeddings)
+    sets = read_bundled_sets(bundle) if isinstance(embeddings, Fragments) else {}
     owners = pairs.image_id[pairs.owners[chosen]]
     asked = {
         "images": ("sentence_to_image", sentences, owners),
@@ -122,8 +119,30 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     costs = {}
     for part in parts:
         direction, queries, of = asked[part.modality]
-        index = open_index(bundle, part.modality)
-        blocks = embeddings.rows_of(part.modality, part.ids[part.alive]).blocks()
-        cost = cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric)
+        if sets:
+            cost = _cost_of_sets(bundle, part, sets[part.modality], embeddings, queries, of)
+        else:
+            cost = _cost_of_vectors(bundle, part, embeddings, queries, of)
         costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
+
+
+def _cost_of_vectors(bundle, part, embeddings, queries, of):
+    from pipeline.evaluate.through_index import cost_of_approximation
+    from pipeline.index.format import open_index
+
+    index, blocks = open_index(bundle, part.name), embeddings.rows_of(part.modality, part.ids[part.alive]).blocks()
+    return cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric)
+
+
+def _cost_of_sets(bundle, part, sets, embeddings, queries, of):
+    from pipeline.evaluate.through_index import cost_of_shortlist
+    from pipeline.index.format import from_bytes
+    from pipeline.index.fragment_gallery import FragmentGallery
+    from pipeline.index.shortlist import shortlist_of
+    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+
+    index, rule = from_bytes(bundle.index(part.name), f"{part.name}.faiss", part.card), embeddings.score
+    gallery = FragmentGallery(part.modality, index, sets.offsets, ScoreRule.from_dict(rule), sets.globals)
+    asking = FragmentSets(queries.vectors, queries.offsets, queries.globals)
+    return cost_of_shortlist(gallery, shortlist_of(part.card["shortlist"]), part.owners, asking, of)

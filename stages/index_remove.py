@@ -1,10 +1,16 @@
 """`index-remove`: a bundle without some images and their sentences."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.storage.revision import Part, Revision
 
 
 @click.command("index-remove")
@@ -32,32 +38,58 @@ def command(
 
     from pipeline import config
     from pipeline.errors import InputError
-    from pipeline.index.build import QUERIES
-    from pipeline.index.format import from_bytes, to_bytes
-    from pipeline.index.upkeep import examine, factory_without, remove, report_drift, setting_of
     from pipeline.storage.bundle import forget
-    from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.revision import Revision
     from pipeline.storage.tables import read_numbers
 
     gone = np.unique([*images, *(read_numbers(list_path) if list_path else [])]).astype(np.int64)
     settings, log = config.load(config_path).index, logging.getLogger(__name__)
-    revision = Revision(bundle_folder, Embeddings(Manifest(manifest_folder), embeddings_folder), output)
-    metric, found = revision.embeddings.metric, revision.parts[0].ids[revision.parts[0].alive]
+    revision = Revision(bundle_folder, open_embedded(Manifest(manifest_folder), embeddings_folder), output)
+    found = revision.parts[0].ids[revision.parts[0].alive]
     if len(unknown := np.setdiff1d(gone, found)) or not len(gone):
         raise InputError(
             f"image {unknown[0] if len(unknown) else '(none)'} is not in {bundle_folder}; name one that is"
         )
     for part in revision.parts:
-        rows, queries = part.alive[np.isin(part.owners[part.alive], gone)], revision.queries(part, QUERIES)
-        index = from_bytes(revision.bundle.index(part.modality), f"{part.modality}.faiss", part.card)
-        before = examine(index, revision.vectors(part, part.alive), part.alive, queries, metric)
-        less, factory = replace(part, table=forget(part.table, rows)), part.card["factory"]
-        rest = revision.vectors(less, less.alive)
-        index = remove(index, rows, factory, setting_of(part.card), rest, less.alive, metric)
-        after = examine(index, rest, less.alive, queries, metric)
-        log.info("%d %s removed; %s", len(rows), part.modality, report_drift(before, after, settings.recall_floor))
-        changed = {"factory": factory_without(factory), **after.to_dict(), "before": before.to_dict()}
-        revision.put(less, to_bytes(index), changed)
+        rows = part.alive[np.isin(part.owners[part.alive], gone)]
+        less = replace(part, table=forget(part.table, rows))
+        change = _remove_sets if revision.of_sets else _remove_vectors
+        told = change(revision, part, less, rows, settings.recall_floor)
+        log.info("%d %s removed; %s", len(rows), part.modality, told)
     revision.commit()
+
+
+def _remove_vectors(revision: "Revision", part: "Part", less: "Part", rows: "np.ndarray", floor: float) -> str:
+    """What `part` has beyond `less`, the vectors of `rows`, out of its index; how far that has drifted."""
+    from pipeline.index.build import QUERIES
+    from pipeline.index.format import from_bytes, to_bytes
+    from pipeline.index.upkeep import examine, factory_without, remove, report_drift, setting_of
+
+    metric, queries, factory = revision.embeddings.metric, revision.queries(part, QUERIES), part.card["factory"]
+    index = from_bytes(revision.bundle.index(part.name), f"{part.name}.faiss", part.card)
+    before = examine(index, revision.vectors(part, part.alive), part.alive, queries, metric)
+    rest = revision.vectors(less, less.alive)
+    index = remove(index, rows, factory, setting_of(part.card), rest, less.alive, metric)
+    after = examine(index, rest, less.alive, queries, metric)
+    changed = {"factory": factory_without(factory), **after.to_dict(), "before": before.to_dict()}
+    revision.put(less, to_bytes(index), changed)
+    return report_drift(before, after, floor)
+
+
+def _remove_sets(revision: "Revision", part: "Part", less: "Part", rows: "np.ndarray", floor: float) -> str:
+    """The same of a row of fragments, for the sets of `rows`."""
+    from pipeline.index.fragment_index import SET_QUERIES
+    from pipeline.index.fragment_upkeep import drop, revise
+    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+
+    sets, asking = revision.sets[part.modality], revision.query_sets(part, SET_QUERIES)
+    changed, fragments = sets.without(rows), sets.fragments_of(rows)
+    revised = revise(
+        part.modality, revision.bundle.index(part.name), part.card, lambda index: drop(index, fragments), sets, changed,
+        ScoreRule.from_dict(revision.embeddings.score), FragmentSets(asking.vectors, asking.offsets, asking.globals),
+    )  # fmt: skip
+    revision.sets[part.modality] = changed
+    revision.put(less, revised.data, revised.card())
+    return revised.drift(floor)

@@ -48,11 +48,16 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
     )  # fmt: skip
 
 
+def whole_length(ids: np.ndarray) -> np.ndarray:
+    """How long the vector of an image as a whole is; its thing's has length 1."""
+    return (0.5 + 0.001 * ids).astype(np.float32)
+
+
 def _images(manifest: Manifest, ids: np.ndarray) -> tuple[FragmentSets, np.ndarray]:
-    """The whole image, its thing, and the next thing, less clearly."""
+    """The whole image, each by its own amount, its thing, and the next thing, less clearly."""
     axes = np.eye(len(THINGS), dtype=np.float32)
     own, following = axes[ids % 8], axes[(ids + 1) % 8]
-    vectors = np.stack([0.5 * own, own, 0.6 * following], axis=1).reshape(-1, 8)
+    vectors = np.stack([whole_length(ids)[:, None] * own, own, 0.6 * following], axis=1).reshape(-1, 8)
     widths = manifest.images["width"].to_numpy()[ids]
     boxes = np.array([box for width in widths for box in ([0, 0, width, 40], THING, OTHER)], np.float32)
     return FragmentSets(vectors, 3 * np.arange(len(ids) + 1)), boxes

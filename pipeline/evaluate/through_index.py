@@ -2,13 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
 from pipeline.evaluate.retrieval import CUTOFFS
 from pipeline.index.exact import search_exact
+from pipeline.index.fragment_gallery import FragmentGallery
+from pipeline.index.shortlist import Shortlist
+
+if TYPE_CHECKING:
+    from pipeline.neural.fragment_scores import FragmentSets
 
 DEPTH = 1000
 """Answers that are looked at; a right one beyond counts as one rank more."""
@@ -55,6 +60,30 @@ def cost_of_approximation(
         ranks["index", k] = first_ranks(rows, sign * scores, owners, query_owners)
     measured = [_measure(ranks[kind, min(max(CUTOFFS), depth)], ranks[kind, depth]) for kind in ("exact", "index")]
     return Cost(*measured, len(ids), depth)
+
+
+def cost_of_shortlist(
+    gallery: FragmentGallery,
+    shortlist: Shortlist | None,
+    owners: np.ndarray,
+    queries: "FragmentSets",
+    query_owners: np.ndarray,
+) -> Cost:
+    """The same for sets of fragments: item i of `gallery` is of image `owners[i]`, query j of `query_owners[j]`.
+
+    No more answers are looked at than are on the `shortlist`. Every query is scored with everything once.
+    """
+    longest = DEPTH if shortlist is None else min(DEPTH, shortlist.shortlist)
+    depth, vectors = min(max(longest, *CUTOFFS), len(gallery)), gallery.vectors()
+    ranks = np.empty((2, len(queries)), np.int64)
+    for row in range(len(queries)):
+        query = queries.between(row, row + 1)
+        exact = gallery.score_all(query, vectors)[gallery.there]
+        best = np.argsort(-exact, kind="stable")[:depth]
+        found = gallery.search(query, depth, shortlist)
+        for kind, rows, scores in ((0, gallery.there[best], exact[best]), (1, found.rows, found.scores)):
+            ranks[kind, row] = first_ranks(rows[None], scores[None], owners, query_owners[row, None])[0]
+    return Cost(*(_measure(own, own) for own in ranks), len(gallery), depth)
 
 
 def first_ranks(found: np.ndarray, scores: np.ndarray, owners: np.ndarray, query_owners: np.ndarray) -> np.ndarray:

@@ -67,14 +67,19 @@ def remove(
     What FAISS cannot take vectors out of is built again by its `factory` string and `setting` from the `rest`, whose
     ids are `rest_ids`. Raises InputError where nothing would be left.
     """
-    if not rest.count:
-        raise InputError("nothing would be left in the index; delete the bundle instead")
+    require_rest(rest.count)
     if forgets(factory):
         index.remove_ids(ids)
         return index
     named = build(factory.removeprefix(NAMED), rest, metric, ids=rest_ids).index
     apply(named, setting)
     return named
+
+
+def require_rest(count: int) -> None:
+    """Raises InputError where `count`, what would be left in an index, is nothing."""
+    if not count:
+        raise InputError("nothing would be left in the index; delete the bundle instead")
 
 
 def setting_of(card: dict[str, Any]) -> Setting:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar, read_json, sidecar_path
-from pipeline.storage.embeddings import Embedded
+from pipeline.storage.embeddings import Embedded, Embeddings
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import Shard, write_shard
@@ -100,6 +100,11 @@ def _check_offsets(shard: Shard, name: str, offsets: np.ndarray, count: int) -> 
     fits = len(offsets) == count + 1 and offsets[0] == 0 and (np.diff(offsets) >= 0).all()
     if not fits or offsets[-1] != len(shard[name]):
         raise IntegrityError(f"{shard.path}: its offsets do not fit its {name}; run embed again")
+
+
+def open_embedded(manifest: Manifest, folder: Path) -> Embeddings | Fragments:
+    """The embeddings in `folder`, whichever kind of row they are of. Raises as Embedded does."""
+    return (Fragments if holds_fragments(folder) else Embeddings)(manifest, folder)
 
 
 def holds_fragments(folder: Path) -> bool:

@@ -1,0 +1,67 @@
+"""Which fragments of a bundle's `regions.faiss` and `words.faiss` are one image or sentence: `fragments.safetensors`.
+
+Fragments are numbered without gaps, set after set in the order of the tables' rows, and numbered anew when some are
+removed; what keeps its number is the row. A removed row has no fragments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.bundle import Bundle, BundleWriter
+from pipeline.storage.fragments import SIDES, StoredSets
+
+FILE = "fragments.safetensors"
+
+
+@dataclass(frozen=True)
+class BundledSets:
+    """Row i has the fragments [offsets[i], offsets[i + 1]); `globals` (n, g) is None where the model has none, `boxes`
+    (total, 4) None for sentences."""
+
+    offsets: np.ndarray
+    globals: np.ndarray | None
+    boxes: np.ndarray | None
+
+    def fragments_of(self, rows: np.ndarray) -> np.ndarray:
+        """(k,) the fragments of `rows`, ascending."""
+        chosen = np.zeros(len(self.offsets) - 1, bool)
+        chosen[rows] = True
+        return np.flatnonzero(np.repeat(chosen, np.diff(self.offsets)))
+
+    def without(self, rows: np.ndarray) -> "BundledSets":
+        """The same rows, of which `rows` have nothing left."""
+        lengths = np.diff(self.offsets)
+        lengths[rows] = 0
+        boxes = None if self.boxes is None else np.delete(self.boxes, self.fragments_of(rows), axis=0)
+        whole = None if self.globals is None else self.globals.copy()
+        if whole is not None:
+            whole[rows] = 0
+        return BundledSets(np.concatenate([[0], np.cumsum(lengths)]), whole, boxes)
+
+    def followed_by(self, sets: StoredSets) -> "BundledSets":
+        """These rows and, after them, one for each of `sets`."""
+        pairs = ((self.globals, sets.globals), (self.boxes, sets.boxes))
+        joined = [None if own is None else np.concatenate([own, more]) for own, more in pairs]
+        return BundledSets(np.concatenate([self.offsets, self.offsets[-1] + sets.offsets[1:]]), *joined)
+
+
+def read_bundled_sets(bundle: Bundle) -> dict[str, BundledSets]:
+    """The sets of `images` and `sentences`. Raises IntegrityError where they do not fit the bundle's tables."""
+    arrays, found = bundle.arrays(FILE), {}
+    for modality, one in SIDES.items():
+        boxes = arrays["boxes"] if modality == "images" else None
+        found[modality] = BundledSets(arrays[f"{one}_offsets"], arrays.get(f"{one}_globals"), boxes)
+        if len(found[modality].offsets) != bundle.packed_table(modality).num_rows + 1:
+            raise IntegrityError(f"{bundle.folder / FILE} does not fit {modality}.parquet; run build-index again")
+    return found
+
+
+def add_bundled_sets(writer: BundleWriter, sets: Mapping[str, BundledSets]) -> None:
+    """Write the sets of `images` and `sentences` into a bundle."""
+    arrays = {"boxes": sets["images"].boxes}
+    for modality, one in SIDES.items():
+        arrays |= {f"{one}_offsets": sets[modality].offsets, f"{one}_globals": sets[modality].globals}
+    writer.add_arrays(FILE, {name: array for name, array in arrays.items() if array is not None})
