@@ -3,9 +3,13 @@
 FAISS maps the file of the lists by its name, so that, unlike elsewhere in this room, a path is taken.
 """
 
+import ctypes
+import os
 import shutil
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,8 +74,25 @@ def build_on_disk(factory: str, vectors: Vectors, metric: str, lists: Path, prog
             parts.append(Path(folder) / f"{first}.faiss")
             parts[-1].write_bytes(to_bytes(part))
             first += len(block)
-        merge_ondisk(index, [str(part) for part in parts], str(lists))
+        with _printing_aside():
+            merge_ondisk(index, [str(part) for part in parts], str(lists))
     return Built(index, trained - start, time.perf_counter() - trained)
+
+
+@contextmanager
+def _printing_aside() -> Iterator[None]:
+    """What C code prints goes to stderr: FAISS tells how it resizes the file, on the stdout that is for answers."""
+    libc = ctypes.CDLL(None)
+    sys.stdout.flush()
+    libc.fflush(None)  # what was printed before belongs to stdout
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def to_bytes_naming(index: faiss.Index, name: str) -> memoryview:

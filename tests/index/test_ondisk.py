@@ -93,6 +93,17 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+def test_stdout_is_left_to_answers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", images=80)
+    (run / "config.yaml").write_text("index: {candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 0.7}")
+    parts = {"manifest": "manifest", "embeddings": "embeddings", "model": "model", "encoders": "encoders"}
+    parts |= {"vocabulary": "vocabulary.json", "config": "config.yaml", "output": "bundle"}
+    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
+    command = [sys.executable, "-m", "stages.cli", "build-index", *arguments, "--on-disk"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout == "" and "resizing" in told.stderr  # which is what FAISS prints there
+
+
 def test_a_bundle_on_disk_is_searched_where_it_is(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=80)
     (run / "config.yaml").write_text("index: {candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 0.7}")
