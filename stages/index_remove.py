@@ -38,10 +38,9 @@ def command(
 
     from pipeline import config
     from pipeline.errors import InputError
-    from pipeline.storage.bundle import forget
     from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.revision import Revision
+    from pipeline.storage.revision import Revision, forget
     from pipeline.storage.tables import read_numbers
 
     gone = np.unique([*images, *(read_numbers(list_path) if list_path else [])]).astype(np.int64)

@@ -19,9 +19,11 @@ names before any takes its own, so that an older bundle of that folder is whole 
 
 A row of fragments (the card's `kind` is `fragments`) has, in place of the two indices,
 
-    regions.faiss      words.faiss             position i is fragment i, set after set in the order of the tables
+    regions.faiss      words.faiss             position i is fragment i, set after set in the order of the tables,
+                                               without gaps: what was removed has an empty set
     fragments.safetensors                      `image_offsets` and `sentence_offsets` of these sets, `boxes` of the
-                                               regions, and `image_globals` and `sentence_globals` where there are any
+                                               regions, and `image_globals` and `sentence_globals` where there are any;
+                                               see pipeline.storage.bundled_sets
 """
 
 import hashlib
@@ -184,21 +186,3 @@ def map_file(path: Path) -> memoryview:
     with open(path, "rb") as file:
         empty = not path.stat().st_size  # of which there is no map
         return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-NUMBERS = ("image_id", "sentence_id")
-
-
-def is_removed(table: pa.Table) -> np.ndarray:
-    """(n,) which rows of a bundle's table are of what was removed."""
-    told = "sha256" if "sha256" in table.column_names else "text"
-    return table[told].is_null().to_numpy()
-
-
-def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """`table` with nothing but numbers left in `rows` (k,)."""
-    gone = np.zeros(table.num_rows, bool)
-    gone[rows] = True
-    told = pa.array(np.arange(table.num_rows), mask=gone)
-    columns = {name: table[name] if name in NUMBERS else table[name].take(told) for name in table.column_names}
-    return pa.table(columns)

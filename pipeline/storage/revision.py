@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.bundle import Bundle, BundleWriter, is_removed
+from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.bundled_sets import add_bundled_sets, read_bundled_sets
 from pipeline.storage.embeddings import Embedded, EmbeddedRows
 from pipeline.storage.fingerprint import fingerprint, require_same
@@ -125,3 +125,18 @@ def open_parts(folder: Path, embeddings: Embedded) -> tuple[Bundle, list[Part]]:
                 " that the bundle was made from, or one that has grown out of it"
             )
     return bundle, parts
+
+
+def is_removed(table: pa.Table) -> np.ndarray:
+    """(n,) which rows of a bundle's table are of what was removed."""
+    told = "sha256" if "sha256" in table.column_names else "text"
+    return table[told].is_null().to_numpy()
+
+
+def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """`table` with nothing but numbers left in `rows` (k,)."""
+    gone = np.zeros(table.num_rows, bool)
+    gone[rows] = True
+    told = pa.array(np.arange(table.num_rows), mask=gone)
+    columns = {name: table[name] if name in NUMBER.values() else table[name].take(told) for name in table.column_names}
+    return pa.table(columns)

@@ -14,10 +14,11 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
 from pipeline.index.fragment_upkeep import drop
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores
-from pipeline.storage.bundle import Bundle, is_removed
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundled_sets import BundledSets, read_bundled_sets
 from pipeline.storage.fragments import Fragments, StoredSets
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.revision import is_removed
 
 HORSES = (3, 11, 19, 27, 35)
 KINDS = ["exact", "inverted"]
