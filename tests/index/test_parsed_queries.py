@@ -139,6 +139,34 @@ def test_every_door_answers(run: Path, tmp_path: Path) -> None:
     assert any(name.startswith("parser/") for name in card["files"]) and "parser" in card["inputs"]
 
 
+def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+    pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
+    from fastapi.testclient import TestClient
+
+    from pipeline import config
+    from pipeline.serve.app import build_app
+    from pipeline.serve.limits import Limits
+    from stages.serve import _open_all
+
+    bundles = [
+        build(run, "hmlstm", tmp_path / name, *given) for name, given in (("parsed", carried(run)), ("bare", ()))
+    ]
+    galleries = _open_all(tuple(bundles), None, config.load(None))
+    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9), 2, ["testserver"]))
+    for sentence in ("a dog", "the big house number 5"):
+        shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))
+        told = client.get("/api/models/hmlstm/images", params={"sentence": sentence, "top": 48}).json()["results"]
+        assert [hit["image_id"] for hit in told] == [hit["image_id"] for hit in shown] and len(told) == 24
+        assert [hit["score"] for hit in told] == pytest.approx([hit["score"] for hit in shown], abs=1e-5)
+    for model, sentence, said in (
+        ("hmlstm", "unicorn", "no word of 'unicorn'"),
+        ("hmlstm-2", "a dog", "is not parsed"),
+    ):
+        answer = client.get(f"/api/models/{model}/images", params={"sentence": sentence})
+        assert answer.status_code == 422 and said in answer.json()["error"]
+
+
 def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = Searcher(Bundle(build(run, "hmlstm", tmp_path)))
     with pytest.raises(UsageError, match="build the index again with --parses, --labels and --parser"):

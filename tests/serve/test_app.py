@@ -11,7 +11,7 @@ import faiss
 import httpx
 import numpy as np
 import pytest
-from made_up import THINGS, make_run, run_command
+from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
 
@@ -80,6 +80,26 @@ def test_regions_for_words(tmp_path: Path) -> None:
     for kind in ("sentences", "arithmetic"):
         answer = client.post(f"/api/models/ncca/{kind}", files=photograph(run), data={"plus": ["dog"]})
         assert answer.status_code == 422 and "region" in answer.json()["error"]
+
+
+def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
+    run, clients = make_run(tmp_path / "run", images=80), {}
+    (run / "config.yaml").write_text(
+        "index: {exact_limit: 10, candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 1.0}"
+    )
+    for name, more in (("memory", ()), ("disk", ("--on-disk",))):
+        folder = build_bundle(run, "--config", run / "config.yaml", *more).rename(tmp_path / name)
+        assert (folder / "images.lists").exists() == (name == "disk")
+        source = ImageSource(run / "data").read
+        clients[name] = make_client(Gallery(open_searcher(Bundle(folder)), see, source, PIXELS, 32))
+    for thing in THINGS:
+        answers = [client.get(f"/api/models/ncca/images?sentence={thing}&top=10").json() for client in clients.values()]
+        results = [[(hit["image_id"], hit["score"]) for hit in answer["results"]] for answer in answers]
+        assert results[0] == results[1] and len(results[0]) == 10
+        assert results[0][0][0] % 8 == THINGS.index(thing)
+    answers = [client.post("/api/models/ncca/sentences?top=4", files=photograph(run)) for client in clients.values()]
+    texts = [[hit["text"] for hit in answer.json()["results"]] for answer in answers]
+    assert texts[0] == texts[1] and all("dog" in text for text in texts[0])
 
 
 def test_a_model_of_whole_images_has_no_regions(client: TestClient) -> None:
