@@ -125,7 +125,9 @@ def fit_slice(row):
 
 def train_slice(row):
     """What `train` of a row depends on."""
-    return slice_of("seed", "image_view", "word_vectors", row=row.model_dump(), own=CONFIG.own_section(row.model))
+    geometry = {"geometry": CONFIG.regions.geometry} if row.model in REGIONAL else {}
+    own = CONFIG.own_section(row.model)
+    return slice_of("seed", "image_view", "word_vectors", row=row.model_dump(), own=own, **geometry)
 
 
 def summed_encoders(wildcards):

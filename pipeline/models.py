@@ -58,7 +58,7 @@ REGIONAL: tuple[str, ...] = ("hmlstm", *SETS)
 
 PHRASAL: tuple[str, ...] = ("hmlstm",)
 """The trained models that embed noun phrases and regions beside sentences and images: their classes have
-`embed_phrases(trees)` and `embed_regions(features)`."""
+`embed_phrases(trees)` and `embed_regions(block)`."""
 
 GENERATORS: dict[str, str] = {
     "nearest": "pipeline.language.nearest:Nearest",

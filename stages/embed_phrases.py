@@ -114,10 +114,8 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.linear.views import ImageView
     from pipeline.storage.phrases import CORNERS, vectors_column
 
-    view = ImageView(tuple(model.encoders), regions.dims, ())
     parts = []
     for start in range(0, len(image_id), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(image_id)))
@@ -127,7 +125,7 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
             "image_id": np.repeat(image_id[rows], lengths),
             "number": np.arange(block.offsets[-1]) - np.repeat(block.offsets[:-1], lengths),
             **dict(zip(CORNERS, block.boxes.T, strict=True)),
-            "vector": vectors_column(model.embed_regions(view.split(block.features))),
+            "vector": vectors_column(model.embed_regions(block)),
         }
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)

@@ -82,6 +82,7 @@ def command(
         noun_phrase=_read_noun_phrase(labels_path, stored) if model.sentence_view == "phrase-trees" else None,
     )  # fmt: skip
     about = [variant.model_dump(), own, str(precision), view.steps, settings.seed]
+    about += [] if region_view is None else [region_view.geometry]
     about += [] if words is None else [settings.word_vectors.train, digest_tensors({"words": words})]
     inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
@@ -152,6 +153,7 @@ def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) 
 
     from pipeline.errors import UsageError
     from pipeline.linear.views import ImageView
+    from pipeline.neural.region_views import RegionView
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.region_rows import RegionRows
 
@@ -160,5 +162,6 @@ def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) 
         raise UsageError("this model learns from regions; name regions.encoders, and give extract-regions' --regions")
     folders = {name: root / name for name in names}
     rows = {split: RegionRows(manifest, folders, split_pairs(manifest, split).image_id) for split in pairs}
-    view = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
+    features = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
+    view = RegionView(features, settings.regions.geometry)
     return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"].fingerprints

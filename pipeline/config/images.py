@@ -112,6 +112,7 @@ class Detector(Section):
 
 class Regions(Section):
     encoders: tuple[Name, ...]
+    geometry: bool
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"]
     count: Positive
     min_score: float
@@ -134,7 +135,7 @@ class Regions(Section):
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide which regions an image has and what their features are."""
-        return self.model_dump(mode="json", exclude={"encoders", "dimensions", "checkpoint_images"})
+        return self.model_dump(mode="json", exclude={"encoders", "geometry", "dimensions", "checkpoint_images"})
 
 
 class Finetune(Section):

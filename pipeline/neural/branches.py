@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from pipeline.neural.hlstm import HierarchicalLSTM
 from pipeline.neural.losses import Objective
+from pipeline.neural.region_views import WHOLE
 from pipeline.neural.tree_levels import Levels
 
 
@@ -71,26 +72,41 @@ class TwoBranches(nn.Module):
     """Each branch is a linear map, batch normalisation and unit length (seed 002, section 3.2.2); s = v . h.
 
     Paper to code: W_m `image_map` (K, D), of images and regions alike; W_t `text_map` (K, K), of the states of roots
-    and noun phrases. The biases are those of the normalisation.
+    and noun phrases. The biases are those of the normalisation. Ours: with `geometry`, regions bring where they lie,
+    less where the whole image does, and W_m is (K, D + 5).
     """
 
     unit = True
 
-    def __init__(self, mean: Tensor, sentences: HierarchicalLSTM, dimensions: int, dropout: float) -> None:
+    def __init__(
+        self, mean: Tensor, sentences: HierarchicalLSTM, dimensions: int, dropout: float, geometry: bool
+    ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.sentences, self.dropout = sentences, dropout
-        self.image_map = nn.Parameter(torch.empty(dimensions, len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
+        self.whole = torch.from_numpy(WHOLE) if geometry else mean.new_zeros(0)
+        inputs = len(mean) + len(self.whole)
+        self.image_map = nn.Parameter(torch.empty(dimensions, inputs).uniform_(-1, 1) / inputs**0.5)
         self.text_map = nn.Parameter(torch.eye(dimensions))
         self.image_norm, self.text_norm = Normalisation(dimensions), Normalisation(dimensions)
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, K) of unit length from stacked features (n, D)."""
-        return self.embed_views(x, len(x))
+        return self._embed_views(self._centre_images(x), len(x))
 
-    def embed_views(self, x: Tensor, images: int) -> Tensor:
-        """(n, K) of unit length from stacked features (n, D) of `images` images and then regions."""
-        x = functional.dropout(x - self.mean, self.dropout, self.training)
+    def embed_regions(self, x: Tensor) -> Tensor:
+        """(r, K) of unit length from the region view (r, D), or (r, D + 5) with `geometry`."""
+        return self._embed_views(self._centre_regions(x), 0)
+
+    def _centre_images(self, x: Tensor) -> Tensor:
+        return functional.pad(x - self.mean, (0, len(self.whole)))
+
+    def _centre_regions(self, x: Tensor) -> Tensor:
+        return x - torch.cat([self.mean, self.whole])
+
+    def _embed_views(self, x: Tensor, images: int) -> Tensor:
+        """(n, K) of unit length from what is centred, of `images` images and then of regions."""
+        x = functional.dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 
     def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
@@ -106,5 +122,5 @@ class TwoBranches(nn.Module):
         """The scores of n images and sentences, and of the noun phrases' pairs."""
         n = len(x)
         h = self.embed_nodes(levels, torch.cat([levels.roots, pairs.rows]), n)
-        v = self.embed_views(torch.cat([x, pairs.regions]), n)
+        v = self._embed_views(torch.cat([self._centre_images(x), self._centre_regions(pairs.regions)]), n)
         return Scores(v[:n] @ h[:n].T, v[n:] @ h[n:].T, pairs)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from pipeline.errors import UsageError
 from pipeline.evaluate.scored import recall_sum_of_scores
-from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_losses import MultipleInstance
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
 from pipeline.neural.fragments import AlignedNetwork, FragmentNetwork, RectifiedBRNN, RegionMap
 from pipeline.neural.packing import Packed, pack
+from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import RegionRows, Settings, Task
 from pipeline.neural.training import Training, seeded
 from pipeline.text.sequences import Tokens
@@ -48,7 +48,7 @@ class FragmentModel:
     encoders: tuple[str, ...] = ()
     """Encoders whose features of whole images are asked for beside the regions'."""
 
-    def __init__(self, region_view: ImageView, network: FragmentNetwork) -> None:
+    def __init__(self, region_view: RegionView, network: FragmentNetwork) -> None:
         self.region_view = region_view
         self.network = network.eval()
 
@@ -96,10 +96,10 @@ class FragmentModel:
         return {}
 
 
-def stack_regions(view: ImageView, regions: RegionRows, rows: np.ndarray) -> FragmentSets:
+def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> FragmentSets:
     """The regions of the images `rows`, each encoder's features normalised on their own."""
     block = regions.packed(rows)
-    return FragmentSets(torch.from_numpy(view.stack(view.split(block.features))), block.offsets)
+    return FragmentSets(torch.from_numpy(view.stack(block)), block.offsets)
 
 
 def _in_blocks(embed: Callable[[np.ndarray], FragmentSets], count: int) -> FragmentSets:
@@ -156,7 +156,7 @@ class DVSA(FragmentModel):
 
     @classmethod
     def build(
-        cls, view: ImageView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Mapping[str, Any], seed: int
+        cls, view: RegionView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Mapping[str, Any], seed: int
     ) -> "DVSA":
         """Untrained, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
         with seeded(seed):
@@ -179,13 +179,13 @@ class DVSA(FragmentModel):
 
     def settings(self) -> dict[str, Any]:
         dimensions, hidden = self.network.sentences.d.shape
-        return {**vars(self.region_view), "dimensions": dimensions, "hidden": hidden, "sum": self.rule.sum}
+        return {**self.region_view.settings(), "dimensions": dimensions, "hidden": hidden, "sum": self.rule.sum}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "DVSA":
         """The model that `settings` and `tensors` came from."""
         mean, words = tensors["regions.mean"], tensors["sentences.words"]
-        model = cls.build(ImageView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
+        model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
         model.network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
         return model
 
@@ -200,7 +200,7 @@ class Defrag(DVSA):
         return MultipleInstance(task.settings.objective, task.settings.instance_weight)
 
 
-def measure_regions(view: ImageView, regions: RegionRows) -> tuple[np.ndarray, float]:
+def measure_regions(view: RegionView, regions: RegionRows) -> tuple[np.ndarray, float]:
     """The mean (D,) of all regions, and the root mean square length of what they are beside it."""
     total, squares, count = np.zeros(view.dim), 0.0, 0
     for start in range(0, len(regions), BLOCK):

@@ -15,6 +15,7 @@ from pipeline.neural.fragment_models import Begun, FragmentModel, measure_region
 from pipeline.neural.fragment_scores import ScoreRule
 from pipeline.neural.grounded import GroundedNetwork, Towers
 from pipeline.neural.refinement import SENTENCE_LENGTH
+from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Task
 from pipeline.neural.training import seeded
 from pipeline.text.sequences import Tokens
@@ -37,7 +38,7 @@ class GroundedFragments(FragmentModel):
 
     starts_from_words = True
 
-    def __init__(self, view: ImageView, region_view: ImageView, network: GroundedNetwork) -> None:
+    def __init__(self, view: ImageView, region_view: RegionView, network: GroundedNetwork) -> None:
         super().__init__(region_view, network)
         self.view = view
 
@@ -77,7 +78,7 @@ class GroundedFragments(FragmentModel):
         return {name: getattr(network, name).detach().clone() for name in ("whole", "region", "words", "bias")}
 
     def settings(self) -> dict[str, Any]:
-        regions = {f"region_{name}": value for name, value in vars(self.region_view).items()}
+        regions = {f"region_{name}": value for name, value in self.region_view.settings().items()}
         hidden = self.network.states.u_first.shape[1]
         return {**vars(self.view), **regions, "hidden": hidden, **self.rule._asdict()}
 
@@ -87,23 +88,25 @@ class GroundedFragments(FragmentModel):
         towers = Towers(*(torch.tensor(tensors[name]) for name in Towers._fields))
         network = GroundedNetwork(towers, settings["hidden"], dropout=0, rule=ScoreRule.from_dict(settings))
         network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
-        regions = {name: settings[f"region_{name}"] for name in ("encoders", "dims", "steps")}
-        return cls(ImageView.from_dict(settings), ImageView.from_dict(regions), network)
+        regions = {key.removeprefix("region_"): value for key, value in settings.items() if key.startswith("region_")}
+        return cls(ImageView.from_dict(settings), RegionView.from_dict(regions), network)
 
 
 def _begin_towers(task: Task) -> Towers:
-    """The start's two sides, each scaled by one number as in `ncca-refined`; regions have their encoders' columns."""
+    """The start's two sides, each scaled by one number as in `ncca-refined`; regions have their encoders' columns, and
+    their geometry tells nothing yet."""
     start, train = task.start.model, task.train
     power = start.directions.values**start.eigenvalue_power
     w, u = start.directions.w * power, task.start.terms @ (start.directions.u * power)
     columns = np.concatenate([start.view.columns([name]) for name in task.region_view.encoders])
     region_mean, _ = measure_regions(task.region_view, train.regions)
+    of_regions = np.vstack([w[columns], np.zeros((len(region_mean) - len(columns), w.shape[1]), w.dtype)])
     images = np.arange(train.n_images)[:: max(1, train.n_images // SAMPLE)]
     x = (task.view.stack(train.images(images)) - start.mean_x) @ w
     sums = _sum_words(u, train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)]))
     bias = sums.mean(axis=0)
     shrink = SENTENCE_LENGTH / _rms(sums - bias)
-    parts = (w / _rms(x), start.mean_x, w[columns], region_mean, u * shrink, bias * shrink)
+    parts = (w / _rms(x), start.mean_x, of_regions, region_mean, u * shrink, bias * shrink)
     return Towers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
 
 

@@ -15,6 +15,7 @@ from pipeline.neural.branches import DenseObjective, PhrasePairs, TwoBranches
 from pipeline.neural.correspondence import Correspondences, match, noun_phrases, unknown_correspondences
 from pipeline.neural.hlstm import HierarchicalLSTM
 from pipeline.neural.models import BLOCK, GlobalModel
+from pipeline.neural.region_views import RegionBlock, RegionView
 from pipeline.neural.task import RegionRows, Settings, Task
 from pipeline.neural.training import Training, seeded
 from pipeline.neural.tree_levels import Levels
@@ -42,14 +43,16 @@ class HMLSTM(GlobalModel):
         cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int,
         learned: Mapping[str, Any], unit: bool,
     ) -> "HMLSTM":  # fmt: skip
-        """Untrained; `learned` holds `noun_phrase`, the label of noun phrases."""
+        """Untrained; `learned` holds `noun_phrase`, the label of noun phrases, and whether regions bring their
+        `geometry`."""
         with seeded(seed):
-            sentences = HierarchicalLSTM(torch.tensor(words), dimensions, dropout, **learned)
-            return cls(view, TwoBranches(torch.tensor(mean), sentences, dimensions, dropout), learned)
+            sentences = HierarchicalLSTM(torch.tensor(words), dimensions, dropout, learned["noun_phrase"])
+            geometry = learned.get("geometry", False)
+            return cls(view, TwoBranches(torch.tensor(mean), sentences, dimensions, dropout, geometry), learned)
 
     @classmethod
     def learn(cls, task: Task) -> dict[str, Any]:
-        return {"noun_phrase": task.noun_phrase}
+        return {"noun_phrase": task.noun_phrase, "geometry": task.region_view.geometry}
 
     @classmethod
     def begin(cls, task: Task) -> "Begun":
@@ -63,10 +66,12 @@ class HMLSTM(GlobalModel):
     def arrange(self, sentences: Trees) -> Levels:
         return self.network.sentences.arrange(sentences)
 
-    def embed_regions(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(r, c) float32 from `features` of regions, encoder -> (r, its dim)."""
+    def embed_regions(self, block: RegionBlock, view: RegionView | None = None) -> np.ndarray:
+        """(r, c) float32 of the regions of a block, whose features stand side by side as in `view`; None where they
+        are of the model's own encoders, in its order."""
+        view = view or RegionView(self.view, self.learned.get("geometry", False))
         with torch.inference_mode():
-            return self.network.embed_views(torch.from_numpy(self.view.stack(features)), 0).numpy()
+            return self.network.embed_regions(torch.from_numpy(view.stack(block, through=self.view))).numpy()
 
     def embed_phrases(self, sentences: Trees) -> np.ndarray:
         """(p, c) float32: the noun phrases of `sentences` as `noun_phrases` lists them."""
@@ -78,7 +83,9 @@ class HMLSTM(GlobalModel):
                 found.append(network.embed_nodes(levels, phrase_rows(levels, trees, network.sentences), 0).numpy())
         return np.concatenate(found)
 
-    def correspond(self, sentences: Trees, owners: np.ndarray, regions: RegionRows, view: ImageView) -> Correspondences:
+    def correspond(
+        self, sentences: Trees, owners: np.ndarray, regions: RegionRows, view: RegionView
+    ) -> Correspondences:
         """The best region of each noun phrase of `sentences` (m,) in their images `owners` (m,)."""
         blank = unknown_correspondences(sentences, self.network.sentences.noun_phrase)
         with torch.inference_mode():
@@ -86,7 +93,7 @@ class HMLSTM(GlobalModel):
                 rows = np.arange(start, min(start + BLOCK, len(sentences)))
                 images, own = np.unique(owners[rows], return_inverse=True)
                 block = regions.packed(images)
-                vectors = self.embed_regions(view.split(block.features))
+                vectors = self.embed_regions(block, view)
                 phrases = torch.from_numpy(self.embed_phrases(sentences.take(rows)))
                 of = np.repeat(own, np.diff(blank.offsets)[rows])
                 places = slice(blank.offsets[rows[0]], blank.offsets[rows[-1] + 1])
@@ -136,7 +143,7 @@ class Begun:
         places = found.places(rows)
         counts = np.diff(found.offsets)[rows]
         chosen = block.offsets[np.repeat(own, counts)] + found.chosen[places].numpy()
-        features = task.view.stack(task.region_view.split(block.features[chosen]))
+        features = task.region_view.stack(block, chosen, task.view)
         pairs = PhrasePairs(
             phrase_rows(levels, trees, self.model.network.sentences),
             torch.from_numpy(features),

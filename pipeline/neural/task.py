@@ -10,6 +10,7 @@ import torch
 
 from pipeline.linear.views import ImageView
 from pipeline.neural.losses import Objective
+from pipeline.neural.region_views import RegionBlock, RegionView
 from pipeline.neural.training import Checkpoint, Schedule, Training
 
 BLOCK = 4096
@@ -22,16 +23,6 @@ class Rows(Protocol):
     shape: tuple[int, ...]
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
-
-
-class RegionBlock(Protocol):
-    """Regions of n images one after another: `features` (total, dim), of several encoders side by side, `boxes`
-    (total, 4) x1, y1, x2, y2 in original pixels, `scores` (total,), and `offsets` (n + 1,) of each image's."""
-
-    features: np.ndarray
-    boxes: np.ndarray
-    scores: np.ndarray
-    offsets: np.ndarray
 
 
 class RegionRows(Protocol):
@@ -100,7 +91,7 @@ class Settings:
 class Task:
     """One training. `words` (V + 1, d) are the first word vectors, kept as they are where `train_words` is false;
     `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products; `region_view`
-    how the features of regions are normalised, where there are any; `noun_phrase` the label of noun phrases in trees.
+    how regions are seen, where there are any; `noun_phrase` the label of noun phrases in trees.
     """
 
     view: ImageView
@@ -112,7 +103,7 @@ class Task:
     train_words: bool
     words: np.ndarray | None = None
     start: Any = None
-    region_view: ImageView | None = None
+    region_view: RegionView | None = None
     noun_phrase: int | None = None
 
     @cached_property

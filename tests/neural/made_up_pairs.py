@@ -10,6 +10,7 @@ from scipy import sparse
 from pipeline.linear.projection import Directions
 from pipeline.linear.views import ImageView
 from pipeline.models import model_class
+from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Settings, Task
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
@@ -71,7 +72,7 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
     return Task(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "tfidf" else None,
-        region_view=VIEW, noun_phrase=NOUN_PHRASE,
+        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """A small collection whose images have regions: what each sentence names is in one region or another."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,11 +12,12 @@ from scipy import sparse
 from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_models import FragmentSettings
 from pipeline.neural.grounded_model import WordStart
+from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Task
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 
-REGION_VIEW = ImageView(("one", "two"), (10, 6), ("l2",))
+REGION_VIEW = RegionView(ImageView(("one", "two"), (10, 6), ("l2",)), geometry=True)
 OWN = {"hidden": 12, "sum": "words", "global_weight": 0.0, "instance_weight": 0.0, "element_clip": None}
 
 
@@ -26,11 +28,18 @@ class Block(NamedTuple):
     offsets: np.ndarray
 
 
-class MadeUpRegions:
-    """Regions of n images, each a list of rows (k, 16)."""
+def draw_boxes(count: int) -> np.ndarray:
+    """(count, 4) of the whole of an image of 30 by 20 pixels, and of parts of it."""
+    boxes = np.sort(np.random.default_rng(count).random((count, 2, 2)) * [30, 20], axis=1).reshape(-1, 4)
+    boxes[:1] = 0, 0, 30, 20
+    return boxes
 
-    def __init__(self, images: list[np.ndarray]) -> None:
-        self.images = images
+
+class MadeUpRegions:
+    """Regions of n images, each a list of rows (k, 16), and where in its image each of k regions lies."""
+
+    def __init__(self, images: list[np.ndarray], draw: Callable[[int], np.ndarray] = draw_boxes) -> None:
+        self.images, self.draw = images, draw
 
     def __len__(self) -> int:
         return len(self.images)
@@ -39,7 +48,8 @@ class MadeUpRegions:
         chosen = [self.images[row] for row in rows]
         lengths = [len(image) for image in chosen]
         features = np.concatenate([*chosen, np.zeros((0, 16))]).astype(np.float32)
-        return Block(features, np.zeros((len(features), 4)), np.zeros(len(features)), np.cumsum([0, *lengths]))
+        boxes = np.concatenate([*map(self.draw, lengths), np.zeros((0, 4))])
+        return Block(features, boxes, np.zeros(len(features)), np.cumsum([0, *lengths]))
 
 
 def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object) -> Task:

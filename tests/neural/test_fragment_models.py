@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from made_up_pairs import VIEW, WORDS
-from made_up_regions import REGION_VIEW, MadeUpRegions, make_task, without_regions
+from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task, without_regions
 
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.evaluate.scored import rank_scores
@@ -63,13 +63,30 @@ def test_one_at_a_time_is_the_same(trained) -> None:
         np.testing.assert_allclose(alone.vectors, sentences.between(row, row + 1).vectors, atol=1e-5)
 
 
+def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_size(trained) -> None:
+    model, dev = trained
+    assert model.region_view.geometry
+    here = model.embed_image_sets(dict(dev.features), dev.regions).vectors
+    places = {
+        "larger": lambda count: 4.5 * draw_boxes(count),
+        "elsewhere": lambda count: np.vstack([draw_boxes(count)[:1], draw_boxes(count)[:0:-1]]),
+    }
+    found = {
+        name: model.embed_image_sets(dict(dev.features), MadeUpRegions(dev.regions.images, draw)).vectors
+        for name, draw in places.items()
+    }
+    np.testing.assert_allclose(found["larger"], here, atol=1e-5)
+    apart = np.abs(found["elsewhere"] - here).max(axis=1).reshape(-1, 5)
+    assert (apart[:, 0] == 0).all() and (apart[:, [1, 2, 4]] > 1e-3).all()  # the wholes; the middle one stays
+
+
 def test_parts_bring_it_back(trained) -> None:
     model, dev = trained
     twin = type(model).from_parts(model.settings(), model.tensors())
     for ours, theirs in zip(embed(model, dev), embed(twin, dev), strict=True):
         np.testing.assert_array_equal(ours.vectors, theirs.vectors)
     assert twin.rule == model.rule and twin.encoders == model.encoders
-    assert twin.region_encoders == model.region_encoders == REGION_VIEW.encoders
+    assert twin.region_view == model.region_view == REGION_VIEW
 
 
 def test_empty_unknown_and_very_long_sentences_embed(trained) -> None:
@@ -154,7 +171,7 @@ def test_fragments_need_a_start_of_their_own_view() -> None:
 
 def test_weight_decay_pulls_towards_the_start() -> None:
     moved = []
-    for decay in (0.0, 20.0):
+    for decay in (0.0, 30.0):
         task = make_task(train=60, dev=20, **{**OWN["fragments"], "weight_decay": decay, "epochs": 2})
         start = model_class("fragments").begin(task).finish().tensors()["region"]
         after = train(model_class("fragments"), task, None, lambda training: None).model.tensors()["region"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from drawn_trees import draw_phrases
 from made_up_pairs import make_task_of
-from made_up_trees import NOUN_PHRASE
+from made_up_trees import NOUN_PHRASE, Blocks, Shown
 from torch import Tensor
 
 from pipeline.errors import UsageError
@@ -15,7 +15,8 @@ from pipeline.models import model_class
 from pipeline.neural.correspondence import match, noun_phrases
 from pipeline.neural.hlstm import HierarchicalLSTM
 from pipeline.neural.hmlstm import phrase_rows
-from pipeline.neural.task import train
+from pipeline.neural.region_views import RegionView
+from pipeline.neural.task import Pairs, train
 from pipeline.text.trees import Trees
 
 LENGTHS = [1, 5, 0, 9, 17, 30]
@@ -113,6 +114,45 @@ def test_phrases_find_the_things_that_they_name() -> None:
     }
     assert len(set(usual.values())) > 15
     assert np.mean([usual[word] == seen for word, seen in pairs]) > 0.8  # chance: a quarter
+
+
+class Placed(Shown):
+    """Regions of which only where they lie tells which they are: the one of a thing i starts at i pixels of 30."""
+
+    def packed(self, rows: np.ndarray) -> Blocks:
+        block = super().packed(rows)
+        things = self.features[rows][..., 0].ravel()
+        boxes = np.where(things[:, None] < 0, [0, 0, 30, 20], np.stack([things, 0 * things, things + 5, things + 5], 1))
+        return block._replace(features=np.ones((len(boxes), 16), np.float32), boxes=boxes)
+
+
+@pytest.mark.parametrize("geometry", [True, False])
+def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
+    task = make_task_of("hmlstm", epochs=12, dropout=0.0)
+    own = replace(task.settings, correspondence_epochs=1, phrase_share=1)
+    looks = np.unique(task.train.regions.features[:, 1:].reshape(-1, 16), axis=0)
+
+    def placed(pairs: Pairs) -> Pairs:
+        number = (pairs.regions.features[:, :, None] == looks).all(axis=-1).argmax(axis=-1)
+        number[:, 0] = -1
+        return replace(pairs, regions=Placed(number[..., None].astype(np.float32)))
+
+    view = RegionView(task.view, geometry)
+    task = replace(task, settings=own, train=placed(task.train), dev=placed(task.dev), region_view=view)
+    model = train(model_class("hmlstm"), task, None, lambda training: None).model
+    found = model.correspond(task.dev.sentences, task.dev.owners, task.dev.regions, view).chosen.numpy()
+    if not geometry:
+        assert (found == 1).all()  # equal regions: the first
+        return
+    nodes = noun_phrases(task.dev.sentences, NOUN_PHRASE)
+    sentence = np.searchsorted(task.dev.sentences.offsets, nodes, "right") - 1
+    named = task.dev.sentences.words[nodes - 4]
+    shown = task.dev.regions.features[task.dev.owners[sentence], found, 0]
+    spread = [shown[named == word].std() for word in np.unique(named)]
+    assert np.mean(spread) < 0.5 * shown.std()
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    block = task.dev.regions.packed(np.arange(3))
+    np.testing.assert_array_equal(twin.embed_regions(block), model.embed_regions(block, view))
 
 
 def test_correspondences_begin_after_the_simplified_model_and_change_its_learning() -> None:

@@ -65,9 +65,11 @@ def run_row(run: Path, command: str, *more: object) -> None:
     run_command(command, *(more[:1] if command == "train" else ()), *options, *more[command == "train" :])
 
 
-@pytest.mark.parametrize("row", ["dvsa", "fragments"])
-def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str) -> None:
-    more = ("--vocabulary", run / "tokens.json", "--config", run / "c.yaml", "--regions", run / "regions")
+@pytest.mark.parametrize(("row", "geometry"), [("dvsa", False), ("fragments", True)])
+def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str, geometry: bool) -> None:
+    own = merge(merge(CONFIG, OWN), {"regions": {"geometry": geometry}})
+    (run / f"{row}.yaml").write_text(yaml.safe_dump(own))
+    more = ("--vocabulary", run / "tokens.json", "--config", run / f"{row}.yaml", "--regions", run / "regions")
     if row == "fragments":
         more += ("--start", run / "model", "--terms", run / "vocabulary.json")
     run_row(run, "train", row, *more, "--output", run / row)
@@ -85,6 +87,7 @@ def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str) ->
     assert np.diff(images.offsets).tolist() == (1 + np.arange(48) % 4).tolist()
     model = model_class(row).from_parts(parameters.settings, parameters.tensors)
     assert fragments.score == model.rule._asdict() and fragments.registered == row
+    assert model.region_view.geometry == geometry
 
     output = run / f"{row}.json"
     about = ("--manifest", run / "manifest", "--split", "dev", "--protocol", "all-sentences")

@@ -1,0 +1,61 @@
+"""Where regions lie: against a loop, at any scale, and as it is beside normalised features."""
+
+import numpy as np
+import pytest
+from made_up_regions import Block, draw_boxes
+
+from pipeline.errors import IntegrityError
+from pipeline.linear.views import ImageView
+from pipeline.neural.region_views import WHOLE, RegionView, locate
+
+LENGTHS = (4, 1, 0, 7)
+FEATURES = ImageView(("one", "two"), (3, 2), ("sqrt", "l2"))
+
+
+def make_block(*scales: float) -> Block:
+    """Images of LENGTHS regions, image after image; each image is as many times as large as `scales` says."""
+    boxes = np.concatenate([scale * draw_boxes(k) for k, scale in zip(LENGTHS, scales, strict=True)])
+    features = np.random.default_rng(0).standard_normal((len(boxes), 5), dtype=np.float32)
+    return Block(features, boxes.astype(np.float32), np.ones(len(boxes)), np.cumsum([0, *LENGTHS]))
+
+
+def test_a_region_lies_where_its_corners_are() -> None:
+    block = make_block(1, 1, 1, 1)
+    found = locate(block.boxes, block.offsets)
+    for (x1, y1, x2, y2), row in zip(block.boxes, found, strict=True):
+        area = (x2 - x1) * (y2 - y1) / 600
+        np.testing.assert_allclose(row, [x1 / 30, y1 / 20, x2 / 30, y2 / 20, area], rtol=1e-5)
+    np.testing.assert_array_equal(found[[0, 4, 5]], np.tile(WHOLE, (3, 1)))
+    assert found.dtype == np.float32 and locate(np.zeros((0, 4)), np.zeros(1, np.int64)).shape == (0, 5)
+
+
+def test_larger_photographs_have_the_same_geometry() -> None:
+    one, other = (locate(b.boxes, b.offsets) for b in (make_block(1, 1, 1, 1), make_block(0.25, 7, 1, 33.3)))
+    np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+    wide = make_block(1, 1, 1, 1)
+    np.testing.assert_allclose(locate(wide.boxes * [3, 1, 3, 1], wide.offsets), one, rtol=1e-5, atol=1e-7)
+
+
+def test_geometry_stands_unchanged_beside_normalised_features() -> None:
+    block = make_block(1, 2, 1, 1)
+    bare, view = RegionView(FEATURES, geometry=False), RegionView(FEATURES, geometry=True)
+    assert (bare.dim, view.dim, view.encoders) == (5, 10, ("one", "two"))
+    features, x = bare.stack(block), view.stack(block)
+    np.testing.assert_array_equal(features, FEATURES.stack(FEATURES.split(block.features)))
+    np.testing.assert_array_equal(x, np.hstack([features, locate(block.boxes, block.offsets)]))
+    rows = np.array([9, 1, 1])
+    np.testing.assert_array_equal(view.stack(block, rows), x[rows])
+    through = view.stack(block, rows, through=FEATURES.select(["two"]))
+    np.testing.assert_array_equal(through, x[rows][:, 3:])
+
+
+def test_a_view_comes_back_and_one_without_the_key_has_no_geometry() -> None:
+    view = RegionView(FEATURES, geometry=True)
+    assert RegionView.from_dict({**view.settings(), "dimensions": 7}) == view
+    assert not RegionView.from_dict(vars(FEATURES)).geometry
+
+
+def test_features_of_other_encoders_are_refused() -> None:
+    block = make_block(1, 1, 1, 1)
+    with pytest.raises(IntegrityError, match="features of encoder two have shape"):
+        RegionView(FEATURES, geometry=True).stack(block._replace(features=block.features[:, :4]))
