@@ -1,7 +1,7 @@
 """Searching a language model for sentences: greedy, sampled, and with a beam, for many images at once."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -56,28 +56,21 @@ def beam_search(decoder: Decoder, search: Search) -> list[list[Hypothesis]]:
     logits, state = decoder.begin()
     n, beam, boundary = len(logits), min(search.beam, logits.shape[1] - 2), decoder.boundary
     logits[:, boundary] = -torch.inf
-    total, words = _best_classes(_mask(logits, boundary), beam)
-    history = words[:, :, None]
-    length = torch.ones_like(words)
-    ended = torch.zeros_like(words, dtype=torch.bool)
+    nothing = torch.zeros(n, 1)
+    first = _extend(_mask(logits, boundary), nothing, nothing + 1, nothing.bool(), beam, 0, boundary)
+    history, total = first.words[:, :, None], first.total
+    length = torch.ones_like(history[:, :, 0])
+    ended = torch.zeros_like(length, dtype=torch.bool)
     state = tuple(part.repeat_interleave(beam, dim=0) for part in state)
     live, found = torch.arange(n), [[] for _ in range(n)]
     for position in range(1, search.longest):
         logits, state = decoder.step(history[:, :, -1].reshape(-1), state)
-        score, words = _best_classes(_mask(logits, boundary), beam)
-        score, words = score.view(-1, beam, beam), words.view(-1, beam, beam)
-        # An ended hypothesis goes on as it is, once.
-        score[ended] = -torch.inf
-        score[..., 0].masked_fill_(ended, 0)
-        words[ended] = boundary
-        score += total[:, :, None]
         length = torch.where(ended, length, position + 1)
-        worth = (score / length[:, :, None] ** search.length_power).flatten(1)
-        chosen = worth.topk(beam).indices
-        parent = chosen // beam
-        total, last = score.flatten(1).gather(1, chosen), words.flatten(1).gather(1, chosen)
-        length, ended = length.gather(1, parent), last == boundary
-        history = torch.cat([history.gather(1, parent[:, :, None].expand(-1, -1, position)), last[:, :, None]], dim=2)
+        best = _extend(_mask(logits, boundary), total, length, ended, beam, search.length_power, boundary)
+        parent, total = best.parent, best.total
+        length, ended = length.gather(1, parent), best.words == boundary
+        before = history.gather(1, parent[:, :, None].expand(-1, -1, position))
+        history = torch.cat([before, best.words[:, :, None]], dim=2)
         rows = torch.arange(len(parent))[:, None] * beam + parent
         going = ~ended.all(dim=1)
         for image in (~going).nonzero().flatten().tolist():
@@ -121,23 +114,45 @@ def _mask(logits: Tensor, boundary: int) -> Tensor:
     return logits
 
 
-def _best_classes(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Log probabilities and ids, each (k, count), of the most probable classes of logits (k, C).
+class Extended(NamedTuple):
+    """Each (n, beam), best first: the hypothesis that goes on, its last word, and its log probability with it."""
 
-    The best `count` lie in the `count` chunks with the greatest maxima, so that only these are sorted.
+    parent: Tensor
+    words: Tensor
+    total: Tensor
+
+
+def _extend(
+    logits: Tensor, total: Tensor, length: Tensor, ended: Tensor, beam: int, power: float, boundary: int
+) -> Extended:
+    """The best hypotheses of every image after one more word, whose `logits` are (n b, C), by total / length ** power.
+
+    Given of the b hypotheses of n images, each (n, b): the log probability `total` before that word, the `length` with
+    it, and whether it has `ended`; such a one goes on as it is, once, with the word `boundary`. Of all classes of an
+    image's hypotheses the best `beam` lie in the `beam` chunks with the greatest maxima, so that only these are sorted.
     """
-    k, classes = logits.shape
-    chunks = classes // CHUNK
-    norm = logits.logsumexp(dim=1, keepdim=True)
-    if chunks <= count:
-        value, index = logits.topk(count)
-        return value - norm, index
-    whole = logits[:, : chunks * CHUNK].view(k, chunks, CHUNK)
-    best = whole.amax(dim=2).topk(count, sorted=False).indices
-    ids = (best[:, :, None] * CHUNK + torch.arange(CHUNK)).flatten(1)
-    ids = torch.cat([ids, torch.arange(chunks * CHUNK, classes).expand(k, -1)], dim=1)
-    value, index = logits.gather(1, ids).topk(count)
-    return value - norm, ids.gather(1, index)
+    n, b = total.shape
+    classes, whole = logits.shape[1], logits.shape[1] // CHUNK * CHUNK
+    greatest = logits[:, :whole].unflatten(1, (-1, CHUNK)).amax(dim=2)
+    if whole < classes:
+        greatest = torch.cat([greatest, logits[:, whole:].amax(dim=1, keepdim=True)], dim=1)
+    top = greatest.amax(dim=1, keepdim=True)
+    norm = (logits - top).exp_().sum(dim=1, keepdim=True).log_() + top
+    chunks, scale = greatest.shape[1], length.float() ** power
+    reached = (total.flatten()[:, None] - norm).masked_fill(ended.view(-1, 1), -torch.inf)
+    worth = ((greatest + reached).view(n, b, chunks) / scale[:, :, None]).flatten(1)
+    best = worth.topk(min(beam, b * chunks), sorted=False).indices
+    owner, place = best // chunks, best % chunks
+    ids = place[:, :, None] * CHUNK + torch.arange(CHUNK)
+    rows = owner + torch.arange(n)[:, None] * b
+    value = logits[rows[:, :, None], ids.clamp(max=classes - 1)] + reached[rows]
+    value = value.masked_fill(ids >= classes, -torch.inf)
+    kept = total.masked_fill(~ended, -torch.inf)
+    value, ids = torch.cat([value.flatten(1), kept], dim=1), ids.flatten(1)
+    owner = torch.cat([owner.repeat_interleave(CHUNK, dim=1), torch.arange(b).expand(n, -1)], dim=1)
+    ids = torch.cat([ids, torch.full((n, b), boundary)], dim=1)
+    chosen = (value / scale.gather(1, owner)).topk(beam).indices
+    return Extended(owner.gather(1, chosen), ids.gather(1, chosen), value.gather(1, chosen))
 
 
 def _hypotheses(history: Tensor, total: Tensor, boundary: int) -> list[Hypothesis]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.language.beam import Search, _best_classes, beam_search, sample
+from pipeline.language.beam import Search, _extend, beam_search, sample
 
 WORDS, UNKNOWN, END = 3, 3, 4
 
@@ -123,9 +123,24 @@ def test_samples_follow_the_probabilities() -> None:
     assert same.log_probability == pytest.approx(sentences[likely], abs=1e-4)
 
 
-def test_the_best_classes_are_those_of_a_full_sort() -> None:
-    logits = torch.randn(50, 1000, generator=torch.Generator().manual_seed(1))
-    values, ids = _best_classes(logits, 7)
-    expected = logits.log_softmax(1).sort(dim=1, descending=True)
-    torch.testing.assert_close(values, expected.values[:, :7])
-    assert (ids == expected.indices[:, :7]).all()
+@pytest.mark.parametrize("classes", [40, 64, 1000])
+def test_extended_hypotheses_are_those_of_a_full_sort(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    n, b, beam, power, boundary = 20, 5, 7, 0.7, classes - 1
+    logits, total = torch.randn(n * b, classes, generator=generator) * 3, -torch.rand(n, b, generator=generator)
+    length, ended = torch.randint(2, 6, (n, b), generator=generator), torch.rand(n, b, generator=generator) < 0.4
+    ended[:, 0] = False
+    found = _extend(logits.clone(), total, length, ended, beam, power, boundary)
+    for image in range(n):
+        log_p = logits[image * b : (image + 1) * b].double().log_softmax(1)
+        every = [
+            (float(total[image, i] + log_p[i, word]), i, word)
+            for i in range(b)
+            for word in range(classes)
+            if not ended[image, i]
+        ]
+        every += [(float(total[image, i]), i, boundary) for i in range(b) if ended[image, i]]
+        every.sort(key=lambda one: -one[0] / float(length[image, one[1]]) ** power)
+        assert found.parent[image].tolist() == [i for _, i, _ in every[:beam]]
+        assert found.words[image].tolist() == [word for _, _, word in every[:beam]]
+        np.testing.assert_allclose(found.total[image], [value for value, _, _ in every[:beam]], atol=1e-5)
