@@ -74,7 +74,8 @@ class Corpus:
 
     def _counts(self, tokens: Tokens) -> sparse.csr_array:
         """(m, V + 1) how often each sentence has each word, the unknown one last."""
-        parts = (np.ones(len(tokens.ids), np.float32), tokens.ids.copy(), tokens.offsets)
+        # Summing duplicates changes ids and offsets in place.
+        parts = (np.ones(len(tokens.ids), np.float32), tokens.ids.copy(), tokens.offsets.copy())
         counts = sparse.csr_array(parts, shape=(len(tokens), len(self.vocabulary.terms) + 1))
         counts.sum_duplicates()
         return counts

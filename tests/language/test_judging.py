@@ -1,5 +1,7 @@
 """What judges descriptions: metrics, likeness to training sentences, the nearest image, parts of speech."""
 
+import shutil
+
 import numpy as np
 import pytest
 from made_up_text import THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
@@ -12,6 +14,7 @@ from pipeline.language.describing import Candidates, Sources
 from pipeline.language.nearest import Nearest
 from pipeline.language.snippets import Regions, Snippet, region_pairs
 from pipeline.language.tagging import TAGS, Tagger, read_treebank
+from pipeline.text.sequences import encode_tokens
 
 REFERENCES = [
     [text.split() for text in group]
@@ -46,6 +49,19 @@ def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
     assert perfect.cider > found.cider > 0 and perfect.meteor is None
 
 
+@pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
+def test_meteor_is_higher_for_a_sentence_like_its_references() -> None:
+    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
+    from pipeline.language.metrics import judge
+
+    perfect = judge([group[0] for group in REFERENCES], REFERENCES, meteor=True).meteor
+    stemmed = judge(
+        [["a", "dog", "run", "over", "green", "grasses"], *(g[0] for g in REFERENCES[1:])], REFERENCES, True
+    )
+    strange = judge([["zebra"]] * 3, REFERENCES, meteor=True).meteor
+    assert perfect == pytest.approx(100) and 0 <= strange < stemmed.meteor < perfect
+
+
 def test_variety_counts_copies_and_differences() -> None:
     from pipeline.language.metrics import variety
 
@@ -55,6 +71,16 @@ def test_variety_counts_copies_and_differences() -> None:
 
 def make_corpus() -> Corpus:
     return Corpus(make_sentences(4)[0], make_pairs(4, 0).sentences, make_vocabulary())
+
+
+def test_repeated_words_do_not_disturb_the_sentences_after_them() -> None:
+    vocabulary = make_vocabulary()
+    texts = ["a cat is a cat", "the dog is by the road", "a dog is here"]
+    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
+    for _ in range(2):
+        assert [(one.row, one.verbatim) for one in corpus.likeness(texts)] == [(0, True), (1, True), (2, True)]
+    near = corpus.likeness(["dog here"])[0]
+    assert near.row == 2 and 0 < near.cosine < 1
 
 
 def test_a_copy_is_told_from_the_same_words_in_another_order() -> None:
