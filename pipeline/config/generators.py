@@ -26,13 +26,13 @@ class Optimisation(Section):
     epochs: Positive
     patience: Positive
     checkpoint_seconds: NonNegative
+    precision: Literal["auto", "float32", "bfloat16"]
 
 
 class Recurrent(Optimisation):
     cell: Literal["rnn", "gru", "lstm"]
     dimensions: Positive
     word_dim: Positive
-    precision: Literal["auto", "float32", "bfloat16"]
 
 
 class LogBilinear(Optimisation):

@@ -80,11 +80,13 @@ class LanguageModel:
         frequencies = log_frequencies(text["train"].tokens, words + 2)
         with seeded(material.seed):
             network = cls.network_type(sizes, torch.tensor(frequencies))
+        network.precision = material.precision
         model = cls(material.view.encoders, network, text["train"].tags)
         log = train(
             network, lambda rows: model._batch(text["train"], rows), text["train"].names,
             lambda: model.perplexity(text["dev"]), settings, material.seed, material.checkpoint, material.after_step,
         )  # fmt: skip
+        network.precision = torch.float32
         return Learned(model, log)
 
     @property

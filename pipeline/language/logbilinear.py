@@ -45,7 +45,7 @@ class LogBilinear(nn.Module):
     def __init__(self, sizes: Sizes, frequencies: Tensor) -> None:
         """`frequencies` (V + 2,): log shares of the classes, which the biases begin with."""
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.precision = sizes, torch.float32
         self.bias = nn.Parameter(frequencies)
         identity = torch.eye(sizes.dimensions).repeat(sizes.context, 1) / sizes.context
         self.contexts = nn.Parameter(identity + torch.randn_like(identity) * 0.01)
@@ -60,7 +60,12 @@ class LogBilinear(nn.Module):
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         """(k, V + 2)."""
-        return functional.linear(self.predict(self.words[context]), self.words, self.bias)
+        return self.output(self.predict(functional.embedding(context, self.words)), self.words)
+
+    def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
+        """(k, V + 2) float32 from (k, d) and the vectors of the classes (V + 2, d); multiplied in `precision`."""
+        parts = (part.to(self.precision) for part in (predicted, classes, self.bias))
+        return functional.linear(*parts).float()
 
     def predict(self, words: Tensor) -> Tensor:
         """r^ (k, K) from word vectors (k, n - 1, K)."""
@@ -94,11 +99,11 @@ class Multiplicative(LogBilinear):
         return u * self.sizes.condition**0.5
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        predicted = self.predict(self.factors[context] @ self.to_factors)
+        predicted = self.predict(functional.embedding(context, self.factors) @ self.to_factors)
         gates = functional.linear(self.attribute(u, tags), self.gates, self.gate_bias)
         factors = functional.linear(predicted, self.to_factors) * gates
         factors = functional.dropout(factors, self.sizes.dropout, self.training)
-        return functional.linear(factors, self.factors, self.bias)
+        return self.output(factors, self.factors)
 
 
 class StructureContent(Multiplicative):
