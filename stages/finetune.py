@@ -53,11 +53,16 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     start = read_network(settings, chosen, tuning.start, tuning.file, tuning.sha256)
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
     told = {"finetune": tuning.model_dump(exclude={"checkpoint_seconds"}), "seed": settings.seed}
-    digest = fingerprint("finetuned", 1, {**told, "encoder": chosen.model_dump()}, made_of)
+    digest = fingerprint("finetuned", 2, {**told, "encoder": chosen.model_dump()}, made_of)
 
-    schedule = Schedule(tuning.iterations, tuning.learning_rate, tuning.momentum, tuning.weight_decay)
+    pretrained = tuning.start != "untrained"
+    schedule = Schedule(
+        tuning.iterations, tuning.learning_rate, tuning.body_rate if pretrained else 1, tuning.momentum,
+        tuning.weight_decay, tuning.clip,
+    )  # fmt: skip
     device = find_device(settings.extract.device)
-    task = Finetuning(start, len(labels), schedule, device, choose_precision(tuning.precision, device), settings.seed)
+    precision = choose_precision(tuning.precision, device)
+    task = Finetuning(start, len(labels), schedule, device, precision, settings.seed, pretrained)
     checkpoints, losses = Checkpoints(output / "checkpoints", digest, tuning.checkpoint_seconds), []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
@@ -71,11 +76,11 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
         losses.append(loss)
         checkpoints.offer(lambda: (task.tensors(), {"losses": losses}))
 
-    precision = _judge(settings, sampler, task, held_out)
+    found = _judge(settings, sampler, task, held_out)
     recent = losses[-RECENT:]
-    log.info("loss %.3f, mean average precision %.3f", sum(recent) / len(recent), precision.mean)
+    log.info("loss %.3f, mean average precision %.3f", sum(recent) / len(recent), found.mean)
     origin = {"origin": "finetuned", "start": start.weights["origin"], "images": len(training)}
-    details = {"name": name, "dim": task.dim, "labels": labels, "losses": losses, **precision.to_dict(labels)}
+    details = {"name": name, "dim": task.dim, "labels": labels, "losses": losses, **found.to_dict(labels)}
     _publish(output, task.encoder(origin), task.classifier(), {**details, "made_of": made_of})
     checkpoints.clear()
 

@@ -153,8 +153,10 @@ class Finetune(Section):
     positive_iou: Annotated[float, Field(gt=0, le=1)]
     background_iou: Annotated[float, Field(gt=0, le=1)]
     learning_rate: Annotated[float, Field(gt=0)]
+    body_rate: NonNegative
     momentum: Annotated[float, Field(ge=0, lt=1)]
     weight_decay: NonNegative
+    clip: Annotated[float, Field(gt=0)]
     precision: Literal["auto", "float32", "bfloat16"]
     checkpoint_seconds: NonNegative
     held_out_images: Positive

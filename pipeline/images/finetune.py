@@ -17,16 +17,22 @@ from pipeline.images.sampling import Sample
 
 WARM_UP = 0.1
 """Share of the iterations in which the learning rate rises to its highest."""
+LENGTH = 5
+"""Root mean square length that a pretrained network's features are brought to, about that of one that begins untrained:
+with ImageNet's weights it is 505 for SqueezeNet's, and steps that suit the one tear the other apart."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Gradient descent with momentum for `iterations` steps; `learning_rate` is the highest."""
+    """Gradient descent with momentum for `iterations` steps; `learning_rate` is the highest, that of the body is
+    `body_rate` times as high. `clip` is the greatest norm of the gradient."""
 
     iterations: int
     learning_rate: float
+    body_rate: float
     momentum: float
     weight_decay: float
+    clip: float
 
     def rate(self, iteration: int) -> float:
         """Rises in a line, then falls to zero by half a cosine."""
@@ -36,44 +42,76 @@ class Schedule:
         return self.learning_rate * (1 + math.cos(math.pi * (iteration - warm) / (self.iterations - warm))) / 2
 
 
+class Head(nn.Linear):
+    """W (scale x) + b; `scale` is 1 until it is measured."""
+
+    def __init__(self, dim: int, classes: int, seed: int) -> None:
+        super().__init__(dim, classes)
+        nn.init.normal_(self.weight, std=0.01, generator=torch.Generator().manual_seed(seed))
+        nn.init.zeros_(self.bias)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.scale * x)
+
+
 class Finetuning:
     """Minimises the cross-entropy of softmax(W f(x) + b) with the class of region x; class 0 is the background.
 
-    f is the encoder's layer, whose weights are learned along with W and b. Random numbers follow from the seed and
-    the number of the iteration, so that `tensors` and `iteration` are all that training goes on from.
+    f is the encoder's layer, whose weights are learned along with W and b. Where they are `pretrained`, W learns from
+    features brought to the length LENGTH, and batch normalisations keep the statistics that they have. Random numbers
+    follow from the seed and the number of the iteration, so that `tensors` and `iteration` are all that training goes
+    on from.
     """
 
     def __init__(
-        self, encoder: Encoder, classes: int, schedule: Schedule, device: torch.device, dtype: torch.dtype, seed: int
-    ) -> None:
+        self, encoder: Encoder, classes: int, schedule: Schedule, device: torch.device, dtype: torch.dtype, seed: int,
+        pretrained: bool,
+    ) -> None:  # fmt: skip
         self.dim = feature_dim(encoder)
         self.spec, self.node = encoder.spec, encoder.node
-        plain = Encoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
-        self.head = nn.Linear(self.dim, 1 + classes)
-        nn.init.normal_(self.head.weight, std=0.01, generator=torch.Generator().manual_seed(seed))
-        nn.init.zeros_(self.head.bias)
-        self.network = nn.Sequential(plain, self.head).to(device, memory_format=torch.channels_last)
+        body = Encoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
+        self.head = Head(self.dim, 1 + classes, seed)
+        self.network = nn.Sequential(body, self.head).to(device, memory_format=torch.channels_last)
         self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
+        self.pretrained = pretrained
+        groups = [
+            {"params": list(body.parameters()), "share": schedule.body_rate},
+            {"params": list(self.head.parameters()), "share": 1},
+        ]
         self.optimiser = torch.optim.SGD(
-            self.network.parameters(), momentum=schedule.momentum, weight_decay=schedule.weight_decay, nesterov=True
+            groups, momentum=schedule.momentum, weight_decay=schedule.weight_decay, nesterov=True
         )
         self.iteration = 0
 
     def learn(self, batches: Iterable[Sample]) -> Iterator[float]:
-        """The loss of each batch, after a step down its gradient. Raises JointspaceError when it is not finite."""
-        self.network.train()
+        """The loss of each batch, after a step down its gradient. Raises JointspaceError when the loss or the gradient
+        is not finite, before it changes a weight."""
         for batch in batches:
+            if self.pretrained and self.iteration == 0:
+                self._measure(batch)
+            self._prepare()
             loss = self._step(batch)
-            if not math.isfinite(loss):
-                raise JointspaceError(
-                    f"training came apart at iteration {self.iteration} (loss {loss}); lower finetune.learning_rate"
-                )
             self.iteration += 1
             yield loss
 
+    def _prepare(self) -> None:
+        self.network.train()
+        for module in self.network.modules() if self.pretrained else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+
+    def _measure(self, batch: Sample) -> None:
+        """Set the head's scale by the features of `batch`."""
+        self.network.eval()
+        with torch.inference_mode():
+            features = self.network[0](torch.from_numpy(batch.pixels).to(self.device)).float()
+        length = features.square().sum(dim=1).mean().sqrt().item()
+        self.head.scale.fill_(LENGTH / max(length, np.finfo(np.float32).tiny))
+
     def _step(self, batch: Sample) -> float:
         for group in self.optimiser.param_groups:
-            group["lr"] = self.schedule.rate(self.iteration)
+            group["lr"] = group["share"] * self.schedule.rate(self.iteration)
         pixels = torch.from_numpy(batch.pixels).to(self.device, non_blocking=True)
         classes = torch.from_numpy(batch.classes).to(self.device, non_blocking=True)
         with torch.random.fork_rng():
@@ -83,6 +121,12 @@ class Finetuning:
             loss = nn.functional.cross_entropy(logits.float(), classes)
             self.optimiser.zero_grad()
             loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
+        if not (torch.isfinite(loss) and torch.isfinite(norm)):
+            raise JointspaceError(
+                f"training came apart at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}); lower"
+                " finetune.learning_rate; the last checkpoint is kept"
+            )
         self.optimiser.step()
         return loss.item()
 
@@ -112,5 +156,5 @@ class Finetuning:
 
     def classifier(self) -> Classifier:
         """The classifier as it is now."""
-        weight, bias = (tensor.detach().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
-        return Classifier(weight, bias)
+        weight, bias = self.head.scale * self.head.weight, self.head.bias
+        return Classifier(*(tensor.detach().cpu().numpy().copy() for tensor in (weight, bias)))

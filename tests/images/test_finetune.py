@@ -45,9 +45,26 @@ def make_batch(seed: int, count: int = 24) -> Sample:
     return Sample((pixels + noise).clip(0, 255).astype(np.uint8), classes.astype(np.int64))
 
 
-def start(iterations: int = 40, rate: float = 0.05, encoder: Encoder | None = None) -> Finetuning:
+def start(
+    iterations: int = 40,
+    rate: float = 0.05,
+    encoder: Encoder | None = None,
+    pretrained: bool = False,
+    body_rate: float = 1,
+) -> Finetuning:
     encoder = encoder or make_encoder("shufflenet_v2_x0_5", side=32)
-    return Finetuning(encoder, 2, Schedule(iterations, rate, 0.9, 5e-4), CPU, torch.float32, seed=3)
+    schedule = Schedule(iterations, rate, body_rate, 0.9, 5e-4, clip=1e6)
+    return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained)
+
+
+def with_long_features(factor: float) -> Encoder:
+    """A network whose features are `factor` times as long as another's, and otherwise the same."""
+    encoder = make_encoder("shufflenet_v2_x0_5", side=32)
+    last = [module for module in encoder.modules() if isinstance(module, torch.nn.BatchNorm2d)][-1]
+    with torch.no_grad():
+        last.weight.mul_(factor)
+        last.bias.mul_(factor)
+    return encoder
 
 
 @pytest.mark.parametrize("size", [(200, 150), (40, 300), (9, 9)])
@@ -121,12 +138,13 @@ def test_a_network_learns_what_boxes_show() -> None:
     assert all(np.array_equal(tensor, before[name]) for name, tensor in encoder.tensors().items())
 
 
-def test_training_goes_on_exactly() -> None:
-    whole = start(8)
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_training_goes_on_exactly(pretrained: bool) -> None:
+    whole = start(8, pretrained=pretrained)
     losses = list(whole.learn(make_batch(seed) for seed in range(8)))
-    first = start(8)
+    first = start(8, pretrained=pretrained)
     assert list(first.learn(make_batch(seed) for seed in range(3))) == losses[:3]
-    second = start(8)
+    second = start(8, pretrained=pretrained)
     second.restore(first.tensors(), 3)
     np.testing.assert_allclose(list(second.learn(make_batch(seed) for seed in range(3, 8))), losses[3:], rtol=1e-4)
     for name, tensor in whole.tensors().items():
@@ -134,15 +152,50 @@ def test_training_goes_on_exactly() -> None:
 
 
 def test_the_rate_rises_and_falls_to_nothing() -> None:
-    rates = [Schedule(100, 0.5, 0.9, 0).rate(i) for i in range(100)]
+    rates = [Schedule(100, 0.5, 1, 0.9, 0, 1).rate(i) for i in range(100)]
     assert max(rates) == rates[9] == rates[10] == 0.5 and rates[0] == 0.05 and rates[-1] < 1e-3
     assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
 
 
-def test_training_that_comes_apart_says_so() -> None:
-    task = start(4, rate=1e30)
+def test_training_that_comes_apart_says_so_and_changes_nothing_more() -> None:
+    task, before = start(4, rate=1e30), {}
     with pytest.raises(JointspaceError, match="came apart at iteration .* lower finetune.learning_rate"):
-        list(task.learn(make_batch(seed) for seed in range(4)))
+        for _ in task.learn(make_batch(seed) for seed in range(4)):
+            before = task.tensors()
+    after = task.tensors()
+    for name in (name for name, _ in task.network.named_parameters()):
+        np.testing.assert_array_equal(after[f"weights.{name}"], before[f"weights.{name}"])
+
+
+def test_the_length_of_pretrained_features_changes_nothing() -> None:
+    losses = []
+    for factor in (1, 1000):
+        task = start(3, encoder=with_long_features(factor), pretrained=True, body_rate=0)
+        losses.append(list(task.learn(make_batch(seed) for seed in range(3))))
+        learned, batch = task.encoder({}), make_batch(7)
+        with torch.inference_mode():
+            features = learned(torch.from_numpy(batch.pixels)).numpy()
+            logits = task.network.eval()(torch.from_numpy(batch.pixels))
+        found = task.classifier().probabilities(features)
+        np.testing.assert_allclose(found, logits.softmax(1).numpy(), rtol=1e-3, atol=1e-5)
+    assert losses[0][0] == pytest.approx(np.log(3), abs=0.05) and losses[0][2] < losses[0][0]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    apart = start(3, encoder=with_long_features(1000))
+    assert max(apart.learn(make_batch(seed) for seed in range(3))) > 10
+
+
+def test_pretrained_statistics_stay_and_the_body_learns_by_its_own_rate() -> None:
+    encoder = make_encoder("shufflenet_v2_x0_5", side=32)
+    before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
+    task = start(3, encoder=encoder, pretrained=True, body_rate=0)
+    head = task.classifier()
+    list(task.learn(make_batch(seed) for seed in range(3)))
+    assert all(np.array_equal(tensor, before[name]) for name, tensor in task.encoder({}).tensors().items())
+    assert not np.array_equal(task.classifier().weight / task.head.scale.item(), head.weight)
+    other = start(3, encoder=encoder)
+    list(other.learn(make_batch(seed) for seed in range(3)))
+    moved = {name for name, tensor in other.encoder({}).tensors().items() if not np.array_equal(tensor, before[name])}
+    assert any(name.endswith("running_mean") for name in moved) and any(name.endswith("weight") for name in moved)
 
 
 def naive_average_precision(images: list[Judged], label: int) -> float:
