@@ -9,6 +9,7 @@ from made_up import THINGS
 from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_models import DVSA
 from pipeline.neural.fragment_scores import FragmentSets
+from pipeline.neural.region_views import RegionView
 from pipeline.storage.fragments import write_fragments
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
@@ -41,7 +42,8 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
         )  # fmt: skip
     words = np.zeros((9, 4), np.float32)
     shape = {"dimensions": 8, "hidden": 3, "dropout": 0, "sum": score["sum"]}
-    model = DVSA.build(ImageView(("colour",), (8,), ()), np.zeros(8, np.float32), 1.0, words, shape, seed=0)
+    view = RegionView(ImageView(("colour",), (8,), ()), geometry=False)
+    model = DVSA.build(view, np.zeros(8, np.float32), 1.0, words, shape, seed=0)
     write_parameters(
         run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         fingerprint=row, details={"row": row, "registered": "dvsa", "vocabulary": value["fingerprint"]},
