@@ -31,8 +31,13 @@ FAST = {
     "image_view": {"normalise": []},
     "tokens": {"min_count": 1},
     "mrnn": {"dimensions": 16, "word_dim": 8, "epochs": 8, "batch_size": 8, "learning_rate": 0.02, "dropout": 0},
-    "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005},
-    "describe": {"top": 2, "beam": 3, "candidates": {"count": 40, "shortest": 2}, "meteor": False},
+    "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005, "precision": "float32"},
+    "describe": {
+        "top": 2,
+        "beam": 3,
+        "candidates": {"count": 40, "shortest": 2, "language_weight": 0.05},
+        "meteor": False,
+    },
 }
 
 
