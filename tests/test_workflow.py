@@ -39,7 +39,7 @@ def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.C
     """Run the Snakefile in `folder`, as a user with a configuration of their own would."""
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     if check and result.returncode:
         raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
     return result
@@ -183,6 +183,7 @@ def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
     assert (run / "sweep/sweep.svg").read_text().lstrip().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     command = [

@@ -140,11 +140,12 @@ def test_a_network_learns_what_boxes_show() -> None:
 
 @pytest.mark.parametrize("pretrained", [False, True])
 def test_training_goes_on_exactly(pretrained: bool) -> None:
-    whole = start(8, pretrained=pretrained)
+    begin = partial(start, 8, 0.001 if pretrained else 0.05, pretrained=pretrained, body_rate=0.01)
+    whole = begin()
     losses = list(whole.learn(make_batch(seed) for seed in range(8)))
-    first = start(8, pretrained=pretrained)
+    first = begin()
     assert list(first.learn(make_batch(seed) for seed in range(3))) == losses[:3]
-    second = start(8, pretrained=pretrained)
+    second = begin()
     second.restore(first.tensors(), 3)
     np.testing.assert_allclose(list(second.learn(make_batch(seed) for seed in range(3, 8))), losses[3:], rtol=1e-4)
     for name, tensor in whole.tensors().items():

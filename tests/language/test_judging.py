@@ -50,6 +50,7 @@ def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
+@pytest.mark.slow
 def test_meteor_is_higher_for_a_sentence_like_its_references() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     from pipeline.language.metrics import judge
