@@ -30,9 +30,9 @@ import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402, F401  exact search uses it where it is loaded
 
 from pipeline.index.build import build_index  # noqa: E402
-from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import Neighbours, blocks_of, search_exact  # noqa: E402
 from pipeline.index.format import from_bytes, view_bytes  # noqa: E402
+from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.storage.bundle import Bundle, BundleWriter  # noqa: E402

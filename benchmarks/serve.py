@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402  after `index` has chosen the BLAS kernels
 import pyarrow as pa  # noqa: E402
 
 from pipeline.index.build import build_index  # noqa: E402
-from pipeline.index.chooser import Requirements  # noqa: E402
+from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.linear.projection import Directions  # noqa: E402
 from pipeline.linear.views import ImageView  # noqa: E402

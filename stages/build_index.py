@@ -112,8 +112,8 @@ def _add_vectors(writer: "BundleWriter", embeddings: "Embeddings", ids: dict, se
     from tqdm import tqdm
 
     from pipeline.index.build import QUERIES, build_index
-    from pipeline.index.chooser import Requirements
     from pipeline.index.ondisk import ListsFile
+    from pipeline.index.requirements import Requirements
     from pipeline.index.vectors import evenly_spaced
 
     requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
@@ -141,8 +141,8 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
-    from pipeline.index.chooser import Requirements
     from pipeline.index.fragment_index import FRAGMENTS, SET_QUERIES, build_fragment_index
+    from pipeline.index.requirements import Requirements
     from pipeline.index.shortlist import Shortlist
     from pipeline.index.vectors import evenly_spaced
     from pipeline.neural.fragment_scores import FragmentSets, ScoreRule

@@ -3,20 +3,17 @@
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import faiss
 import numpy as np
 
 from pipeline.index.candidates import TRAINING_LEAST, Built, Hopeless, build, lists_of, with_lists
 from pipeline.index.format import code_bytes, to_bytes
+from pipeline.index.requirements import MEBI, Requirements
 from pipeline.index.tuning import NEIGHBOURS, Setting, ask, latency, stages_of, tune
 from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 
-if TYPE_CHECKING:
-    from pipeline.index.chooser import Requirements
-
-MEBI = 1 << 20
 SAMPLE_QUERIES = 300
 """Queries that measure a candidate on the sample."""
 DOMINATED = 1.5
@@ -51,7 +48,7 @@ class Trial:
 class Bench:
     """The sample, its questions, and what the candidates that were tried have in common."""
 
-    def __init__(self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: "Requirements") -> None:
+    def __init__(self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements) -> None:
         self.count, self.metric, self.requirements = vectors.count, metric, requirements
         sample = vectors.take(evenly_spaced(vectors.count, requirements.sample))
         self.sample = ArrayVectors(sample, -(-len(sample) // SAMPLE_BLOCKS))

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
+from pipeline.index.bench import Trial
 from pipeline.index.candidates import Built, Progress, build, unwatched
-from pipeline.index.chooser import Requirements, Trial, choose, refusal
+from pipeline.index.chooser import choose, refusal
 from pipeline.index.format import to_bytes
 from pipeline.index.ondisk import ListsFile, build_on_disk, goes_on_disk, require_on_disk, to_bytes_naming
+from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, Setting, ask, latency, tune
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite

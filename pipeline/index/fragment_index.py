@@ -9,9 +9,9 @@ from typing import Any
 
 from pipeline.index.build import QUERIES, BuiltIndex, build_index
 from pipeline.index.candidates import FEW, MANY, Progress, lists_for, unwatched
-from pipeline.index.chooser import Requirements
 from pipeline.index.format import from_bytes
 from pipeline.index.fragment_gallery import FragmentGallery
+from pipeline.index.requirements import Requirements
 from pipeline.index.shortlist import Shortlist
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
 from pipeline.index.vectors import ArrayVectors, evenly_spaced

@@ -4,9 +4,10 @@ The card's `parse` says how that was: `engine`, `files` or `spacy`, and for the 
 `spacy`, and `package`, the name of an installed pipeline, or null where the bundle holds the pipeline in `parser/`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.errors import UsageError
 from pipeline.storage.atomic import read_json
@@ -14,11 +15,25 @@ from pipeline.storage.fingerprint import require_same
 from pipeline.storage.parsers import find_parser, load_parser
 
 if TYPE_CHECKING:
-    from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
 
 FOLDER = "parser/"
+
+
+class Writer(Protocol):
+    """A bundle in the making."""
+
+    def add(self, name: str, data: bytes) -> None: ...
+
+
+class Carrier(Protocol):
+    """A bundle; `read` checks what it reads."""
+
+    folder: Path
+    card: Mapping[str, Any]
+
+    def read(self, name: str) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,7 @@ def find_carried_parser(
     return CarriedParser({**told, "package": None if folder else found}, Path(labels_path), folder, digest)
 
 
-def add_parser(writer: "BundleWriter", parser: CarriedParser) -> None:
+def add_parser(writer: Writer, parser: CarriedParser) -> None:
     """Put the labels, and the pipeline's files, into a bundle."""
     writer.add("labels.json", parser.labels.read_bytes())
     for path in sorted(parser.folder.rglob("*") if parser.folder else ()):
@@ -61,7 +76,7 @@ def add_parser(writer: "BundleWriter", parser: CarriedParser) -> None:
             writer.add(FOLDER + path.relative_to(parser.folder).as_posix(), path.read_bytes())
 
 
-def load_carried_parser(bundle: "Bundle") -> Any:
+def load_carried_parser(bundle: Carrier) -> Any:
     """The spaCy pipeline of a bundle, each of its files after its check.
 
     Raises UsageError where it is a package that is not installed, or not in the version that parsed the sentences, and

@@ -11,8 +11,8 @@ import pytest
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.build import BuiltIndex, build_index
 from pipeline.index.candidates import build, candidate_factories, lists_of
-from pipeline.index.chooser import Requirements
 from pipeline.index.format import from_bytes, to_bytes, view_bytes
+from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import Setting, apply, ask, index_recall, stages_of, tune
 from pipeline.index.vectors import ArrayVectors
 from pipeline.storage.bundle import map_file

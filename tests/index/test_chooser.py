@@ -5,7 +5,9 @@ import pytest
 from test_build import clustered, make
 
 from pipeline.errors import UsageError
-from pipeline.index.chooser import Requirements, Trial, choose
+from pipeline.index.bench import Trial
+from pipeline.index.chooser import choose
+from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import Setting
 from pipeline.index.vectors import ArrayVectors
 from pipeline.report.tradeoff import draw_tradeoff

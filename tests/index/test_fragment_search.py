@@ -13,8 +13,8 @@ from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.chooser import Requirements
 from pipeline.index.fragment_index import build_fragment_index
+from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher, open_searcher
 from pipeline.index.shortlist import Shortlist
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule

@@ -14,9 +14,9 @@ from test_build import ANY, clustered
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.index.build import build_index
 from pipeline.index.candidates import build, unwatched
-from pipeline.index.chooser import Requirements
 from pipeline.index.format import map_lists, to_bytes
 from pipeline.index.ondisk import ListsFile, build_on_disk, goes_on_disk, to_bytes_naming
+from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import ArrayVectors
