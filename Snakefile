@@ -1273,6 +1273,7 @@ rule report:
     output:
         shown(f"{RUN}/report/index.html", "report", "Report"),
     params:
+        slice=slice_of(collection=CONFIG.reproduce.collection),
         bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
         sheets=lambda wildcards, input: " ".join(f"--sheet {path}" for path in input.sheets),
         descriptions=lambda wildcards, input: " ".join(f"--descriptions {path}" for path in input.descriptions),

@@ -98,6 +98,7 @@ def command(
             sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
             generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
             versions=_versions(),
+            collection=settings.reproduce.collection,
         )
     )
 

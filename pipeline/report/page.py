@@ -12,6 +12,7 @@ from pipeline.report.costs import cost_table
 from pipeline.report.examples import Examples, Picture
 from pipeline.report.generated import Generated
 from pipeline.report.learning import draw_logs
+from pipeline.report.printed import RANKING, TABLES
 from pipeline.report.samples import Sample
 from pipeline.report.tables import (
     COLUMNS,
@@ -28,7 +29,8 @@ class Report:
     """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
     `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row, `costs`
     the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had, `sheets` drawings
-    that other commands have made, `versions` library -> version."""
+    that other commands have made, `versions` library -> version; `collection` is what the images are, where the seeds
+    have printed tables of it."""
 
     title: str
     search: str
@@ -45,6 +47,7 @@ class Report:
     sheets: Sequence[Picture]
     generated: Sequence[Generated]
     versions: Mapping[str, str]
+    collection: str | None
 
 
 def render(report: Report) -> str:
@@ -69,6 +72,7 @@ def render(report: Report) -> str:
         models=describe_models(report.logs),
         charts=draw_logs(report.logs),
         comparisons=compare_rows(report.evaluations),
+        printed=[one for one in TABLES if one.collection == report.collection and one.columns == RANKING],
         columns=COLUMNS,
         directions=DIRECTIONS,
         costs=cost_table(report.costs),

@@ -80,6 +80,14 @@ def test_the_page_tells_the_run(run: Path) -> None:
     assert "bird-2.png its best sentence comes first" in text
 
 
+def test_what_the_seeds_printed_of_the_collection_stands_beside_ours(run: Path, tmp_path: Path) -> None:
+    assert "As printed" not in report(run).text
+    (tmp_path / "config.yaml").write_text("reproduce: {collection: flickr8k}")
+    text = " ".join(report(run, "--config", tmp_path / "config.yaml").text.split())
+    assert "As printed: Karpathy and Fei-Fei, Table 5, Flickr8K" in text and "Flickr30K" not in text
+    assert "BRNN 16.5 40.6 54.2 7.6 11.8 32.1 44.7 12.4" in text
+
+
 def test_the_page_needs_nothing_else(run: Path) -> None:
     page = report(run)
     assert len(page.addresses) >= 30
