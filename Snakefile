@@ -294,9 +294,10 @@ def regions_of(models):
 
 def names_of(wildcards):
     """What labels of boxes are called, for `rank-phrases`."""
-    if CONFIG.phrases.names is None:
-        return []
-    return [DEMO] if CONFIG.demo.generate else [f"{CONFIG.data_root}/{CONFIG.phrases.names}"]
+    if CONFIG.demo.generate:
+        return [DEMO]
+    path = f"{CONFIG.data_root}/{CONFIG.phrases.names}"
+    return [path] if os.path.isfile(path) else []
 
 
 def members_of(wildcards):
@@ -732,13 +733,16 @@ rule build_token_vocabulary:
 rule train_word_vectors:
     input:
         f"{RUN}/manifest/manifest.json",
+        CONFIG.language_text.file or [],
         vocabulary=f"{RUN}/text/tokens.json",
     output:
         f"{RUN}/text/word-vectors.safetensors",
         f"{RUN}/text/word-vectors.json",
     params:
         slice=slice_of(
-            "seed", text=CONFIG.language_text.file, words=CONFIG.word_vectors.model_dump(include={"dim", "window", "epochs"})
+            "seed",
+            text=CONFIG.language_text.model_dump(exclude={"treebank"}),
+            words=CONFIG.word_vectors.model_dump(include={"dim", "window", "epochs"}),
         ),
     benchmark:
         f"{BENCHMARKS}/train_word_vectors/all.tsv"

@@ -50,13 +50,21 @@ def command(
     )
     regions = Regions(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
-    measured = measure_phrases(
-        phrases, regions, _read_gold(settings, manifest, boxes_path), chosen.least_overlap, bootstrap
-    )
+    gold = _read_gold(settings, manifest, boxes_path)
     about = {"split": stored.split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
     inputs = {**stored.inputs, "phrases": stored.fingerprint}
     digest = fingerprint("phrase-ranking", 1, about, inputs)
+    unlabelled = boxes_path is None and not gold.labels
+    if unlabelled:  # a collection may have no labels; whoever names boxes wants them ranked
+        measured = {"left_out": "no box of the manifest has a label"}
+    else:
+        measured = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
     publish_json(output, {"model": stored.row, **about, **measured, "inputs": inputs, "fingerprint": digest})
+    if unlabelled:
+        log.warning(
+            "%s: nothing is ranked, since %s; give boxes with labels as --boxes", stored.row, measured["left_out"]
+        )
+        return
     log.info(
         "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", stored.row,
         measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
@@ -83,6 +91,6 @@ def _read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None
             log.warning("%s has boxes of images that are not here: %s", boxes_path, some(known.unmatched))
         images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
     labelled = [row for row, label in enumerate(labels) if label]
-    name = settings.phrases.names
-    names = read_names(Path(settings.data_root) / name) if name else {}
+    path = Path(settings.data_root) / (settings.phrases.names or "")
+    names = read_names(path) if path.is_file() else {}
     return Gold(images[labelled], corners[labelled], [labels[row].lower() for row in labelled], names)

@@ -160,6 +160,20 @@ def test_boxes_of_a_file_and_labels_that_name_nothing(run: Path, tmp_path: Path)
         rank(run, tmp_path / "test", "--boxes", tmp_path / "boxes.tsv")
 
 
+def test_a_collection_without_names_or_labels_is_no_error(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed(run, tmp_path / "test")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    (tmp_path / "unnamed.yaml").write_text(yaml.safe_dump({**settings, "phrases": {"names": "nowhere.tsv"}}))
+    unnamed = rank(run, tmp_path / "test", "--config", tmp_path / "unnamed.yaml")
+    assert 0 < unnamed["n_named"] < rank(run, tmp_path / "test")["n_named"]  # dogs are no hounds
+    boxes = Manifest(run / "manifest").boxes
+    unlabelled = boxes.set_column(boxes.schema.get_field_index("label"), "label", pa.nulls(len(boxes), pa.string()))
+    monkeypatch.setattr(Manifest, "boxes", unlabelled)
+    assert rank(run, tmp_path / "test")["left_out"] == "no box of the manifest has a label"
+
+
 def test_sheets_are_drawn(run: Path, tmp_path: Path) -> None:
     embed(run, tmp_path / "test")
     given = ("--manifest", run / "manifest", "--config", run / "config.yaml", "--phrases", tmp_path / "test")
