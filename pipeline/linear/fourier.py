@@ -1,17 +1,17 @@
 """Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (seed 004, section 4.1)."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pipeline import runtime
 from pipeline.linear.feature_maps import Rows
 
-PIECE = 64
-"""Rows in one task: its part of the result stays in cache for all that follows the product."""
+MANY = 1024
+"""Rows from which on the map is worth the import of torch."""
+PIECE = 2048
+"""Rows in one product."""
 NEIGHBOUR = 50
 """Whose distance gives sigma, in the paper."""
 
@@ -40,19 +40,30 @@ class FourierMap:
             return cls(normal / np.float32(sigma), phases * np.float32(2 * np.pi))
         raise ValueError(f"unknown rule {rule}")
 
-    def __call__(self, z: np.ndarray) -> np.ndarray:
-        """(n, m) from z (n, c1) float32."""
-        out = z @ self.frequencies
+    def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
+        """`scale` times phi(z) (n, m) from z (n, c1) float32."""
+        return _map_many(z, self, scale) if len(z) >= MANY else _map_few(z, self, scale)
 
-        def finish(start: int) -> None:
-            piece = out[start : start + PIECE]
-            piece += self.phases
-            np.cos(piece, out=piece)
-            piece *= np.float32(np.sqrt(2))
 
-        with ThreadPoolExecutor(runtime.threads()) as pool:
-            list(pool.map(finish, range(0, len(z), PIECE)))
-        return out
+def _map_few(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    out = z @ drawn.frequencies + drawn.phases
+    np.cos(out, out=out)
+    out *= np.float32(scale * np.sqrt(2))
+    return out
+
+
+def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    """The same by torch, whose cosines use every thread, with the phases as one more row of the product."""
+    import torch  # takes seconds to import, which a query must not wait for
+
+    frequencies = torch.from_numpy(np.vstack([drawn.frequencies, drawn.phases]))
+    rows = torch.from_numpy(np.hstack([z, np.ones((len(z), 1), np.float32)]))
+    out = torch.empty(len(z), len(drawn.phases))
+    for start in range(0, len(z), PIECE):
+        piece = out[start : start + PIECE]
+        torch.mm(rows[start : start + PIECE], frequencies, out=piece)
+        piece.cos_().mul_(scale * 2**0.5)
+    return out.numpy()
 
 
 class FourierFeatures:
@@ -76,9 +87,7 @@ class FourierFeatures:
         return len(self.fourier.phases)
 
     def __call__(self, rows: Rows) -> np.ndarray:
-        mapped = self.fourier(rows @ self.matrix - self.offset)
-        mapped *= np.float32(self.weight)
-        return mapped
+        return self.fourier(rows @ self.matrix - self.offset, self.weight)
 
     def settings(self) -> dict[str, Any]:
         return {"weight": float(self.weight)}

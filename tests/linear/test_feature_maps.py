@@ -8,7 +8,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.cca import CCASolver
 from pipeline.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.linear.fourier import FourierFeatures, FourierMap, bandwidth
+from pipeline.linear.fourier import PIECE, FourierFeatures, FourierMap, bandwidth
 from pipeline.linear.kernels import KernelFeatures
 from pipeline.linear.mapped import Block, mapped_moments
 from pipeline.linear.moments import Expansion, Moments
@@ -131,6 +131,15 @@ def test_the_papers_rule_is_taken_by_the_word() -> None:
     assert drawn.phases.min() >= 0 and 0.99 < drawn.phases.max() < 1
     z = np.ones((1, 50), np.float32)
     np.testing.assert_allclose(drawn(z), np.sqrt(2) * np.cos(z @ drawn.frequencies + drawn.phases), atol=1e-5)
+
+
+def test_many_rows_are_mapped_as_few_are() -> None:
+    rng = np.random.default_rng(12)
+    drawn = FourierMap.draw("rahimi-recht", 6, 30, 2.0, rng)
+    z = rng.standard_normal((PIECE + 7, 6)).astype(np.float32)
+    few = np.vstack([drawn(part, 0.3) for part in np.array_split(z, 50)])
+    np.testing.assert_allclose(drawn(z, 0.3), few, atol=1e-6)
+    np.testing.assert_allclose(few, 0.3 * np.sqrt(2) * np.cos(z @ drawn.frequencies + drawn.phases), atol=1e-6)
 
 
 def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
