@@ -88,7 +88,11 @@ def main() -> None:
         parser.add_argument(name, type=int, default=value)
     given = parser.parse_args()
     options = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": "2GiB"}
-    with tempfile.TemporaryDirectory() as name, LocalCluster(2, **options) as two, LocalCluster(1, **options) as one:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        LocalCluster(n_workers=2, **options) as two,
+        LocalCluster(n_workers=1, **options) as one,
+    ):
         folder = Path(name)
         make_shards(folder, given.shards, given.rows, given.dim)
         for what, function in (("moments", sum_shard), ("embedding", embed_shard)):
