@@ -1287,6 +1287,7 @@ rule report:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
+        f" --features {RUN}/features"
         f" --summary {{input.summary}} --benchmarks {BENCHMARKS} --plan {{input.plan}} {{params.sheets}} {{params.descriptions}}"
         f" --config {RESOLVED} --output {{output}}"
 

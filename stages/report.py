@@ -23,6 +23,7 @@ LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "nu
 @click.option(
     "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the shards of each row."
 )
+@click.option("--features", "features_root", type=options.FOLDER, help="Stored features, to look at how they are.")
 @click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
 @click.option("--benchmarks", "benchmarks_root", type=options.FOLDER, help="Snakemake's, a folder for each rule.")
 @click.option("--plan", "plan_path", type=options.FILE, help="What `plan` wrote, to lay beside what the run took.")
@@ -40,6 +41,7 @@ def command(
     bundles: tuple[Path, ...],
     manifest_folder: Path,
     embeddings_root: Path,
+    features_root: Path | None,
     summary_path: Path,
     benchmarks_root: Path | None,
     plan_path: Path | None,
@@ -59,7 +61,7 @@ def command(
     from pipeline.report.page import Report, render
     from pipeline.report.samples import draw_samples
     from pipeline.report.tables import best_row, shown_split
-    from pipeline.report.thumbnails import drawing
+    from pipeline.report.thumbnails import drawing, vector_drawing
     from pipeline.storage.atomic import publish_text, read_json
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings, split_pairs
@@ -93,8 +95,13 @@ def command(
             examples=ask(gallery, show),
             samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
             atlas=draw_map(gallery, show),
+            health=_health(settings, manifest, features_root, benchmarks_root),
             costs=_costs(settings, manifest, benchmarks_root, plan),
             share=plan["rates"]["share"] if plan else 1.0,
+            tradeoffs=[
+                vector_drawing(path.name.removesuffix(".tradeoff.svg"), path.read_bytes())
+                for path in sorted(best.folder.glob("*.tradeoff.svg"))
+            ],
             sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
             generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
             versions=_versions(),
@@ -103,6 +110,22 @@ def command(
     )
 
     publish_text(output, page)
+
+
+def _health(
+    settings: "Config", manifest: "Manifest", features_root: Path | None, benchmarks_root: Path | None
+) -> "list[dict[str, Any]]":
+    """How the stored features of every encoder are; nothing where their folder was not given."""
+    from pipeline.storage.benchmarks import read_shard_jobs
+    from pipeline.storage.gather import Features
+    from pipeline.storage.health import read_health
+
+    if not features_root:
+        return []
+    rules = ("extract", "pool_regions") if benchmarks_root else ()
+    jobs = {name: found for rule in rules for name, found in read_shard_jobs(benchmarks_root / rule).items()}
+    names = [encoder.name for encoder in settings.encoders]
+    return [vars(one) for one in read_health(Features(manifest, features_root), names, jobs)]
 
 
 def _costs(

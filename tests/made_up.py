@@ -12,7 +12,9 @@ from pipeline.linear.projection import Directions, LinearModel
 from pipeline.linear.views import ImageView
 from pipeline.models import model_class
 from pipeline.storage.atomic import publish_json
+from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, write_shard
@@ -60,6 +62,20 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
     )
     _embed(folder / "embeddings", manifest, model, vocabulary, registered)
     return folder
+
+
+def write_feature_shards(manifest: Manifest, folder: Path) -> None:
+    """Random features (n, 5) of every image, of which column 3 is constant but for row 0 of shard 0, which is zero, and
+    in which shard 0 holds row 1 twice."""
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        image_id = np.arange(rows.first_image, rows.last_image)
+        values = np.random.default_rng(number).standard_normal((len(image_id), 5)).astype(np.float16)
+        values[:, 3] = 2
+        if number == 0:
+            values[0], values[2] = 0, values[1]
+        details = {"inputs": {"images": rows.fingerprints["images"]}}
+        write_features(shard_path(folder, number), values, image_id, "made up", details)
 
 
 def features_of(thing: str) -> dict[str, np.ndarray]:

@@ -27,10 +27,12 @@ from pipeline.report.tables import (
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
-    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row, `costs`
-    the rows of pipeline.plan.comparison with the `share` of the processors that the plan's rates had, `sheets` drawings
-    that other commands have made, `versions` library -> version; `collection` is what the images are, where the seeds
-    have printed tables of it."""
+    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row,
+    `health` that of stored features by pipeline.storage.health, `costs` the rows of pipeline.plan.comparison with
+    the `share` of the processors that the plan's rates had, `tradeoffs` the drawings of how indices were chosen,
+    `sheets` drawings that other commands have made, `versions` library -> version; `collection` is what the images
+    are, where the seeds have printed tables of it.
+    """
 
     title: str
     search: str
@@ -41,9 +43,11 @@ class Report:
     logs: Mapping[str, Mapping[str, Any]]
     examples: Examples
     samples: Sequence[Sample]
+    health: Sequence[Mapping[str, Any]]
     atlas: Atlas | None
     costs: Sequence[Mapping[str, Any]]
     share: float
+    tradeoffs: Sequence[Picture]
     sheets: Sequence[Picture]
     generated: Sequence[Generated]
     versions: Mapping[str, str]

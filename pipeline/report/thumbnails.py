@@ -34,6 +34,11 @@ def drawing(name: str, data: bytes) -> Picture:
     return Picture(name, _address(image))
 
 
+def vector_drawing(name: str, data: bytes) -> Picture:
+    """An SVG drawing of our own as it is."""
+    return Picture(name, "data:image/svg+xml;base64," + base64.b64encode(data).decode("ascii"))
+
+
 def thumbnail(data: bytes, limits: ImageLimits) -> str:
     """A `data:` address of the encoded image `data` as a small JPEG. Raises UnreadableImage."""
     image = decode(data, limits)

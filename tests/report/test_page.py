@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run, run_command, write_feature_shards
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.manifest import Manifest
 
 VOID = {"meta", "img", "br"}
 
@@ -88,10 +89,31 @@ def test_what_the_seeds_printed_of_the_collection_stands_beside_ours(run: Path, 
     assert "BRNN 16.5 40.6 54.2 7.6 11.8 32.1 44.7 12.4" in text
 
 
+def test_stored_features_are_looked_at(run: Path, tmp_path: Path) -> None:
+    write_feature_shards(Manifest(run / "manifest"), run / "features" / "colour")
+    (tmp_path / "config.yaml").write_text("encoders: [{name: colour, architecture: squeezenet1_1}]")
+    (run / "benchmarks" / "extract").mkdir(parents=True, exist_ok=True)
+    for shard in range(3):
+        path = run / "benchmarks" / "extract" / f"colour.{shard:05d}.tsv"
+        path.write_text("s\tcpu_time\tmax_rss\n2.0\t1.0\t10\n")
+    given = ("--config", tmp_path / "config.yaml", "--features", run / "features", "--benchmarks", run / "benchmarks")
+    text = " ".join(report(run, *given).text.split())
+    assert re.search(r"colour 24 3 5 float16 [\d.]+ kB [\d.]+ [\d.]+ 1 1 0 4 ", text)  # zero, equal, constant, images/s
+
+
+def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
+    drawing = run / "bundle" / "images.tradeoff.svg"
+    drawing.write_bytes(b"<svg/>")
+    try:
+        assert "How the index of images was chosen" in report(run).text
+    finally:
+        drawing.unlink()
+
+
 def test_the_page_needs_nothing_else(run: Path) -> None:
     page = report(run)
     assert len(page.addresses) >= 30
-    assert all(address.startswith("data:image/jpeg;base64,") for address in page.addresses)
+    assert all(address.startswith("data:image/") for address in page.addresses)
     html = (run / "report" / "index.html").read_text()
     assert "<script" not in html and "http" not in html and "@import" not in html
     assert not re.search(r"url\(", html)
