@@ -120,7 +120,7 @@ def encoder_slice(encoder):
 def fit_slice(row):
     """What `fit` of a row depends on: the grids that its model and its training use."""
     transfer, own = CONFIG.transfer_of(row.training), CONFIG.own_section(row.model)
-    return slice_of("fit", "seed", row=row.model_dump(), transfer=transfer, own=own)
+    return slice_of("fit", row=row.model_dump(), transfer=transfer, own=own)
 
 
 def train_slice(row):
@@ -260,7 +260,8 @@ def start_of(wildcards):
     row = CONFIG.row(wildcards.row)
     if row.model not in ("ncca-refined", "fragments"):
         return []
-    same = [name for name in STARTS if CONFIG.row(name) == row.model_copy(update={"model": "ncca"})]
+    alike = {"model": "ncca", "seed": CONFIG.seed}
+    same = [name for name in STARTS if CONFIG.row(name).model_copy(update=alike) == row.model_copy(update=alike)]
     if not same:
         raise WorkflowError(f"{wildcards.row} starts from an ncca row on the same encoders; add one to variants")
     return [f"{RUN}/models/{same[0]}/model.json"]

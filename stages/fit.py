@@ -80,7 +80,7 @@ def command(
         Grid(**settings.fit.model_dump(exclude={"dev_images"})),
         Transfer(**settings.transfer.model_dump()),
         model.settings_type(**own) if own else None,
-        settings.seed,
+        variant.seed,
         progress=lambda trials: tqdm(trials, desc=f"fit {row}", unit="trial", disable=None),
     )
     tuned = model.fit(task)

@@ -77,11 +77,11 @@ def command(
         start, start_inputs = read_start(start_folder, stored.vocabulary)
 
     task = Task(
-        view, **pairs, settings=model.settings_type(**own), seed=settings.seed, precision=precision,
+        view, **pairs, settings=model.settings_type(**own), seed=variant.seed, precision=precision,
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(labels_path, stored) if model.sentence_view == "phrase-trees" else None,
     )  # fmt: skip
-    about = [variant.model_dump(), own, str(precision), view.steps, settings.seed]
+    about = [variant.model_dump(), own, str(precision), view.steps]
     about += [] if region_view is None else [region_view.geometry]
     about += [] if words is None else [settings.word_vectors.train, digest_tensors({"words": words})]
     inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}

@@ -53,6 +53,13 @@ def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:
     assert config.row("ncca").encoders == ("a",)
 
 
+def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("seed: 4\nvariants: {again: {model: lstm, seed: 0}}\n")
+    config = load(path)
+    assert [config.row(name).seed for name in ("lstm", "sae", "again")] == [4, 4, 0]
+
+
 @pytest.mark.parametrize("text", ["a: [", "just words", "- 1\n- 2\n"])
 def test_files_that_are_no_configuration_are_named(tmp_path, text: str) -> None:
     path = tmp_path / "mine.yaml"

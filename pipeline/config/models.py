@@ -134,6 +134,7 @@ class VariantDefaults(Section):
     encoders: tuple[Name, ...] | None
     training: Literal[tuple(TRAININGS)]
     documents: Name
+    seed: Annotated[int, Field(ge=0)] | None
 
 
 class Variant(VariantDefaults):

@@ -196,7 +196,11 @@ class Config(Section):
             encoders = dict.fromkeys(e for member in self.ensembles[name].members for e in self.row(member).encoders)
             sets = any(self.row(member).model in SETS for member in self.ensembles[name].members)
             kind = "fragment-ensemble" if sets else "ensemble"
-            values = self.variant_defaults.model_dump() | {"model": kind, "encoders": tuple(encoders)}
+            values = self.variant_defaults.model_dump() | {
+                "model": kind,
+                "encoders": tuple(encoders),
+                "seed": self.seed,
+            }
             return Variant.model_validate(values)
         values = (
             self.variants[name].model_dump()
@@ -205,6 +209,8 @@ class Config(Section):
         )
         if values["encoders"] is None:
             values["encoders"] = tuple(encoder.name for encoder in self.encoders)
+        if values["seed"] is None:
+            values["seed"] = self.seed
         return Variant.model_validate(values)
 
     def transfer_of(self, training: str) -> dict[str, Any]:

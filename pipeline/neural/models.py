@@ -84,6 +84,10 @@ class GlobalModel:
         """What the sentence encoder has to know of the training sentences, as JSON values."""
         return {}
 
+    def anchors(self) -> dict[str, Tensor]:
+        """What weight decay pulls parameters towards, by name, at the beginning of training; the others to zero."""
+        return {}
+
     def arrange(self, sentences: Any) -> Any:
         """`sentences` in the form that the sentence encoder takes."""
         return pack(sentences, self.unknown)
@@ -153,7 +157,7 @@ class Begun:
         self.model = model
         self.training = Training(
             model.network, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
-            judge, turns=turns,
+            judge, anchors=model.anchors(), turns=turns,
         )  # fmt: skip
 
     def finish(self) -> GlobalModel:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from pipeline.neural.models import GlobalModel
 from pipeline.neural.task import Settings, Task
 from pipeline.neural.tree_levels import Levels
@@ -16,6 +18,11 @@ class TreeModel(GlobalModel):
     @classmethod
     def learn(cls, task: Task) -> dict[str, Any]:
         return cls.sentence_encoder.learn(task.train.sentences)
+
+    def anchors(self) -> dict[str, Tensor]:
+        """The block identities, with which a sentence is about the mean of its words."""
+        network = self.network.sentences
+        return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
 
     def arrange(self, sentences: Trees) -> Levels:
         return self.network.sentences.arrange(sentences)

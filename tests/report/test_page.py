@@ -98,7 +98,9 @@ def test_stored_features_are_looked_at(run: Path, tmp_path: Path) -> None:
         path.write_text("s\tcpu_time\tmax_rss\n2.0\t1.0\t10\n")
     given = ("--config", tmp_path / "config.yaml", "--features", run / "features", "--benchmarks", run / "benchmarks")
     text = " ".join(report(run, *given).text.split())
-    assert re.search(r"colour 24 3 5 float16 [\d.]+ kB [\d.]+ ± [\d.]+ 1 1 0 4 ", text)  # zero, equal, constant, images/s
+    assert re.search(
+        r"colour 24 3 5 float16 [\d.]+ kB [\d.]+ ± [\d.]+ 1 1 0 4 ", text
+    )  # zero, equal, constant, images/s
 
 
 def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
