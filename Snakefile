@@ -18,7 +18,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
-from pipeline.models import GENERATORS, PHRASAL, REGIONAL, SETS, TRAINED, TREES
+from pipeline.models import GENERATORS, PHRASAL, REGIONAL, SETS, STARTED, TRAINED, TREES, WORD_STARTED
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
@@ -258,7 +258,7 @@ def query_parser_options(wildcards, input):
 def start_of(wildcards):
     """The fitted ncca on the same encoders, from which a refinement starts."""
     row = CONFIG.row(wildcards.row)
-    if row.model not in ("ncca-refined", "fragments"):
+    if row.model not in STARTED:
         return []
     alike = {"model": "ncca", "seed": CONFIG.seed}
     same = [name for name in STARTS if CONFIG.row(name).model_copy(update=alike) == row.model_copy(update=alike)]
@@ -270,13 +270,13 @@ def start_of(wildcards):
 def words_of(wildcards):
     """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
     row = CONFIG.row(wildcards.row)
-    learned = CONFIG.word_vectors.source == "corpus" and takes_tokens(wildcards.row) and row.model != "fragments"
+    learned = CONFIG.word_vectors.source == "corpus" and takes_tokens(wildcards.row) and row.model not in WORD_STARTED
     return [f"{RUN}/text/word-vectors.safetensors"] if learned else []
 
 
 def terms_of(wildcards):
-    """The vocabulary of the ncca that `fragments` starts from."""
-    return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model == "fragments" else []
+    """The vocabulary of the ncca that the row `wildcards.row` starts from."""
+    return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model in WORD_STARTED else []
 
 
 def regions_of(models):

@@ -35,15 +35,22 @@ REGISTRY: dict[str, str] = {
     "dvsa": "pipeline.neural.fragment_models:DVSA",
     "fragments": "pipeline.neural.grounded_model:GroundedFragments",
     "ncca-refined": "pipeline.neural.refinement:RefinedCCA",
+    "ncca-recurrent": "pipeline.neural.recurrent_refinement:RecurrentCCA",
     "ensemble": "pipeline.linear.ensemble:Ensemble",
     "fragment-ensemble": "pipeline.neural.fragment_ensemble:FragmentEnsemble",
 }
 
 TRAINED: tuple[str, ...] = (
     "bow", "devise", "rnn", "gru", "lstm", "ctrnn", "dtrnn", "sdtrnn", "hmlstm", "defrag", "dvsa", "fragments",
-    "ncca-refined",
+    "ncca-refined", "ncca-recurrent",
 )  # fmt: skip
 """The models that `train` makes; `combine` makes the next ones, `fit` all others."""
+
+WORD_STARTED: tuple[str, ...] = ("fragments", "ncca-recurrent")
+"""The trained models that start from a fitted ncca and the terms that it knows every word by."""
+
+STARTED: tuple[str, ...] = ("ncca-refined", *WORD_STARTED)
+"""The trained models that start from a fitted ncca."""
 
 TREES: tuple[str, ...] = ("ctrnn", "dtrnn", "sdtrnn", "hmlstm")
 """The trained models that take sentences as trees."""

@@ -49,7 +49,7 @@ def read_word_start(
     from dataclasses import replace
 
     from pipeline.errors import UsageError
-    from pipeline.neural.grounded_model import WordStart
+    from pipeline.neural.word_towers import WordStart
     from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import require_same
     from pipeline.text.tfidf import encode

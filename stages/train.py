@@ -45,7 +45,7 @@ def command(
     import torch
 
     from pipeline import config
-    from pipeline.models import REGIONAL, trained_class
+    from pipeline.models import REGIONAL, WORD_STARTED, trained_class
     from pipeline.neural.task import Task, train
     from pipeline.precision import choose_precision
     from pipeline.storage.fingerprint import fingerprint
@@ -67,7 +67,7 @@ def command(
     region_view, region_inputs = None, {}
     if variant.model in REGIONAL:
         region_view, pairs, region_inputs = _read_regions(settings, features.manifest, regions_root, pairs)
-    if getattr(model, "starts_from_words", False):
+    if variant.model in WORD_STARTED:
         words = None
         start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
     else:

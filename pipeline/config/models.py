@@ -101,6 +101,10 @@ class RelationTrain(Train):
     rare: Positive
 
 
+class RecurrentTrain(Train):
+    hidden: Positive
+
+
 class DenseTrain(Train):
     simplified_epochs: Annotated[int, Field(ge=0)]
     correspondence_epochs: Positive

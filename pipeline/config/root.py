@@ -15,6 +15,7 @@ from pipeline.config.models import (
     FragmentTrain,
     Kernels,
     Phrases,
+    RecurrentTrain,
     RelationTrain,
     Study,
     Train,
@@ -115,6 +116,7 @@ class Config(Section):
     defrag: FragmentTrain
     fragments: FragmentTrain
     ncca_refined: Train
+    ncca_recurrent: RecurrentTrain
     study: Study
     variant_defaults: VariantDefaults
     variants: dict[Name, Variant]

@@ -85,12 +85,12 @@ def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[
 
 def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """Train two epochs on spoilt pairs, embed sound and spoilt ones."""
-    from made_up_pairs import make_task
+    from made_up_pairs import make_task_of
 
     from pipeline.neural.task import train
 
     model = model_class(name)
-    task = make_task(model.sentence_view, train=TRAIN, dev=DEV, epochs=2, patience=2)
+    task = make_task_of(name, train=TRAIN, dev=DEV, epochs=2, patience=2)
     first, *others = task.view.encoders
     features = task.train.features
     spoilt = {first: change(np.asarray(features[first], np.float32)), **{other: features[other] for other in others}}

@@ -9,9 +9,10 @@ from scipy import sparse
 
 from pipeline.linear.projection import Directions
 from pipeline.linear.views import ImageView
-from pipeline.models import model_class
+from pipeline.models import WORD_STARTED, model_class
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Settings, Task
+from pipeline.neural.word_towers import WordStart
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 
@@ -28,6 +29,7 @@ SETTINGS = {
 OWN = {
     "sdtrnn": {"rare": 100},
     "hmlstm": {"simplified_epochs": 1, "correspondence_epochs": 2, "phrase_share": 0.3},
+    "ncca-recurrent": {"hidden": 6},
 }
 """Settings that only these models have."""
 
@@ -43,6 +45,11 @@ class Start:
             w.astype(np.float32), u.astype(np.float32), np.linspace(1, 0.1, 16, dtype=np.float32)
         )
         self.mean_x, self.mean_y = np.full(16, 0.2, np.float32), np.full(WORDS, 0.1, np.float32)
+
+
+def make_start() -> WordStart:
+    """Every word but the last one known by one term of its own."""
+    return WordStart(Start(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32)))
 
 
 def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> Task:
@@ -80,4 +87,6 @@ def make_task_of(model: str, **settings: object) -> Task:
     """A task in the form that the registered `model` takes."""
     found = model_class(model)
     task = make_task(found.sentence_view, **settings)
+    if model in WORD_STARTED:
+        task = replace(task, start=make_start())
     return replace(task, settings=found.settings_type(**{**vars(task.settings), **OWN.get(model, {})}))

@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from made_up_pairs import SETTINGS, VIEW, WORDS, Start
-from scipy import sparse
+from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 
 from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_models import FragmentSettings
-from pipeline.neural.grounded_model import WordStart
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Task
 from pipeline.text.sequences import Tokens
@@ -72,11 +70,6 @@ def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=make_start(), region_view=REGION_VIEW,
     )  # fmt: skip
-
-
-def make_start() -> WordStart:
-    """Every word but the last one known by one term of its own."""
-    return WordStart(Start(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32)))
 
 
 def without_regions(task: Task) -> Task:

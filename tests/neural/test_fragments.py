@@ -7,9 +7,9 @@ import torch
 from pipeline.neural.fragment_losses import MultipleInstance, ScoredFragments
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
 from pipeline.neural.fragments import RectifiedBRNN, by_sentence, mirror
-from pipeline.neural.grounded import BiGRU
 from pipeline.neural.losses import Objective
 from pipeline.neural.packing import pack
+from pipeline.neural.word_towers import BiGRU
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from pipeline.errors import UsageError
 from pipeline.evaluate.ranks import count_ranks
+from pipeline.linear.projection import unit_rows
 from pipeline.models import SETS, TRAINED, model_class, trained_class
 from pipeline.neural.task import train
 from pipeline.text.sequences import Tokens
@@ -129,6 +130,28 @@ def test_a_refinement_starts_where_ncca_ends() -> None:
     np.testing.assert_allclose(begun.finish().embed_images(task.dev.features), expected, atol=1e-5)
 
 
+def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
+    task = make_task_of("ncca-recurrent")
+    model, start = model_class("ncca-recurrent").begin(task).finish(), task.start.model
+    images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
+    np.testing.assert_allclose(model.embed_images(task.dev.features), unit_rows(images), atol=1e-4)
+    words = start.directions.u * start.directions.values
+    sums = [words[pairs.sentences.ids.reshape(-1, 4)].sum(axis=1) for pairs in (task.dev, task.train)]
+    expected = unit_rows(sums[0] - sums[1].mean(axis=0))
+    np.testing.assert_allclose(model.embed_sentences(task.dev.sentences), expected, atol=1e-4)
+
+
+def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_another() -> None:
+    task = make_task_of("ncca-recurrent", epochs=2)
+    ids = task.dev.sentences.ids.reshape(-1, 4)
+    offsets = task.dev.sentences.offsets
+    fresh = model_class("ncca-recurrent").begin(task).finish()
+    trained = train(model_class("ncca-recurrent"), task, None, lambda training: None).model
+    for model, differs in ((fresh, False), (trained, True)):
+        forwards, backwards = (model.embed_sentences(Tokens(order.ravel(), offsets)) for order in (ids, ids[:, ::-1]))
+        assert (np.abs(forwards - backwards).max() > 1e-3) == differs
+
+
 def test_weight_decay_pulls_towards_the_start() -> None:
     free, held = (make_task("tfidf", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
     start = model_class("ncca-refined").begin(free).finish().w
@@ -144,6 +167,10 @@ def test_a_refinement_needs_a_start_of_its_own_view() -> None:
         model_class("ncca-refined").begin(replace(task, start=None))
     with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
         model_class("ncca-refined").begin(replace(task, view=VIEW.select(["one"])))
+    task = make_task_of("ncca-recurrent")
+    for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
+        with pytest.raises(UsageError, match="ncca-recurrent starts from an ncca row with the same encoders"):
+            model_class("ncca-recurrent").begin(wrong)
 
 
 def test_train_refuses_what_fit_makes() -> None:

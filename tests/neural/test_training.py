@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import make_task
+from made_up_pairs import make_task, make_task_of
 
 from pipeline import runtime
 from pipeline.errors import IntegrityError, JointspaceError
@@ -33,11 +33,10 @@ def tensors_of(model: str, task, checkpoint: Checkpoint | None = None) -> dict[s
     return train(model_class(model), task, checkpoint, lambda training: None).model.tensors()
 
 
-@pytest.mark.parametrize("model", ["lstm", "bow", "ncca-refined"])
+@pytest.mark.parametrize("model", ["lstm", "bow", "ncca-refined", "ncca-recurrent"])
 @pytest.mark.parametrize("step", [3, 20, 39])
 def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int) -> None:
-    view = model_class(model).sentence_view
-    task = make_task(view, epochs=3, averaging=0.9, weight_decay=0.1, negatives="sampled")
+    task = make_task_of(model, epochs=3, averaging=0.9, weight_decay=0.1, negatives="sampled")
     after_step, kept = killed_at(step)
     with pytest.raises(Killed):
         train(model_class(model), task, None, after_step)
