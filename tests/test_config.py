@@ -60,7 +60,10 @@ def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
     assert [config.row(name).seed for name in ("lstm", "sae", "again")] == [4, 4, 0]
 
 
-@pytest.mark.parametrize("text", ["a: [", "just words", "- 1\n- 2\n"])
+DEEP = 1_000_000
+
+
+@pytest.mark.parametrize("text", ["a: [", "just words", "- 1\n- 2\n", "[" * DEEP + "]" * DEEP, "- " * DEEP])
 def test_files_that_are_no_configuration_are_named(tmp_path, text: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)

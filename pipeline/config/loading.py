@@ -12,6 +12,9 @@ from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.models import GENERATORS, TRAINED
 
+DEEPEST = 100
+"""Levels of a configuration; ours has five."""
+
 
 def default_path() -> Path:
     """config/default.yaml of the checkout, or of the installed distribution."""
@@ -69,7 +72,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = _parse(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"configuration {path} does not exist") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -77,6 +80,18 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UsageError(f"configuration {path} must be a mapping of keys to values")
     return values
+
+
+def _parse(text: str) -> Any:
+    """The YAML of a whole file, by libyaml where PyYAML has it. ValueError for what is nested deeper than DEEPEST: it
+    would overflow libyaml's stack, and PyYAML takes the square of its depth."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    return yaml.load(text, loader)
 
 
 def _explain(error: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ PIECES = (
     b"nan", b"9" * 25, b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"../", b"null", b"true", b"[" * 1200, b"&a;",
     b"<!", b"*a",
 )  # fmt: skip
-"""What parsers stumble over; as many brackets as pass the recursion limit, and no more: YAML takes their square."""
+"""What parsers stumble over."""
 
 
 def mutate(rng: Random, sample: bytes) -> bytes:
