@@ -11,9 +11,10 @@ A model's class offers:
 """
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
 
 REGISTRY: dict[str, str] = {
     "ridge": "pipeline.linear.ridge:RidgeRegression",
@@ -110,13 +111,32 @@ def model_class(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    """The registered model `name` from the `settings` and `tensors` that were stored. IntegrityError where their form
+    is not that of its class."""
+    registered = model_class(name)
+    try:
+        return registered.from_parts(settings, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise IntegrityError(
+            f"the stored {name} has another form than this version reads ({type(error).__name__}: {error}); run"
+            f" {_maker(name)} again"
+        ) from error
+
+
 def trained_class(name: str) -> Any:
     """The class registered as `name` if `train` makes it; UsageError otherwise."""
     found = model_class(name)
     if name not in TRAINED:
-        maker = "combine" if name in COMBINED else "fit"
-        raise UsageError(f"{name} is made by {maker}; train makes {', '.join(TRAINED)}")
+        raise UsageError(f"{name} is made by {_maker(name)}; train makes {', '.join(TRAINED)}")
     return found
+
+
+def _maker(name: str) -> str:
+    """The command that makes the registered model `name`."""
+    if name in TRAINED:
+        return "train"
+    return "combine" if name in COMBINED else "fit"
 
 
 def generator_class(name: str) -> Any:

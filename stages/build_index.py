@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline import config
-    from pipeline.models import model_class
+    from pipeline.models import restore
     from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
@@ -66,7 +66,7 @@ def command(
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     vocabulary = read_json(vocabulary_path)["fingerprint"]
     require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
-    model = model_class(embeddings.registered).from_parts(parameters.settings, parameters.tensors)
+    model = restore(embeddings.registered, parameters.settings, parameters.tensors)
     names = dict.fromkeys((*model.encoders, *(model.region_encoders if sets else ())))
     encoders = {name: read_parameters(encoders_root / name / "model.safetensors", ENCODER) for name in names}
 

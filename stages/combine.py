@@ -125,10 +125,10 @@ def _score(embeddings: Any, pairs: Any) -> Any:
 
 def _member(parameters: Any, weight: float) -> Any:
     from pipeline.linear.ensemble import Member
-    from pipeline.models import model_class
+    from pipeline.models import restore
 
     kind = parameters.details["registered"]
-    return Member(kind, model_class(kind).from_parts(parameters.settings, parameters.tensors), weight)
+    return Member(kind, restore(kind, parameters.settings, parameters.tensors), weight)
 
 
 def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path]) -> dict[str, Any]:

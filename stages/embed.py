@@ -32,7 +32,7 @@ def command(
     """Embed all images and sentences of one shard."""
     import numpy as np
 
-    from pipeline.models import SETS, model_class
+    from pipeline.models import SETS, restore
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.gather import Features, Sentences
     from pipeline.storage.manifest import Manifest
@@ -44,7 +44,7 @@ def command(
     from pipeline.text.trees import Trees
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
+    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
     features = {name: Features(manifest, features_root).open(name, shard) for name in model.encoders}

@@ -46,7 +46,7 @@ def command(
     import pyarrow as pa
 
     from pipeline.errors import UsageError
-    from pipeline.models import model_class
+    from pipeline.models import restore
     from pipeline.storage.atomic import read_json
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -62,7 +62,7 @@ def command(
     from stages.inputs import read_trees
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
+    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
     if not hasattr(model, "embed_phrases"):
         raise UsageError(f"{parameters.details['registered']} embeds no noun phrases; give the folder of an hmlstm")
     value, labels = read_json(vocabulary_path), read_json(labels_path)

@@ -70,7 +70,7 @@ def read_word_start(
 def read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str]]:
     """The ncca in `folder` and its fingerprint; nothing where there is no folder."""
     from pipeline.errors import UsageError
-    from pipeline.models import model_class
+    from pipeline.models import restore
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.parameters import MODEL, read_parameters
 
@@ -80,5 +80,5 @@ def read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str
     if parameters.details["registered"] != "ncca":
         raise UsageError(f"{folder} holds {parameters.details['registered']}; give the folder of an ncca as --start")
     require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
-    start = model_class(parameters.details["registered"]).from_parts(parameters.settings, parameters.tensors)
+    start = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
     return start, {"start": parameters.fingerprint}

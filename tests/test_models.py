@@ -14,7 +14,7 @@ from pipeline.linear.training import Sets, Task, Transfer
 from pipeline.linear.tuning import Grid, Pairs
 from pipeline.linear.views import ImageView
 from pipeline.linear.wsabie_rows import WsabieSettings
-from pipeline.models import COMBINED, REGISTRY, TRAINED, TRAININGS, model_class
+from pipeline.models import COMBINED, REGISTRY, TRAINED, TRAININGS, model_class, restore
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 
@@ -138,3 +138,9 @@ def test_missing_or_misshapen_features_are_named(fitted) -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown model nca; there are ridge, cca, ncca"):
         model_class("nca")
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_stored_model_of_another_form_is_refused_with_the_command_that_makes_it(name: str) -> None:
+    with pytest.raises(IntegrityError, match=f"the stored {name} has another form .* run (fit|train|combine) again"):
+        restore(name, {}, {})

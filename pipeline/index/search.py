@@ -13,7 +13,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.format import open_index
 from pipeline.index.query_trees import QueryParser, lacking
-from pipeline.models import model_class
+from pipeline.models import restore
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer
@@ -154,7 +154,7 @@ class Searcher:
     @cached_property
     def _model(self) -> Any:
         parameters = self.parts.model()
-        return model_class(self.parts.card["registered"]).from_parts(parameters.settings, parameters.tensors)
+        return restore(self.parts.card["registered"], parameters.settings, parameters.tensors)
 
     @cached_property
     def _vocabularies(self) -> dict[str, Vocabulary]:

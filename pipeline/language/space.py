@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.search import FORMS, Parts
-from pipeline.models import model_class
+from pipeline.models import restore
 from pipeline.text.vocabulary import Vocabulary
 
 BLOCK = 8192
@@ -22,7 +22,7 @@ class JointSpace:
         parameters = parts.model()
         self.fingerprint: str = parameters.fingerprint
         self.vocabulary = Vocabulary.from_dict(parts.vocabulary())
-        self.model: Any = model_class(parts.card["registered"]).from_parts(parameters.settings, parameters.tensors)
+        self.model: Any = restore(parts.card["registered"], parameters.settings, parameters.tensors)
         if self.model.metric != "inner_product":
             name = parts.card["model"]
             raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.evaluate.combination import join_vectors
-from pipeline.models import model_class
+from pipeline.models import restore
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Ensemble:
         for number, value in enumerate(settings["members"]):
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-            model = model_class(value["registered"]).from_parts(value["settings"], own)
+            model = restore(value["registered"], value["settings"], own)
             members.append(Member(value["registered"], model, value["weight"]))
         return cls(members)
 
