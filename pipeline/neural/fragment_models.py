@@ -121,10 +121,9 @@ class Begun:
         dev_features = {name: dev.features[name][np.arange(len(dev.regions))] for name in model.encoders}
 
         def draw(rows: np.ndarray) -> tuple[FragmentSets, Tensor | None, Packed]:
-            images = train.owners[rows]
-            whole = model.stack({name: train.features[name][images] for name in model.encoders})
+            whole = task.draw_images(rows) if model.encoders else None
             words = pack(train.sentences.take(rows), model.unknown)
-            return stack_regions(model.region_view, train.regions, images), whole, words
+            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
 
         def judge() -> float:
             images = model.embed_image_sets(dev_features, dev.regions)

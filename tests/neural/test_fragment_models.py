@@ -162,6 +162,15 @@ def test_fragments_begin_where_ncca_ends() -> None:
     )
 
 
+def test_encoders_are_left_out_of_whole_images_in_training() -> None:
+    task = make_task(**{**OWN["fragments"], "encoder_dropout": 0.5})
+    rows = np.arange(64)
+    _, whole, _ = model_class("fragments").begin(task).training.draw(rows)
+    absent = torch.from_numpy(task.mean_image) == whole
+    assert 10 < absent[:, :10].all(dim=1).sum() < 50 and 10 < absent[:, 10:].all(dim=1).sum() < 50
+    assert torch.equal(whole[~absent], task.images(rows)[~absent])
+
+
 def test_fragments_need_a_start_of_their_own_view() -> None:
     task = make_task(train=20, dev=5, **OWN["fragments"])
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
