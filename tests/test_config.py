@@ -53,6 +53,14 @@ def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:
     assert config.row("ncca").encoders == ("a",)
 
 
+def test_an_ensemble_has_the_default_grid_or_its_own(tmp_path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("ensembles: {a: {members: [bow, lstm]}, b: {members: [bow, lstm], weights: [1]}}\n")
+    config = load(path)
+    assert config.ensembles["a"].weights == tuple(defaults()["ensemble_defaults"]["weights"])
+    assert config.ensembles["b"].weights == (1,)
+
+
 def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("seed: 4\nvariants: {again: {model: lstm, seed: 0}}\n")

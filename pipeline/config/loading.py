@@ -1,7 +1,7 @@
 """Reading a configuration over the defaults, and saying in one sentence what is wrong with it."""
 
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +41,29 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     if isinstance(study, Mapping) and isinstance(study.get("encoders"), list):
         laid = [merge(defaults, e) if isinstance(e, Mapping) else e for e in study["encoders"]]
         values["study"] = {**study, "encoders": laid}
-    if isinstance(values.get("variants"), Mapping) and isinstance(below := values.get("variant_defaults"), Mapping):
-        values["variants"] = {
-            name: merge(below, v) if isinstance(v, Mapping) else v for name, v in values["variants"].items()
-        }
-    if isinstance(below := values.get("train_defaults"), Mapping):
-        for section in (model.replace("-", "_") for model in TRAINED):
-            if isinstance(values.get(section), Mapping):
-                values[section] = merge(below, values[section])
-    if isinstance(below := values.get("language_defaults"), Mapping):
-        for section in (name.replace("-", "_") for name in GENERATORS if name != "nearest"):
-            if isinstance(values.get(section), Mapping):
-                values[section] = merge(below, values[section])
+    for section, below in (
+        ("variants", values.get("variant_defaults")),
+        ("ensembles", values.pop("ensemble_defaults", {})),
+    ):
+        if isinstance(values.get(section), Mapping):
+            values[section] = _laid(below, values[section], values[section])
+    values |= _laid(values.get("train_defaults"), values, [model.replace("-", "_") for model in TRAINED])
+    generators = [name.replace("-", "_") for name in GENERATORS if name != "nearest"]
+    values |= _laid(values.get("language_defaults"), values, generators)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         # A misspelt key is both unknown and missing; its being unknown is what helps.
         first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise UsageError(f"{source}: {_explain(first)}") from error
+
+
+def _laid(below: Any, sections: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The `sections` of these `names`, each laid over `below`; what is no mapping is left for validation to find."""
+    if not isinstance(below, Mapping):
+        return dict(sections)
+    found = {name: sections[name] for name in names if name in sections}
+    return {name: merge(below, value) if isinstance(value, Mapping) else value for name, value in found.items()}
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
