@@ -23,29 +23,38 @@ class Weights:
 
 
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> Weights:
-    """Search from equal weights, one member after another, over `grid`, until no member's weight can be bettered.
+    """Search from equal weights, and from each member alone: one member after another, over `grid`, until no member's
+    weight can be bettered; the best of what these searches end with.
 
     Only ratios matter, so a weight of the grid is relative to the others'. Of equally good weights, those that were
     found first. Raises InputError where no value of the grid is positive.
     """
     if not max(grid, default=0) > 0 or min(grid) < 0:
         raise InputError("the grid of an ensemble's weights needs a positive value and no negative one; correct it")
-    best = (1.0,) * members
-    judged = {_scaled(best): judge(_scaled(best))}
-    improved = True
+    judged: dict[tuple[float, ...], float] = {}
+
+    def worth(trial: tuple[float, ...]) -> float:
+        key = _scaled(trial)
+        if key not in judged:
+            judged[key] = judge(key)
+        return judged[key]
+
+    alone = [tuple(float(member == place) for place in range(members)) for member in range(members)]
+    best = max((_climb(worth, start, grid) for start in [(1.0,) * members, *alone]), key=worth)
+    return Weights(_scaled(best), worth(best), len(judged))
+
+
+def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
+    """The weights from which no change of one member's is for the better."""
+    best, improved = start, True
     while improved:
         improved = False
-        for member in range(members):
+        for member in range(len(best)):
             for value in grid:
                 trial = (*best[:member], float(value), *best[member + 1 :])
-                if not any(trial):
-                    continue
-                key = _scaled(trial)
-                if key not in judged:
-                    judged[key] = judge(key)
-                if judged[key] > judged[_scaled(best)]:
+                if any(trial) and worth(trial) > worth(best):
                     best, improved = trial, True
-    return Weights(_scaled(best), judged[_scaled(best)], len(judged))
+    return best
 
 
 def _scaled(weights: Sequence[float]) -> tuple[float, ...]:

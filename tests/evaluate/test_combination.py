@@ -49,6 +49,15 @@ def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit()
     assert chosen.judged == pytest.approx(max(judge(tuple(np.divide(t, sum(t)))) for t in every), abs=1e-12)
 
 
+def test_of_several_summits_the_highest_is_found_that_a_member_alone_leads_to() -> None:
+    low, high = np.ones(3) / 3, np.array([1.0, 0, 0])
+
+    def judge(weights: tuple[float, ...]) -> float:
+        return max(0.5 - np.square(weights - low).sum(), 1 - 20 * np.square(weights - high).sum())
+
+    assert choose_weights(judge, 3, (0, 0.5, 1)).values == (1, 0, 0)
+
+
 def test_a_combination_is_no_worse_than_its_members_and_their_mean() -> None:
     images, sentences, owners = make_members(2, (0.9, 1.5))
     judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
