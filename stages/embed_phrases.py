@@ -54,12 +54,11 @@ def command(
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.region_rows import RegionRows
-    from pipeline.storage.trees import ParseShards
     from pipeline.text.noun_phrases import list_noun_phrases
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees
     from pipeline.text.vocabulary import Vocabulary
-    from stages.inputs import read_trees
+    from stages.boxes import read_sentence_trees
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
@@ -72,15 +71,9 @@ def command(
     pairs = split_pairs(manifest, split)
     regions = RegionRows(manifest, {name: regions_root / name for name in model.encoders}, pairs.image_id)
 
-    analyze, texts = make_analyzer(vocabulary.settings), manifest.sentences["text"].to_pylist()
-    parses = [ParseShards(manifest, parses_folder).open(number) for number in range(manifest.n_shards)]
-    every = chain.from_iterable(
-        read_trees(shard, manifest.texts(manifest.shard(number)), analyze) for number, shard in enumerate(parses)
+    sentences, parsed = read_sentence_trees(
+        manifest, parses_folder, make_analyzer(vocabulary.settings), pairs.sentence_id
     )
-    wanted = np.zeros(len(texts), bool)
-    wanted[pairs.sentence_id] = True
-    sentences = [trees for trees, taken in zip(every, wanted, strict=True) if taken]
-
     vectors = model.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
@@ -88,7 +81,7 @@ def command(
     inputs = {
         "manifest": manifest.fingerprint,
         "model": parameters.fingerprint,
-        **{f"parses/{number:05d}": shard.fingerprint for number, shard in enumerate(parses)},
+        **parsed,
         **regions.fingerprints,
     }
     write_phrases(

@@ -2,16 +2,10 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
-
-if TYPE_CHECKING:
-    from pipeline.config import Config
-    from pipeline.evaluate.phrase_ranking import Gold
-    from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +30,7 @@ def command(
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.phrases import PhraseVectors
+    from stages.boxes import read_gold
 
     settings, manifest, stored = config.load(config_path), Manifest(manifest_folder), PhraseVectors(phrases_folder)
     require_same(
@@ -50,7 +45,7 @@ def command(
     )
     regions = Regions(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
-    gold = _read_gold(settings, manifest, boxes_path)
+    gold = read_gold(settings, manifest, boxes_path)
     about = {"split": stored.split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
     inputs = {**stored.inputs, "phrases": stored.fingerprint}
     digest = fingerprint("phrase-ranking", 1, about, inputs)
@@ -69,28 +64,3 @@ def command(
         "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", stored.row,
         measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
     )  # fmt: skip
-
-
-def _read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None) -> "Gold":
-    """The boxes that have a label, the manifest's or those in `boxes_path`, and what labels may be called."""
-    import numpy as np
-
-    from pipeline.evaluate.phrase_ranking import Gold
-    from pipeline.images.box_formats import match_boxes
-    from pipeline.images.matching import some
-    from pipeline.storage.phrases import CORNERS, read_names
-    from pipeline.storage.regions import read_box_files
-
-    if boxes_path is None:
-        table = manifest.boxes
-        images, labels = table["image_id"].to_numpy(), table["label"].to_pylist()
-        corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
-    else:
-        known = match_boxes(read_box_files(boxes_path), manifest.images["path"].to_pylist())
-        if known.unmatched:
-            log.warning("%s has boxes of images that are not here: %s", boxes_path, some(known.unmatched))
-        images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
-    labelled = [row for row, label in enumerate(labels) if label]
-    path = Path(settings.data_root) / (settings.phrases.names or "")
-    names = read_names(path) if path.is_file() else {}
-    return Gold(images[labelled], corners[labelled], [labels[row].lower() for row in labelled], names)

@@ -43,9 +43,7 @@ def region_pairs(
     """
     tokens = encode_tokens([" ".join(snippet.words) for snippet in snippets], vocabulary)
     of = np.array([splits[snippet.image_id] for snippet in snippets])
-    chosen = {
-        name: np.array([_find(number, s, own) for number, s in enumerate(snippets)]) for name, own in regions.items()
-    }
+    chosen = {name: _find(snippets, own) for name, own in regions.items()}
     pairs = {}
     for split in ("train", "dev"):
         rows = np.flatnonzero((of == split) & (tokens.lengths > 0))
@@ -56,14 +54,23 @@ def region_pairs(
     return pairs
 
 
-def _find(number: int, snippet: Snippet, regions: Regions) -> int:
-    """The row of the region that is the snippet's box."""
-    place = int(np.searchsorted(regions.image_id, snippet.image_id))
-    rows = np.arange(regions.offsets[place], regions.offsets[place + 1])
-    distance = np.abs(regions.boxes[rows] - np.asarray(snippet.box)).max(axis=1)
-    if not len(rows) or distance.min() > TOLERANCE:
+def find_regions(regions: Regions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """(k,) the rows of the regions of the images `image_id` (k,) that are the `boxes` (k, 4); -1 where none is."""
+    places, found = np.searchsorted(regions.image_id, image_id), []
+    for place, box in zip(places.tolist(), np.asarray(boxes), strict=True):
+        first, last = regions.offsets[place], regions.offsets[place + 1]
+        distance = np.abs(regions.boxes[first:last] - box).max(axis=1)
+        found.append(first + distance.argmin() if distance.min(initial=np.inf) <= TOLERANCE else -1)
+    return np.array(found, np.int64)
+
+
+def _find(snippets: Sequence[Snippet], regions: Regions) -> np.ndarray:
+    """(k,) the rows of the regions that are the snippets' boxes."""
+    rows = find_regions(regions, np.array([one.image_id for one in snippets]), np.array([one.box for one in snippets]))
+    if len(missing := np.flatnonzero(rows < 0)):
+        number, snippet = missing[0], snippets[missing[0]]
         raise InputError(
             f"snippet {number} (sentence {snippet.sentence_id}) has a box that is no region of image"
             f" {snippet.image_id}; align with the regions that you give"
         )
-    return int(rows[distance.argmin()])
+    return rows

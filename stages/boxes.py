@@ -1,0 +1,139 @@
+"""What boxes with labels are to several commands: their stored regions, and the noun phrases that name them."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.config import Config
+    from pipeline.evaluate.phrase_ranking import Gold
+    from pipeline.language.snippets import Regions
+    from pipeline.storage.manifest import Manifest
+    from pipeline.text.tree_encoding import SentenceTrees
+
+log = logging.getLogger(__name__)
+
+
+def read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None) -> "Gold":
+    """The boxes that have a label, the manifest's or those in `boxes_path`, and what labels may be called."""
+    import numpy as np
+
+    from pipeline.evaluate.phrase_ranking import Gold
+    from pipeline.images.box_formats import match_boxes
+    from pipeline.images.matching import some
+    from pipeline.storage.phrases import CORNERS
+    from pipeline.storage.regions import read_box_files
+
+    if boxes_path is None:
+        table = manifest.boxes
+        images, labels = table["image_id"].to_numpy(), table["label"].to_pylist()
+        corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
+    else:
+        known = match_boxes(read_box_files(boxes_path), manifest.images["path"].to_pylist())
+        if known.unmatched:
+            log.warning("%s has boxes of images that are not here: %s", boxes_path, some(known.unmatched))
+        images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
+    labelled = [row for row, label in enumerate(labels) if label]
+    names = [labels[row].lower() for row in labelled]
+    return Gold(images[labelled], corners[labelled], names, read_label_names(settings))
+
+
+def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:
+    """What labels may be called, by the collection's `phrases.names`; nothing where it has no such table."""
+    from pipeline.storage.phrases import read_names
+
+    path = Path(settings.data_root) / (settings.phrases.names or "")
+    return read_names(path) if path.is_file() else {}
+
+
+def read_regions(
+    manifest: "Manifest", regions_root: Path, encoders: Sequence[str], image_id: "np.ndarray"
+) -> dict[str, "Regions"]:
+    """Encoder -> the stored regions of the images `image_id` (n,), ascending."""
+    from pipeline.language.snippets import Regions
+    from pipeline.storage.regions import Regions as StoredRegions
+
+    found = {}
+    for name in encoders:
+        block, order = StoredRegions(manifest, regions_root / name).packed(image_id)
+        found[name] = Regions(image_id[order], block.offsets, block.boxes, block.features)
+    return found
+
+
+def read_boxes(
+    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Sequence[str], split: str
+) -> tuple[dict[str, "np.ndarray"], list[dict[str, Any]]]:
+    """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), and what answers show of each.
+
+    Others are left out with a warning. Raises InputError where the split has no box with a label, or none is a region.
+    """
+    import numpy as np
+
+    from pipeline.errors import InputError
+    from pipeline.language.snippets import find_regions
+
+    rows = np.flatnonzero(manifest.splits[gold.images] == split)
+    if not len(rows):
+        raise InputError(f"no box of the {split} split has a label; give boxes with labels, or describe its images")
+    rows = rows[np.argsort(gold.images[rows], kind="stable")]
+    images, corners = gold.images[rows], gold.boxes[rows]
+    regions = read_regions(manifest, regions_root, encoders, np.unique(images))
+    places = {name: find_regions(own, images, corners) for name, own in regions.items()}
+    stored = np.all([own >= 0 for own in places.values()], axis=0)
+    if not stored.any():
+        raise InputError(
+            f"no labelled box of the {split} split is a region in {regions_root}; extract the regions of these boxes"
+        )
+    if not stored.all():
+        log.warning("%d of %d labelled boxes are no stored regions and are left out", (~stored).sum(), len(rows))
+    paths = manifest.images["path"].take(images[stored]).to_pylist()
+    shown = [
+        {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}
+        for at, path in zip(np.flatnonzero(stored), paths, strict=True)
+    ]
+    return {name: own.features[places[name][stored]] for name, own in regions.items()}, shown
+
+
+def read_sentence_trees(
+    manifest: "Manifest", parses_folder: Path, analyze: Callable[[str], list[str]], sentence_id: "np.ndarray"
+) -> tuple[list["SentenceTrees"], dict[str, str]]:
+    """The trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`, and what they are from."""
+    from pipeline.storage.trees import ParseShards
+    from stages.inputs import read_trees
+
+    wanted, trees = set(sentence_id.tolist()), []
+    parses = [ParseShards(manifest, parses_folder).open(number) for number in range(manifest.n_shards)]
+    for number, shard in enumerate(parses):
+        rows = manifest.shard(number)
+        every = read_trees(shard, manifest.texts(rows), analyze)
+        trees += [tree for sentence, tree in enumerate(every, rows.first_sentence) if sentence in wanted]
+    return trees, {f"parses/{number:05d}": shard.fingerprint for number, shard in enumerate(parses)}
+
+
+def read_naming_phrases(
+    boxes: Sequence[Mapping[str, Any]], settings: "Config", manifest: "Manifest", parses_folder: Path, analyze: Callable
+) -> tuple[list[list[list[str]]], dict[str, str]]:
+    """Of each of `boxes` the noun phrases, as words, that name its label in its image's sentences, and their inputs."""
+    import numpy as np
+
+    from pipeline.evaluate.phrases import named_boxes
+    from pipeline.text.noun_phrases import list_noun_phrases
+
+    images = np.array([box["image_id"] for box in boxes])
+    sentence_id = np.flatnonzero(np.isin(manifest.sentence_images, images))
+    trees, inputs = read_sentence_trees(manifest, parses_folder, analyze, sentence_id)
+    spoken = [
+        (phrase, manifest.sentence_images[sentence])
+        for sentence, one in zip(sentence_id, trees, strict=True)
+        for phrase in list_noun_phrases(one.tree)
+    ]
+    texts, heads = ([getattr(phrase, part).lower() for phrase, _ in spoken] for part in ("text", "head"))
+    owners = np.array([image for _, image in spoken], np.int64)
+    found: list[list[list[str]]] = [[] for _ in boxes]
+    labels = [box["label"] for box in boxes]
+    for phrase, box in named_boxes(texts, heads, owners, labels, images, read_label_names(settings)).tolist():
+        found[box].append(spoken[phrase][0].text.split(" "))
+    return found, inputs
