@@ -35,6 +35,7 @@ LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "nu
     help="A drawing of `show-regions`, `align` or `show-phrases`.",
 )
 @click.option("--descriptions", type=options.FILE, multiple=True, help="JSON that `describe` wrote, one a generator.")
+@click.option("--judged", type=options.FILE, multiple=True, help="JSON that `evaluate-descriptions` wrote.")
 @options.config
 @options.output("file", "The page, an HTML file that needs nothing else.")
 def command(
@@ -47,6 +48,7 @@ def command(
     plan_path: Path | None,
     sheets: tuple[Path, ...],
     descriptions: tuple[Path, ...],
+    judged: tuple[Path, ...],
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -104,6 +106,7 @@ def command(
             ],
             sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
             generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
+            judged=[read_json(path) for path in judged],
             versions=_versions(),
             collection=settings.reproduce.collection,
         )

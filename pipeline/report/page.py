@@ -50,6 +50,7 @@ class Report:
     tradeoffs: Sequence[Picture]
     sheets: Sequence[Picture]
     generated: Sequence[Generated]
+    judged: Sequence[Mapping[str, Any]]
     versions: Mapping[str, str]
     collection: str | None
 

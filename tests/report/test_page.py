@@ -112,6 +112,16 @@ def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
         drawing.unlink()
 
 
+def test_judged_sentences_stand_in_a_table(run: Path, tmp_path: Path) -> None:
+    figures = {"bleu_1": 51.23, "bleu_2": 40, "bleu_3": 30, "bleu_4": 20, "rouge_l": 45, "cider": 99.04}
+    figures |= {"copied": 5, "length": 2.6, "n_images": 8, "split": "test"}
+    publish_json(tmp_path / "whole.json", {**figures, "generator": "mrnn", "of": "images", "n_boxes": None})
+    publish_json(tmp_path / "boxes.json", {**figures, "generator": "<i>", "of": "boxes", "n_boxes": 21})
+    text = " ".join(report(run, "--judged", tmp_path / "whole.json", "--judged", tmp_path / "boxes.json").text.split())
+    assert "mrnn 8 images test 51.2 40.0 30.0 20.0 45.0 99.0 5.0 2.6 <i> 21 boxes test 51.2" in text
+    assert "judged" not in report(run).text
+
+
 def test_the_page_needs_nothing_else(run: Path) -> None:
     page = report(run)
     assert len(page.addresses) >= 30
