@@ -18,7 +18,17 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
 from pipeline.errors import UsageError
-from pipeline.models import GENERATORS, PHRASAL, REGIONAL, SETS, STARTED, TRAINED, TREES, WORD_STARTED
+from pipeline.models import (
+    GENERATORS,
+    PHRASAL,
+    REGION_GENERATORS,
+    REGIONAL,
+    SETS,
+    STARTED,
+    TRAINED,
+    TREES,
+    WORD_STARTED,
+)
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
@@ -53,6 +63,7 @@ STUDY = f"{RUN}/study"
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
 STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = f"{CONFIG.data_root}/demo.json"
+BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
 GPU = CONFIG.extract.device != "cpu"
 
@@ -361,7 +372,8 @@ def generator_features(wildcards):
 
 def generator_space(wildcards):
     """The index whose joint space a generator stands on, if it does."""
-    if wildcards.generator == "mrnn" or (wildcards.generator == "nearest" and CONFIG.nearest.by == "features"):
+    free = ["mrnn", *REGION_GENERATORS, *(["nearest"] if CONFIG.nearest.by == "features" else [])]
+    if wildcards.generator in free:
         return []
     if CONFIG.describe.space not in ROWS:
         raise WorkflowError(f"describe.space: {CONFIG.describe.space} is not among models ({', '.join(ROWS)}); add it")
@@ -374,8 +386,32 @@ def index_option(wildcards, input):
 
 def generator_slice(wildcards):
     """What `train-generator` depends on."""
-    text = {} if wildcards.generator in ("nearest", "mrnn") else CONFIG.language_text.model_dump()
+    silent = wildcards.generator in ("nearest", "mrnn", *REGION_GENERATORS)
+    text = {} if silent else CONFIG.language_text.model_dump()
     return slice_of("seed", "image_view", text=text, own=CONFIG.own_section(wildcards.generator))
+
+
+def described_regions(wildcards):
+    """The region shards of all encoders, whose features generators take of boxes."""
+    if missing := [name for name in ENCODERS if name not in CONFIG.regions.encoders]:
+        raise WorkflowError(f"generators take regions of every encoder; add {missing[0]} to regions.encoders")
+    return every_region_shard(wildcards)
+
+
+def snippets_of(wildcards):
+    """The alignments that a generator of regions learns from."""
+    if wildcards.generator not in REGION_GENERATORS:
+        return []
+    row = CONFIG.own_section(wildcards.generator)["snippets"]
+    if row not in SET_ROWS:
+        known = ", ".join(SET_ROWS) or "none is in models"
+        raise WorkflowError(f"mrnn_regions.snippets: {row} is no row of fragments ({known}); name one")
+    return expand(f"{RUN}/alignments/{row}/{{split}}.jsonl", split=["train", "dev"])
+
+
+def snippets_options(wildcards, input):
+    snippets = " ".join(f"--snippets {path}" for path in input.snippets)
+    return f"{snippets} --regions {RUN}/regions" if snippets else ""
 
 
 def remove_stale_shards():
@@ -422,6 +458,7 @@ rule all:
             generator=CONFIG.generators,
             split=CONFIG.describe.splits,
         ),
+        expand(f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.boxes.json", generator=CONFIG.generators, split=BOXED),
 
 
 rule make_demo:
@@ -1192,12 +1229,15 @@ rule train_generator:
         generator_features,
         vocabulary=f"{RUN}/text/tokens.json",
         index=generator_space,
+        snippets=snippets_of,
+        regions=lambda wildcards: described_regions(wildcards) if wildcards.generator in REGION_GENERATORS else [],
     output:
         f"{RUN}/generators/{{generator}}/model.json",
         f"{RUN}/generators/{{generator}}/model.safetensors",
     params:
         slice=generator_slice,
         index=index_option,
+        snippets=snippets_options,
     threads: 8
     benchmark:
         f"{BENCHMARKS}/train_generator/{{generator}}.tsv"
@@ -1205,8 +1245,8 @@ rule train_generator:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} train-generator {{wildcards.generator}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
-        f" --output {RUN}/generators/{{wildcards.generator}}"
+        f" --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.index}} {{params.snippets}}"
+        f" --config {RESOLVED} --output {RUN}/generators/{{wildcards.generator}}"
 
 
 rule describe:
@@ -1220,7 +1260,7 @@ rule describe:
         f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
         shown(f"{RUN}/descriptions/{{generator}}.{{split}}/index.html", "descriptions", "Generated sentences"),
     params:
-        slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "meteor"})),
+        slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "boxes", "meteor"})),
         index=index_option,
     threads: 8
     benchmark:
@@ -1232,6 +1272,32 @@ rule describe:
         f" --features {RUN}/features --split {{wildcards.split}} --tokens {RUN}/text/tokens"
         f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
         f" --output {RUN}/descriptions/{{wildcards.generator}}.{{wildcards.split}}"
+
+
+rule describe_boxes:
+    input:
+        described_regions,
+        names_of,
+        every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
+        f"{RUN}/generators/{{generator}}/model.json",
+        vocabulary=f"{RUN}/text/tokens.json",
+        index=generator_space,
+    output:
+        f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/descriptions.json",
+        shown(f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/index.html", "boxes", "Generated sentences"),
+    params:
+        slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "boxes", "meteor"})),
+        index=index_option,
+    threads: 8
+    benchmark:
+        f"{BENCHMARKS}/describe_boxes/{{generator}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} describe --generator {RUN}/generators/{{wildcards.generator}} --manifest {RUN}/manifest"
+        f" --regions {RUN}/regions --split {{wildcards.split}} --tokens {RUN}/text/tokens"
+        f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
+        f" --output {RUN}/descriptions/{{wildcards.generator}}.{{wildcards.split}}.boxes"
 
 
 rule evaluate_descriptions:
@@ -1254,6 +1320,27 @@ rule evaluate_descriptions:
         f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED} --output {{output}}"
 
 
+rule evaluate_boxes:
+    input:
+        f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/descriptions.json",
+        names_of,
+        every_shard(f"{RUN}/text/parses/shard-{{shard}}.conllu"),
+        generator_features,
+        vocabulary=f"{RUN}/text/tokens.json",
+    output:
+        f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.boxes.json",
+    params:
+        slice=slice_of(names=CONFIG.phrases.names, meteor=CONFIG.describe.meteor),
+    benchmark:
+        f"{BENCHMARKS}/evaluate_boxes/{{generator}}.{{split}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} evaluate-descriptions {{input[0]}} --generator {RUN}/generators/{{wildcards.generator}}"
+        f" --manifest {RUN}/manifest --features {RUN}/features --tokens {RUN}/text/tokens --parses {RUN}/text/parses"
+        f" --vocabulary {{input.vocabulary}} --config {RESOLVED} --output {{output}}"
+
+
 rule report:
     input:
         f"{RUN}/manifest/manifest.json",
@@ -1273,6 +1360,12 @@ rule report:
             generator=CONFIG.generators,
             split=CONFIG.describe.splits[:1],
         ),
+        judged=[
+            path
+            for generator in CONFIG.generators
+            for ending, splits in (("", CONFIG.describe.splits), (".boxes", BOXED))
+            for path in expand(f"{RUN}/evaluation/descriptions/{generator}.{{split}}{ending}.json", split=splits)
+        ],
         summary=f"{RUN}/evaluation/summary.json",
         plan=f"{RUN}/plan.json",
     output:
@@ -1282,6 +1375,7 @@ rule report:
         bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
         sheets=lambda wildcards, input: " ".join(f"--sheet {path}" for path in input.sheets),
         descriptions=lambda wildcards, input: " ".join(f"--descriptions {path}" for path in input.descriptions),
+        judged=lambda wildcards, input: " ".join(f"--judged {path}" for path in input.judged),
     benchmark:
         f"{BENCHMARKS}/report/all.tsv"
     resources:
@@ -1290,7 +1384,7 @@ rule report:
         f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
         f" --features {RUN}/features"
         f" --summary {{input.summary}} --benchmarks {BENCHMARKS} --plan {{input.plan}} {{params.sheets}} {{params.descriptions}}"
-        f" --config {RESOLVED} --output {{output}}"
+        f" {{params.judged}} --config {RESOLVED} --output {{output}}"
 
 
 rule reproduce:

@@ -71,11 +71,15 @@ PHRASAL: tuple[str, ...] = ("hmlstm",)
 GENERATORS: dict[str, str] = {
     "nearest": "pipeline.language.nearest:Nearest",
     "mrnn": "pipeline.language.mrnn:MultimodalRNN",
+    "mrnn-regions": "pipeline.language.mrnn:MultimodalRNN",
     "lbl": "pipeline.language.lm:LogBilinearModel",
     "mnlm": "pipeline.language.lm:MultiplicativeModel",
     "sc-nlm": "pipeline.language.lm:StructureContentModel",
 }
 """Generators of descriptions; see pipeline.language.describing.Generator for what their classes offer."""
+
+REGION_GENERATORS: tuple[str, ...] = ("mrnn-regions",)
+"""The generators that learn from regions and the snippets that `align` found for them."""
 
 COMBINED: tuple[str, ...] = ("ensemble", "fragment-ensemble")
 """The models that `combine` makes of others; the latter where some of these are of sets of fragments."""

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 )
 @click.option("--index", "bundle_folder", type=options.FOLDER, help="Bundle: encoders, joint space, and its images.")
 @click.option("--features", "features_root", type=options.FOLDER, help="Stored features, for the images of --split.")
-@click.option("--split", help="Describe the images of this split: of --features, else of --index.")
+@options.regions
+@click.option(
+    "--split", help="Describe the images of this split, of --features, else of --index; or its boxes, of --regions."
+)
+@click.option(
+    "--boxes", "boxes_path", type=options.PATH,
+    help="Boxes with labels, as `rank-phrases` takes them, for --regions. [default: the manifest's]",
+)  # fmt: skip
 @click.option(
     "--box", "boxes", type=(float, float, float, float), multiple=True, help="Regions x1 y1 x2 y2 of one photograph."
 )
@@ -38,15 +45,19 @@ def command(
     vocabulary_path: Path,
     bundle_folder: Path | None,
     features_root: Path | None,
+    regions_root: Path | None,
     split: str | None,
+    boxes_path: Path | None,
     boxes: tuple[tuple[float, float, float, float], ...],
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Describe PATHS, photographs or folders of them; or the images of a split."""
+    """Describe PATHS, photographs or folders of them; or the images of a split, or their boxes with labels."""
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.errors import UsageError
+    from pipeline.language.batches import stored_batches
     from pipeline.models import generator_class
     from pipeline.report.descriptions import as_text, render
     from pipeline.storage.atomic import publish_all, to_json
@@ -54,13 +65,21 @@ def command(
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters
+    from stages.boxes import read_boxes, read_gold
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     parameters = read_parameters(generator_folder / "model.safetensors", MODEL)
     generator = generator_class(parameters.details["generator"]).from_parts(parameters.settings, parameters.tensors)
     bundle = Bundle(bundle_folder) if bundle_folder else None
     sources = _read_sources(settings, manifest, parameters, generator_folder, tokens_folder, vocabulary_path, bundle)
-    images = _choose_images(settings, manifest, generator, paths, bundle, features_root, split, boxes)
+    if regions_root is not None:
+        if split is None or paths or features_root:
+            raise UsageError("--regions go with --split alone: they describe its boxes, --features its images")
+        gold = read_gold(settings, manifest, boxes_path)
+        features, shown = read_boxes(gold, manifest, regions_root, generator.encoders, split)
+        images = stored_batches(features, shown, settings.describe.batch_size)
+    else:
+        images = _choose_images(settings, manifest, generator, paths, bundle, features_root, split, boxes)
 
     described = []
     for batch in tqdm(images, f"describe with {parameters.details['generator']}", unit="batch", disable=None):
@@ -76,7 +95,8 @@ def command(
                 )
             described.append({**shown, "sentences": sentences})
 
-    about = {"generator": parameters.details["generator"], "split": split, "settings": settings.describe.model_dump()}
+    about = {"generator": parameters.details["generator"], "of": "boxes" if regions_root else "images", "split": split}
+    about["settings"] = settings.describe.model_dump()
     inputs = {"manifest": manifest.fingerprint, "generator": parameters.fingerprint}
     value = {
         **about,
@@ -202,7 +222,7 @@ def _choose_images(
 
 
 def _thumbnails(settings: "Config", manifest: Any, described: list[dict]) -> list[str | None]:
-    """The address of a small picture of each described image; None where it cannot be read."""
+    """The address of a small picture of each described image or box; None where it cannot be read."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
     from pipeline.report.thumbnails import thumbnail
@@ -218,7 +238,7 @@ def _thumbnails(settings: "Config", manifest: Any, described: list[dict]) -> lis
         try:
             row = rows.get(one["image_id"])
             data = source.read(row["path"], row["offset"], row["size"]) if row else Path(one["image"]).read_bytes()
-            addresses.append(thumbnail(data, bounds))
+            addresses.append(thumbnail(data, bounds, one["box"]))
         except (InputError, OSError):
             addresses.append(None)
     return addresses

@@ -1,10 +1,15 @@
 """`evaluate-descriptions`: how near generated sentences come to people's, and how likely it finds these."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
 
 
 @click.command("evaluate-descriptions")
@@ -18,6 +23,7 @@ from stages import options
 @click.option(
     "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-token-vocabulary` wrote."
 )
+@click.option("--parses", "parses_folder", type=options.FOLDER, help="What `parse` wrote; for descriptions of boxes.")
 @click.option("--index", "bundle_folder", type=options.FOLDER, help="Bundle with the joint space of the generator.")
 @options.config
 @options.output("file", "The evaluation, a JSON file.")
@@ -28,11 +34,12 @@ def command(
     features_root: Path,
     tokens_folder: Path | None,
     vocabulary_path: Path,
+    parses_folder: Path | None,
     bundle_folder: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Judge DESCRIPTIONS, what `describe` wrote of a split, by that split's own sentences."""
+    """Judge DESCRIPTIONS, what `describe` wrote of a split, by its sentences; of boxes, by phrases that name these."""
     import logging
     from dataclasses import asdict
 
@@ -61,35 +68,62 @@ def command(
         "manifest",
         {str(descriptions_path): described["inputs"]["manifest"], str(manifest_folder): found.manifest.fingerprint},
     )
-    analyze, references = make_analyzer(found.vocabulary.settings), {}
-    for sentence_id, text in zip(found.pairs[split].names, found.texts[split], strict=True):
-        references.setdefault(int(found.manifest.sentence_images[sentence_id]), []).append(analyze(text))
-    judged = [one for one in described["images"] if one["image_id"] in references and one["sentences"]]
-    first = [one["sentences"][0] for one in judged]
+    analyze, of_boxes = make_analyzer(found.vocabulary.settings), "label" in described["images"][0]
+    if of_boxes:
+        references, inputs = _read_phrases(described["images"], settings, found.manifest, parses_folder, analyze)
+    else:
+        references, inputs = _list_sentences(described["images"], found, split, analyze), {}
+    judged = [pair for pair in zip(described["images"], references, strict=True) if pair[0]["sentences"] and pair[1]]
+    if not judged:
+        raise UsageError(f"people say nothing of what {descriptions_path} describes; correct phrases.names, or parse")
+    first = [one["sentences"][0] for one, _ in judged]
     candidates = [one["text"].split(" ") for one in first]
 
-    judgement = judge(candidates, [references[one["image_id"]] for one in judged], settings.describe.meteor)
+    judgement = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
-    if hasattr(generator, "perplexities"):
+    if hasattr(generator, "perplexities") and not of_boxes:
         space = JointSpace(Bundle(bundle_folder)) if bundle_folder else None
         treebank = read_language_text(settings).treebank
         parts = (found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
         perplexity = generator.perplexities(HeldOut(*parts))
 
-    about = {"generator": described["generator"], "split": split}
+    about = {"generator": described["generator"], "of": "boxes" if of_boxes else "images", "split": split}
+    inputs = {**inputs, "descriptions": described["fingerprint"]}
     value = {
         **about,
-        "n_images": len(judged),
+        "n_images": len({one["image_id"] for one, _ in judged}),
+        "n_boxes": len(judged) if of_boxes else None,
+        "n_references": sum(len(own) for _, own in judged),
         "tokenisation": "words of the token vocabulary's analyzer",
         **asdict(judgement),
         **asdict(variety(candidates, [one["verbatim"] for one in first])),
         "perplexity": perplexity,
         "inputs": described["inputs"],
-        "fingerprint": fingerprint("description evaluation", 1, about, {"descriptions": described["fingerprint"]}),
+        "fingerprint": fingerprint("description evaluation", 1, about, inputs),
     }
     publish_json(output, value)
     logging.getLogger(__name__).info(
-        "%s on %s: BLEU %.1f %.1f %.1f %.1f, ROUGE-L %.1f, CIDEr %.1f, %.1f %% copied",
-        described["generator"], split, judgement.bleu_1, judgement.bleu_2, judgement.bleu_3, judgement.bleu_4,
-        judgement.rouge_l, judgement.cider, value["copied"],
+        "%s on %s of %s: BLEU %.1f %.1f %.1f %.1f, ROUGE-L %.1f, CIDEr %.1f, %.1f %% copied",
+        *about.values(), judgement.bleu_1, judgement.bleu_2, judgement.bleu_3, judgement.bleu_4, judgement.rouge_l,
+        judgement.cider, value["copied"],
     )  # fmt: skip
+
+
+def _list_sentences(images: list[dict], found: Any, split: str, analyze: Callable) -> list[list[list[str]]]:
+    """The sentences, as words, of each of the described `images`."""
+    by_image: dict[int, list[list[str]]] = {}
+    for sentence_id, text in zip(found.pairs[split].names, found.texts[split], strict=True):
+        by_image.setdefault(int(found.manifest.sentence_images[sentence_id]), []).append(analyze(text))
+    return [by_image.get(one["image_id"], []) for one in images]
+
+
+def _read_phrases(
+    boxes: list[dict], settings: "Config", manifest: Any, parses_folder: Path | None, analyze: Callable
+) -> tuple[list[list[list[str]]], dict[str, str]]:
+    """The noun phrases, as words, that name each of the described `boxes`, and what these were made from."""
+    from pipeline.errors import UsageError
+    from stages.boxes import read_naming_phrases
+
+    if parses_folder is None:
+        raise UsageError("boxes are judged by the noun phrases that name them; give what parse wrote as --parses")
+    return read_naming_phrases(boxes, settings, manifest, parses_folder, analyze)

@@ -17,8 +17,10 @@ from stages import options
     "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-token-vocabulary` wrote."
 )
 @click.option("--index", "bundle_folder", type=options.FOLDER, help="Folder that `build-index` wrote: the joint space.")
-@click.option("--snippets", "snippets_path", type=options.FILE, help="Snippets with boxes (JSON lines) to learn from.")
-@click.option("--regions", "regions_root", type=options.FOLDER, help="Region shards of each encoder, for --snippets.")
+@click.option(
+    "--snippets", "snippets_paths", type=options.FILE, multiple=True, help="What `align` wrote of train, and of dev."
+)
+@options.regions
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
 def command(
@@ -28,21 +30,22 @@ def command(
     tokens_folder: Path | None,
     vocabulary_path: Path,
     bundle_folder: Path | None,
-    snippets_path: Path | None,
+    snippets_paths: tuple[Path, ...],
     regions_root: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Train the generator NAME: nearest, mrnn, lbl, mnlm or sc-nlm."""
+    """Train the generator NAME: nearest, mrnn, mrnn-regions, lbl, mnlm or sc-nlm."""
     import logging
 
     import torch
 
     from pipeline import config
+    from pipeline.errors import UsageError
     from pipeline.language.material import Material
     from pipeline.language.space import JointSpace
     from pipeline.linear.views import ImageView
-    from pipeline.models import generator_class
+    from pipeline.models import REGION_GENERATORS, generator_class
     from pipeline.precision import choose_precision
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
@@ -51,13 +54,19 @@ def command(
 
     settings, registered = config.load(config_path), generator_class(name)
     own = settings.own_section(name)
+    if (name in REGION_GENERATORS) != bool(snippets_paths):
+        raise UsageError(
+            f"{' and '.join(REGION_GENERATORS)} learns from --snippets with --regions, other generators from sentences"
+        )
+    own.pop("snippets", None)
     seconds = own.pop("checkpoint_seconds", 0)
     precision = choose_precision(own.pop("precision", "float32"), torch.device("cpu"))
     encoders = tuple(encoder.name for encoder in settings.encoders)
     found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
-    if snippets_path is not None:
-        pairs, inputs["snippets"] = _read_snippets(snippets_path, found, regions_root, encoders)
+    if snippets_paths:
+        pairs, digests = _read_snippets(snippets_paths, found, regions_root, encoders)
+        inputs |= digests
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     view = ImageView(encoders, dims, settings.image_view.normalise)
     space = JointSpace(Bundle(bundle_folder)) if bundle_folder else None
@@ -104,27 +113,29 @@ def command(
     logging.getLogger(__name__).info("%s on %d sentences: %s", name, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(path: Path, found: Any, regions_root: Path | None, encoders: tuple[str, ...]) -> tuple[dict, str]:
-    """The pairs of regions with snippets of their images' sentences, and the fingerprint of `path`."""
+def _read_snippets(
+    paths: tuple[Path, ...], found: Any, regions_root: Path | None, encoders: tuple[str, ...]
+) -> tuple[dict, dict[str, str]]:
+    """The pairs of regions with snippets of their images' sentences, and the fingerprints of `paths`."""
     import json
 
     import numpy as np
 
     from pipeline.errors import InputError, UsageError
-    from pipeline.language.snippets import Regions, Snippet, region_pairs
+    from pipeline.language.snippets import Snippet, region_pairs
     from pipeline.storage.batch import file_sha256
-    from pipeline.storage.regions import Regions as StoredRegions
+    from stages.boxes import read_regions
 
     if regions_root is None:
         raise UsageError("--snippets are of regions; give what extract-regions wrote as --regions")
     snippets = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        try:
-            snippets += [Snippet(**json.loads(line))] if line else []
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path}, line {number} is no snippet ({error}); give what align wrote") from error
-    image_id, regions = np.unique([snippet.image_id for snippet in snippets]), {}
-    for name in encoders:
-        block, order = StoredRegions(found.manifest, regions_root / name).packed(image_id)
-        regions[name] = Regions(image_id[order], block.offsets, block.boxes, block.features)
-    return region_pairs(snippets, regions, found.manifest.splits, found.vocabulary), file_sha256(path)
+    for path in paths:
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            try:
+                snippets += [Snippet(**json.loads(line))] if line else []
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{path}, line {number} is no snippet ({error}); give what align wrote") from error
+    image_id = np.unique([snippet.image_id for snippet in snippets])
+    regions = read_regions(found.manifest, regions_root, encoders, image_id)
+    digests = {f"snippets/{number}": file_sha256(path) for number, path in enumerate(paths)}
+    return region_pairs(snippets, regions, found.manifest.splits, found.vocabulary), digests

@@ -125,6 +125,19 @@ def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: 
     assert planned(run, "--config", key) == expected
 
 
+def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
+    keys = ["generators=[mrnn, mrnn-regions]", "models=[ncca, dvsa]", "mrnn_regions={snippets: dvsa}"]
+    keys += ["regions={encoders: [squeezenet-untrained]}"]
+    whole = planned(run, "--config", *keys)
+    assert {"align", "extract_regions", "train_generator", "describe", "evaluate_descriptions"} <= whole
+    assert planned(run, "--config", *keys, "describe={boxes: true}") - whole == {
+        "describe_boxes", "evaluate_boxes", "parse",
+    }  # fmt: skip
+    result = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys[:2], keys[3], check=False)
+    assert result.returncode != 0
+    assert "mrnn_regions.snippets: None is no row of fragments (dvsa); name one" in result.stdout + result.stderr
+
+
 @pytest.mark.slow
 def test_snakemake_reports_on_a_run(run: Path) -> None:
     snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")
@@ -137,7 +150,7 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
 
 def test_every_output_of_the_report_has_its_caption() -> None:
     named = set(re.findall(r'shown\(f".+?", "(\w+)", ".+?"\)', (ROOT / "Snakefile").read_text()))
-    assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")} and len(named) == 8
+    assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")} and len(named) == 9
 
 
 def test_the_report_lays_the_forecast_beside_what_was_taken(run: Path) -> None:

@@ -35,6 +35,10 @@ class Recurrent(Optimisation):
     word_dim: Positive
 
 
+class RegionRecurrent(Recurrent):
+    snippets: str | None
+
+
 class LogBilinear(Optimisation):
     context: Positive
     dimensions: Positive
@@ -60,6 +64,7 @@ class Candidates(Section):
 
 class Describe(Section):
     splits: tuple[Split, ...]
+    boxes: bool
     space: str
     top: Positive
     beam: Positive

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
-from pipeline.config.generators import Describe, ExtraText, LogBilinear, Nearest, Recurrent
+from pipeline.config.generators import Describe, ExtraText, LogBilinear, Nearest, Recurrent, RegionRecurrent
 from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
 from pipeline.config.models import (
     Align,
@@ -132,6 +132,7 @@ class Config(Section):
     language_text: ExtraText
     nearest: Nearest
     mrnn: Recurrent
+    mrnn_regions: RegionRecurrent
     lbl: LogBilinear
     mnlm: LogBilinear
     sc_nlm: LogBilinear

@@ -121,6 +121,10 @@ NEEDS: dict[str, Need] = {
     "train_generator": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=True),
     "describe": Need(lambda s: TORCH + 3000, _fixed(50), _all(5), gpu=True),
     "evaluate_descriptions": Need(_fixed(2000), _fixed(5), _fixed(60)),
+    "describe_boxes": Need(
+        lambda s: TORCH + 3000 + 4 * 20 * s.images * max(s.dims.values()) / MB, _fixed(50), _all(2), gpu=True
+    ),
+    "evaluate_boxes": Need(lambda s: PYTHON + 1500 + 0.1 * s.images, _fixed(5), _all(50)),
     "study": Need(
         lambda s: TORCH + 1500 + 0.001 * s.images + 16 * s.moments_bytes / MB, _fixed(200), _all(2)
     ),

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PIL import Image
@@ -39,9 +39,12 @@ def vector_drawing(name: str, data: bytes) -> Picture:
     return Picture(name, "data:image/svg+xml;base64," + base64.b64encode(data).decode("ascii"))
 
 
-def thumbnail(data: bytes, limits: ImageLimits) -> str:
-    """A `data:` address of the encoded image `data` as a small JPEG. Raises UnreadableImage."""
+def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
+    """A `data:` address of the encoded image `data`, or of its part within `box` (x1, y1, x2, y2 in pixels), as a small
+    JPEG. Raises UnreadableImage."""
     image = decode(data, limits)
+    if box is not None:
+        image = image.crop(tuple(map(round, box)))
     image.thumbnail((SIDE, SIDE))
     return _address(image)
 

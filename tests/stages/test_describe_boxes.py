@@ -1,0 +1,153 @@
+"""Labelled boxes of the demo's scenes: described by a generator that learned from regions, and judged by phrases."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_up import run_command
+
+from pipeline.errors import InputError, UsageError
+from pipeline.storage.atomic import publish_json
+from pipeline.storage.features import write_features
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.phrases import CORNERS, read_names
+from pipeline.storage.shards import write_shard
+
+pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
+
+SETTINGS = {
+    "demo": {"train": 60, "dev": 10, "test": 12, "weak": 0},
+    "encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
+    "image_view": {"normalise": []},
+    "tokens": {"min_count": 1},
+    "mrnn_regions": {"dimensions": 24, "word_dim": 16, "epochs": 12, "batch_size": 8, "learning_rate": 0.02,
+                     "dropout": 0, "averaging": 0},
+    "describe": {"top": 2, "beam": 3, "meteor": False},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scenes with parses, and with regions on their boxes whose features say what each shows; a generator of them."""
+    run = tmp_path_factory.mktemp("boxes")
+    (run / "config.yaml").write_text(yaml.safe_dump({"data_root": str(run / "data"), **SETTINGS}))
+    about, given = ("--config", run / "config.yaml"), ("--manifest", run / "manifest")
+    run_command("make_demo", *about, "--output", run / "data")
+    run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
+    run_command("build_token_vocabulary", *given, *about, "--output", run / "tokens.json")
+    words = ("--vocabulary", run / "tokens.json", "--output", run / "tokens" / "shard-00000.h5")
+    run_command("encode_tokens", *given, "--shard", 0, *words)
+    run_command("parse", *given, *about, "--shard", 0, "--output", run / "parses" / "shard-00000.conllu")
+    manifest, names = Manifest(run / "manifest"), read_names(run / "data" / "names.tsv")
+    add_regions(run, manifest, sorted(names))
+    for split in ("train", "dev"):
+        lines = [
+            json.dumps({"sentence_id": 0, "image_id": box["image_id"], "words": ["a", box["label"]],
+                        "box": [box[corner] for corner in CORNERS], "score": 1.0})
+            for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == split
+        ]  # fmt: skip
+        (run / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    train(run, "mrnn-regions", "--snippets", run / "train.jsonl", "--snippets", run / "dev.jsonl",
+          "--regions", run / "regions")  # fmt: skip
+    return run
+
+
+def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
+    """Regions on all boxes but the first of every test image, each with the direction of its kind."""
+    eye, lengths, boxes, features = np.eye(len(kinds), dtype=np.float32), [], [], []
+    table = manifest.boxes.to_pylist()
+    for row in manifest.images.to_pylist():
+        own = [box for box in table if box["image_id"] == row["image_id"]][row["split"] == "test" :]
+        boxes += [[0, 0, row["width"], row["height"]], *([box[corner] for corner in CORNERS] for box in own)]
+        features += [0 * eye[0], *(eye[kinds.index(box["label"])] for box in own)]
+        lengths.append(1 + len(own))
+    details = {"inputs": {"images": manifest.shard(0).fingerprints["images"]}}
+    ids = np.arange(len(lengths))
+    arrays = {
+        "features": np.array(features), "boxes": np.float32(boxes), "scores": np.ones(len(boxes), np.float32),
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]), "image_id": ids,
+    }  # fmt: skip
+    path = "eyes/shard-00000.h5"
+    write_shard(run / "regions" / path, "regions", arrays, rows=len(ids), fingerprint="regions", details=details)
+    whole = np.zeros((len(ids), len(kinds)), np.float16)
+    write_features(run / "features" / path, whole, ids, "features", details)
+
+
+def options(run: Path) -> tuple:
+    given = {"manifest": "manifest", "tokens": "tokens", "vocabulary": "tokens.json", "config": "config.yaml"}
+    return tuple(part for name, file in given.items() for part in (f"--{name}", run / file))
+
+
+def train(run: Path, name: str, *more: object) -> None:
+    output = ("--output", run / "generators" / name)
+    run_command("train_generator", name, *options(run), "--features", run / "features", *more, *output)
+
+
+def describe(run: Path, output: Path, *more: object) -> dict:
+    generator = ("--generator", run / "generators" / "mrnn-regions")
+    run_command("describe", *options(run), *generator, "--regions", run / "regions", *more, "--output", output)
+    return json.loads((output / "descriptions.json").read_text())
+
+
+def evaluate(run: Path, folder: Path, *more: object) -> dict:
+    given = ("--generator", run / "generators" / "mrnn-regions", "--features", run / "features")
+    output = ("--output", folder / "judged.json")
+    run_command("evaluate_descriptions", folder / "descriptions.json", *options(run), *given, *more, *output)
+    return json.loads((folder / "judged.json").read_text())
+
+
+def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path, tmp_path: Path, caplog) -> None:
+    found, manifest = describe(run, tmp_path, "--split", "test"), Manifest(run / "manifest")
+    boxes = [box for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == "test"]
+    images = {box["image_id"] for box in boxes}
+    assert f"{len(images)} of {len(boxes)} labelled boxes are no stored regions" in caplog.text
+    assert found["of"] == "boxes" and len(found["images"]) == len(boxes) - len(images)
+    known = {(box["image_id"], *(box[corner] for corner in CORNERS)): box["label"] for box in boxes}
+    assert all(known[one["image_id"], *one["box"]] == one["label"] for one in found["images"])
+    right = [one["sentences"][0]["text"] == f"a {one['label']}" for one in found["images"]]
+    assert np.mean(right) > 0.9  # the features say the kind, and snippets call it by its label
+
+    value = evaluate(run, tmp_path, "--parses", run / "parses")
+    names, said = read_names(run / "data" / "names.tsv"), {}
+    for sentence in manifest.sentences.to_pylist():
+        said.setdefault(sentence["image_id"], set()).update(sentence["text"].lower().split())
+    named = [one for one in found["images"] if said[one["image_id"]] & names[one["label"]]]
+    assert value["n_boxes"] == len(named) <= len(found["images"]) and value["n_references"] > value["n_boxes"]
+    assert value["of"] == "boxes" and value["perplexity"] is None and value["bleu_1"] > 40
+    for one in found["images"]:
+        one["sentences"][0]["text"] = "zebra crossing"
+    publish_json(tmp_path / "descriptions.json", found)
+    assert evaluate(run, tmp_path, "--parses", run / "parses")["bleu_1"] < 1e-3
+
+
+def test_boxes_of_a_file_are_described(run: Path, tmp_path: Path) -> None:
+    manifest = Manifest(run / "manifest")
+    box = next(box for box in reversed(manifest.boxes.to_pylist()) if manifest.splits[box["image_id"]] == "test")
+    corners = "\t".join(str(box[corner]) for corner in CORNERS)
+    image = manifest.images["path"][box["image_id"]].as_py()
+    (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\tBall\n")
+    found = describe(run, tmp_path, "--split", "test", "--boxes", tmp_path / "boxes.tsv")["images"]
+    assert [(one["image"], one["label"]) for one in found] == [(image, "ball")]
+
+
+def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--regions go with --split alone"):
+        describe(run, tmp_path, "--split", "test", "--features", run / "features")
+    with pytest.raises(InputError, match="no box of the weak split has a label"):
+        describe(run, tmp_path, "--split", "weak")
+    image = Manifest(run / "manifest").images["path"].to_pylist()[-1]
+    (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t1\t1\t5\t5\tdog\n")
+    with pytest.raises(InputError, match="no labelled box of the test split is a region in"):
+        describe(run, tmp_path, "--split", "test", "--boxes", tmp_path / "boxes.tsv")
+    describe(run, tmp_path, "--split", "test")
+    with pytest.raises(UsageError, match="give what parse wrote as --parses"):
+        evaluate(run, tmp_path)
+    with pytest.raises(UsageError, match="mrnn-regions learns from --snippets"):
+        train(run, "mrnn", "--snippets", run / "dev.jsonl", "--regions", run / "regions")
+    with pytest.raises(UsageError, match="mrnn-regions learns from --snippets"):
+        train(run, "mrnn-regions")
+    (tmp_path / "bad.jsonl").write_text('{"words": []}\n')
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 1 is no snippet"):
+        train(run, "mrnn-regions", "--snippets", tmp_path / "bad.jsonl", "--regions", run / "regions")
