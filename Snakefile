@@ -394,7 +394,9 @@ def generator_slice(wildcards):
 def described_regions(wildcards):
     """The region shards of all encoders, whose features generators take of boxes."""
     if missing := [name for name in ENCODERS if name not in CONFIG.regions.encoders]:
-        raise WorkflowError(f"generators take regions of every encoder; add {missing[0]} to regions.encoders")
+        raise WorkflowError(
+            f"generators take regions of every encoder; add {missing[0]} to regions.encoders, or leave it out of encoders"
+        )
     return every_region_shard(wildcards)
 
 

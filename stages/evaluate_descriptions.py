@@ -70,9 +70,9 @@ def command(
     )
     analyze, of_boxes = make_analyzer(found.vocabulary.settings), "label" in described["images"][0]
     if of_boxes:
-        references, inputs = _read_phrases(described["images"], settings, found.manifest, parses_folder, analyze)
+        references, parsed = _read_phrases(described["images"], settings, found.manifest, parses_folder, analyze)
     else:
-        references, inputs = _list_sentences(described["images"], found, split, analyze), {}
+        references, parsed = _list_sentences(described["images"], found, split, analyze), {}
     judged = [pair for pair in zip(described["images"], references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
         raise UsageError(f"people say nothing of what {descriptions_path} describes; correct phrases.names, or parse")
@@ -88,7 +88,6 @@ def command(
         perplexity = generator.perplexities(HeldOut(*parts))
 
     about = {"generator": described["generator"], "of": "boxes" if of_boxes else "images", "split": split}
-    inputs = {**inputs, "descriptions": described["fingerprint"]}
     value = {
         **about,
         "n_images": len({one["image_id"] for one, _ in judged}),
@@ -98,8 +97,10 @@ def command(
         **asdict(judgement),
         **asdict(variety(candidates, [one["verbatim"] for one in first])),
         "perplexity": perplexity,
-        "inputs": described["inputs"],
-        "fingerprint": fingerprint("description evaluation", 1, about, inputs),
+        "inputs": {**described["inputs"], **parsed},
+        "fingerprint": fingerprint(
+            "description evaluation", 1, about, {**parsed, "descriptions": described["fingerprint"]}
+        ),
     }
     publish_json(output, value)
     logging.getLogger(__name__).info(
