@@ -391,23 +391,11 @@ def generator_slice(wildcards):
     return slice_of("seed", "image_view", text=text, own=CONFIG.own_section(wildcards.generator))
 
 
-def described_regions(wildcards):
-    """The region shards of all encoders, whose features generators take of boxes."""
-    if missing := [name for name in ENCODERS if name not in CONFIG.regions.encoders]:
-        raise WorkflowError(
-            f"generators take regions of every encoder; add {missing[0]} to regions.encoders, or leave it out of encoders"
-        )
-    return every_region_shard(wildcards)
-
-
 def snippets_of(wildcards):
     """The alignments that a generator of regions learns from."""
     if wildcards.generator not in REGION_GENERATORS:
         return []
     row = CONFIG.own_section(wildcards.generator)["snippets"]
-    if row not in SET_ROWS:
-        known = ", ".join(SET_ROWS) or "none is in models"
-        raise WorkflowError(f"mrnn_regions.snippets: {row} is no row of fragments ({known}); name one")
     return expand(f"{RUN}/alignments/{row}/{{split}}.jsonl", split=["train", "dev"])
 
 
@@ -1232,7 +1220,7 @@ rule train_generator:
         vocabulary=f"{RUN}/text/tokens.json",
         index=generator_space,
         snippets=snippets_of,
-        regions=lambda wildcards: described_regions(wildcards) if wildcards.generator in REGION_GENERATORS else [],
+        regions=lambda wildcards: every_region_shard(wildcards) if wildcards.generator in REGION_GENERATORS else [],
     output:
         f"{RUN}/generators/{{generator}}/model.json",
         f"{RUN}/generators/{{generator}}/model.safetensors",
@@ -1278,7 +1266,7 @@ rule describe:
 
 rule describe_boxes:
     input:
-        described_regions,
+        every_region_shard,
         names_of,
         every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
         f"{RUN}/generators/{{generator}}/model.json",

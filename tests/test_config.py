@@ -33,6 +33,11 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ({"encoders": [{"name": "x", "architecture": "y", "weights": "file"}]}, "give `file` exactly when"),
         ({"encoders": [{"name": "x", "architecture": "pooled"}]}, "give `of` exactly when `architecture` is pooled"),
         ({"encoders": [{"name": "x", "architecture": "pooled", "of": "y"}]}, "encoder x: y is not in regions.encoders"),
+        ({"generators": ["mrnn"], "describe": {"boxes": True}}, "add squeezenet-boxes to regions.encoders"),
+        (
+            {"generators": ["mrnn-regions"], "regions": {"encoders": ["squeezenet-boxes"]}},
+            "mrnn_regions.snippets: not a row of fragments in models (none); name one",
+        ),
         ({"variants": 3}, "key variants: "),
     ],
 )

@@ -28,7 +28,7 @@ from pipeline.config.models import (
 from pipeline.config.parse import Parse
 from pipeline.config.section import Name, Positive, Section, Split
 from pipeline.errors import UsageError
-from pipeline.models import COMBINED, GENERATORS, REGISTRY, SETS, TRAININGS
+from pipeline.models import COMBINED, GENERATORS, REGION_GENERATORS, REGISTRY, SETS, TRAININGS
 
 
 class Shortlist(Section):
@@ -160,6 +160,7 @@ class Config(Section):
         legal = [*self._single_rows, *self.ensembles]
         if unknown := set(self.models) - set(legal):
             raise ValueError(f"models: unknown model {min(unknown)}; there are {', '.join(legal)}")
+        self._check_regions_described(encoders)
         return self
 
     def _check_pooled(self) -> None:
@@ -171,6 +172,18 @@ class Config(Section):
                 raise ValueError(f"encoder {encoder.name} pools regions; set regions.score to proposal")
             if encoder.of is not None and encoder.name in self.regions.encoders:
                 raise ValueError(f"regions.encoders: {encoder.name} pools regions and describes none; leave it out")
+
+    def _check_regions_described(self, encoders: list[str]) -> None:
+        learning = set(self.generators) & set(REGION_GENERATORS)
+        regional = learning or (self.generators and self.describe.boxes)
+        if regional and (missing := set(encoders) - set(self.regions.encoders)):
+            raise ValueError(
+                f"generators take regions of every encoder; add {min(missing)} to regions.encoders, or leave it out"
+            )
+        rows = [row for row in self.models if self.row(row).model in SETS]
+        if learning and self.mrnn_regions.snippets not in rows:
+            known = ", ".join(rows) or "none"
+            raise ValueError(f"mrnn_regions.snippets: not a row of fragments in models ({known}); name one")
 
     @property
     def _single_rows(self) -> list[str]:
