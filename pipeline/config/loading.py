@@ -96,7 +96,7 @@ def _parse(text: str) -> Any:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ValueError(f"it is nested more than {DEEPEST} levels deep")
-    return yaml.load(text, loader)
+    return loader(text).get_single_data()
 
 
 def _explain(error: Mapping[str, Any]) -> str:
