@@ -53,12 +53,14 @@ def command(
     output: Path,
 ) -> None:
     """Describe PATHS, photographs or folders of them; or the images of a split, or their boxes with labels."""
+    import torch
     from tqdm import tqdm
 
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.language.batches import stored_batches
     from pipeline.models import generator_class
+    from pipeline.precision import choose_precision
     from pipeline.report.descriptions import as_text, render
     from pipeline.storage.atomic import publish_all, to_json
     from pipeline.storage.bundle import Bundle
@@ -70,6 +72,8 @@ def command(
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     parameters = read_parameters(generator_folder / "model.safetensors", MODEL)
     generator = generator_class(parameters.details["generator"]).from_parts(parameters.settings, parameters.tensors)
+    if precision := (settings.own_section(parameters.details["generator"]) or {}).get("precision"):
+        generator.network.precision = choose_precision(precision, torch.device("cpu"))
     bundle = Bundle(bundle_folder) if bundle_folder else None
     sources = _read_sources(settings, manifest, parameters, generator_folder, tokens_folder, vocabulary_path, bundle)
     if regions_root is not None:
