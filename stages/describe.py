@@ -72,7 +72,8 @@ def command(
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     parameters = read_parameters(generator_folder / "model.safetensors", MODEL)
     generator = generator_class(parameters.details["generator"]).from_parts(parameters.settings, parameters.tensors)
-    if precision := (settings.own_section(parameters.details["generator"]) or {}).get("precision"):
+    precision = settings.own_section(parameters.details["generator"]).get("precision")
+    if precision:  # `nearest` has none
         generator.network.precision = choose_precision(precision, torch.device("cpu"))
     bundle = Bundle(bundle_folder) if bundle_folder else None
     sources = _read_sources(settings, manifest, parameters, generator_folder, tokens_folder, vocabulary_path, bundle)
@@ -100,7 +101,7 @@ def command(
             described.append({**shown, "sentences": sentences})
 
     about = {"generator": parameters.details["generator"], "of": "boxes" if regions_root else "images", "split": split}
-    about["settings"] = settings.describe.model_dump()
+    about |= {"settings": settings.describe.model_dump(), "precision": precision and str(generator.network.precision)}
     inputs = {"manifest": manifest.fingerprint, "generator": parameters.fingerprint}
     value = {
         **about,

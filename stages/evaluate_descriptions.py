@@ -68,7 +68,7 @@ def command(
         "manifest",
         {str(descriptions_path): described["inputs"]["manifest"], str(manifest_folder): found.manifest.fingerprint},
     )
-    analyze, of_boxes = make_analyzer(found.vocabulary.settings), "label" in described["images"][0]
+    analyze, of_boxes = make_analyzer(found.vocabulary.settings), described.get("of") == "boxes"
     if of_boxes:
         references, parsed = _read_phrases(described["images"], settings, found.manifest, parses_folder, analyze)
     else:

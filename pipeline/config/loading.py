@@ -41,12 +41,9 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     if isinstance(study, Mapping) and isinstance(study.get("encoders"), list):
         laid = [merge(defaults, e) if isinstance(e, Mapping) else e for e in study["encoders"]]
         values["study"] = {**study, "encoders": laid}
-    for section, below in (
-        ("variants", values.get("variant_defaults")),
-        ("ensembles", values.pop("ensemble_defaults", {})),
-    ):
+    for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
         if isinstance(values.get(section), Mapping):
-            values[section] = _laid(below, values[section], values[section])
+            values[section] = _laid(values.get(below), values[section], values[section])
     values |= _laid(values.get("train_defaults"), values, [model.replace("-", "_") for model in TRAINED])
     generators = [name.replace("-", "_") for name in GENERATORS if name != "nearest"]
     values |= _laid(values.get("language_defaults"), values, generators)

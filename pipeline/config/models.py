@@ -157,6 +157,9 @@ class Align(Section):
     least_count: Positive
 
 
-class Ensemble(Section):
-    members: Annotated[tuple[Name, ...], Field(min_length=2)]
+class EnsembleDefaults(Section):
     weights: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+
+
+class Ensemble(EnsembleDefaults):
+    members: Annotated[tuple[Name, ...], Field(min_length=2)]

@@ -11,6 +11,7 @@ from pipeline.config.models import (
     Align,
     DenseTrain,
     Ensemble,
+    EnsembleDefaults,
     Fit,
     FragmentTrain,
     Kernels,
@@ -120,6 +121,7 @@ class Config(Section):
     study: Study
     variant_defaults: VariantDefaults
     variants: dict[Name, Variant]
+    ensemble_defaults: EnsembleDefaults
     ensembles: dict[Name, Ensemble]
     align: Align
     phrases: Phrases

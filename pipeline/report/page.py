@@ -28,7 +28,7 @@ from pipeline.report.tables import (
 class Report:
     """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
     `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row,
-    `health` that of stored features by pipeline.storage.health, `costs` the rows of pipeline.plan.comparison with
+    `health` that of each encoder's stored features, `costs` the rows of pipeline.plan.comparison with
     the `share` of the processors that the plan's rates had, `tradeoffs` the drawings of how indices were chosen,
     `sheets` drawings that other commands have made, `versions` library -> version; `collection` is what the images
     are, where the seeds have printed tables of it.
