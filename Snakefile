@@ -419,12 +419,21 @@ def remove_free_locks():
         remove_free(lock)
 
 
+def lift_rate_limit():
+    """Let jobs start as soon as there is room. To start no more than a hundred in a second, Snakemake 9 looks at every
+    ready job again each second for each job that it has started, which takes a core once they are hundreds."""
+    limiter = workflow.scheduler.job_rate_limiter
+    if limiter and (limiter.max_jobs, limiter.timespan) == (100, 1):  # its default: a limit of the user's own stays
+        workflow.scheduler.job_rate_limiter = None
+
+
 onsuccess:
     remove_stale_shards()
     remove_free_locks()
 
 
 onstart:
+    lift_rate_limit()
     publish_text(Path(RESOLVED), yaml.safe_dump(dict(config), sort_keys=False))
 
 

@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=4096)
     parser.add_argument("--folder", type=Path, default=Path("million"))
     parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--shard-size", type=int, default=16384)
+    parser.add_argument("--shard-size", type=int, default=32768)
     given = parser.parse_args()
     run = given.folder / "results/million"
     (given.folder / "data").mkdir(parents=True, exist_ok=True)
