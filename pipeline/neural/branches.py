@@ -73,7 +73,7 @@ class TwoBranches(nn.Module):
 
     Paper to code: W_m `image_map` (K, D), of images and regions alike; W_t `text_map` (K, K), of the states of roots
     and noun phrases. The biases are those of the normalisation. Ours: with `geometry`, regions bring where they lie,
-    less where the whole image does, and W_m is (K, D + 5).
+    less where the whole image does, and W_m is (K, D + 7).
     """
 
     unit = True
@@ -95,7 +95,7 @@ class TwoBranches(nn.Module):
         return self._embed_views(self._centre_images(x), len(x))
 
     def embed_regions(self, x: Tensor) -> Tensor:
-        """(r, K) of unit length from the region view (r, D), or (r, D + 5) with `geometry`."""
+        """(r, K) of unit length from the region view (r, D), or (r, D + 7) with `geometry`."""
         return self._embed_views(self._centre_regions(x), 0)
 
     def _centre_images(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.linear.views import ImageView
 
-WHOLE = np.array([0, 0, 1, 1, 1], np.float32)
+WHOLE = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
 """The geometry of a whole image."""
 
 
@@ -23,7 +23,8 @@ class RegionBlock(Protocol):
 
 
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(total, 5) float32: x1 / w, y1 / h, x2 / w, y2 / h and the share of the area, of `boxes` (total, 4) in pixels.
+    """(total, 7) float32 of unit length: the roots of x1 / w, y1 / h, x2 / w, y2 / h, of width and height as shares of w
+    and h, and of the root of the area's share, for `boxes` (total, 4) in pixels.
 
     Those of image i are offsets[i] to offsets[i + 1], of which the first is the whole image, w by h pixels.
     """
@@ -31,14 +32,14 @@ def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     corners = boxes.reshape(-1, 2, 2)
     low, high = corners[wholes].swapaxes(0, 1)
     shares = (corners - low[:, None]) / (high - low)[:, None]
-    areas = (shares[:, 1] - shares[:, 0]).prod(axis=1)
-    return np.hstack([shares.reshape(-1, 4), areas[:, None]]).astype(np.float32)
+    sides = shares[:, 1] - shares[:, 0]
+    numbers = np.sqrt(np.hstack([shares.reshape(-1, 4), sides, np.sqrt(sides.prod(axis=1, keepdims=True))]))
+    return (numbers / np.linalg.norm(numbers, axis=1, keepdims=True)).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class RegionView:
-    """`features` of regions as an image view makes them and, where `geometry`, the five numbers of `locate` beside them
-    as they are: they are neither rooted nor brought to unit length."""
+    """`features` of regions as an image view makes them and, where `geometry`, the numbers of `locate` beside them."""
 
     features: ImageView
     geometry: bool

@@ -23,10 +23,11 @@ def test_a_region_lies_where_its_corners_are() -> None:
     block = make_block(1, 1, 1, 1)
     found = locate(block.boxes, block.offsets)
     for (x1, y1, x2, y2), row in zip(block.boxes, found, strict=True):
-        area = (x2 - x1) * (y2 - y1) / 600
-        np.testing.assert_allclose(row, [x1 / 30, y1 / 20, x2 / 30, y2 / 20, area], rtol=1e-5)
+        width, height = (x2 - x1) / 30, (y2 - y1) / 20
+        shares = [x1 / 30, y1 / 20, x2 / 30, y2 / 20, width, height, (width * height) ** 0.5]
+        np.testing.assert_allclose(row, np.sqrt(shares) / sum(shares) ** 0.5, rtol=1e-5)
     np.testing.assert_array_equal(found[[0, 4, 5]], np.tile(WHOLE, (3, 1)))
-    assert found.dtype == np.float32 and locate(np.zeros((0, 4)), np.zeros(1, np.int64)).shape == (0, 5)
+    assert found.dtype == np.float32 and locate(np.zeros((0, 4)), np.zeros(1, np.int64)).shape == (0, 7)
 
 
 def test_larger_photographs_have_the_same_geometry() -> None:
@@ -39,7 +40,7 @@ def test_larger_photographs_have_the_same_geometry() -> None:
 def test_geometry_stands_unchanged_beside_normalised_features() -> None:
     block = make_block(1, 2, 1, 1)
     bare, view = RegionView(FEATURES, geometry=False), RegionView(FEATURES, geometry=True)
-    assert (bare.dim, view.dim, view.encoders) == (5, 10, ("one", "two"))
+    assert (bare.dim, view.dim, view.encoders) == (5, 12, ("one", "two"))
     features, x = bare.stack(block), view.stack(block)
     np.testing.assert_array_equal(features, FEATURES.stack(FEATURES.split(block.features)))
     np.testing.assert_array_equal(x, np.hstack([features, locate(block.boxes, block.offsets)]))
