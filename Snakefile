@@ -27,7 +27,6 @@ from pipeline.models import (
     STARTED,
     TRAINED,
     TREES,
-    WORD_STARTED,
 )
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
@@ -47,10 +46,13 @@ RUN = f"{CONFIG.results_root}/{CONFIG.name}"
 RESOLVED = f"{RUN}/config.yaml"
 JOINTSPACE = f"{Path(sys.executable).with_name('jointspace')} --threads {{threads}}"
 ROWS = list(CONFIG.models)
-STARTS = ["ncca", *(name for name, variant in CONFIG.variants.items() if variant.model == "ncca")]
+STARTS = {  # the rows that rows of a model may start from
+    model: [start, *(name for name, variant in CONFIG.variants.items() if variant.model == start)]
+    for model, start in STARTED.items()
+}
 COMBINED_ROWS = [row for row in ROWS if row in CONFIG.ensembles]
 MEMBERS = [member for row in COMBINED_ROWS for member in CONFIG.ensembles[row].members]
-MODELS = list(dict.fromkeys([*ROWS, *MEMBERS, *STARTS]))
+MODELS = list(dict.fromkeys([*ROWS, *MEMBERS, *(row for rows in STARTS.values() for row in rows)]))
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
 PHRASE_ROWS = [row for row in ROWS if CONFIG.row(row).model in PHRASAL]
 TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
@@ -267,27 +269,28 @@ def query_parser_options(wildcards, input):
 
 
 def start_of(wildcards):
-    """The fitted ncca on the same encoders, from which a refinement starts."""
+    """The row on the same encoders that a row starts from, if its model starts from another."""
     row = CONFIG.row(wildcards.row)
     if row.model not in STARTED:
         return []
-    alike = {"model": "ncca", "seed": CONFIG.seed}
-    same = [name for name in STARTS if CONFIG.row(name).model_copy(update=alike) == row.model_copy(update=alike)]
-    if not same:
-        raise WorkflowError(f"{wildcards.row} starts from an ncca row on the same encoders; add one to variants")
-    return [f"{RUN}/models/{same[0]}/model.json"]
+    start = STARTED[row.model]
+    alike = {"model": start, "seed": CONFIG.seed}
+    rows = [name for name in STARTS[row.model] if CONFIG.row(name).model_copy(update=alike) == row.model_copy(update=alike)]
+    if not rows:
+        raise WorkflowError(f"{wildcards.row} starts from a row of {start} on the same encoders; add one to variants")
+    return [f"{RUN}/models/{rows[0]}/model.json"]
 
 
 def words_of(wildcards):
     """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
     row = CONFIG.row(wildcards.row)
-    learned = CONFIG.word_vectors.source == "corpus" and takes_tokens(wildcards.row) and row.model not in WORD_STARTED
+    learned = CONFIG.word_vectors.source == "corpus" and takes_tokens(wildcards.row) and row.model not in STARTED
     return [f"{RUN}/text/word-vectors.safetensors"] if learned else []
 
 
 def terms_of(wildcards):
-    """The vocabulary of the ncca that the row `wildcards.row` starts from."""
-    return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model in WORD_STARTED else []
+    """The vocabulary of the ncca that a row which reads words starts from."""
+    return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model == "ncca-recurrent" else []
 
 
 def regions_of(models):

@@ -4,8 +4,8 @@
 
 Draws seeded JPEGs (smooth noise, so that decoding costs what it costs for photographs of their size) with sentences,
 writes them as img2dataset does, and runs `snakemake` with SqueezeNet 1.0 of random weights at that side up to the index
-of `ncca`. Prints a Markdown table of stage, jobs, seconds and images a second, and the hours of a million images: seconds
-for each image times a million where a stage is a pass over the images, as they are where it is not.
+of `ncca`. Prints a Markdown table of stage, jobs, seconds and images a second, and the hours of a million images:
+seconds for each image times a million where a stage is a pass over the images, as they are where it is not.
 """
 
 import argparse
@@ -66,11 +66,12 @@ def main() -> None:
     given = parser.parse_args()
     data = given.folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    encoder = {"name": "net", "architecture": "squeezenet1_0", "weights": "untrained", "resize": given.side, "crop": None}
+    encoder = {"name": "net", "architecture": "squeezenet1_0", "weights": "untrained"}
+    shards = {split: f"{split}-*.tar" for split in ("train", "dev", "test")}
     config = {
-        "name": "pixels", "data_root": "data", "demo": {"generate": False}, "models": ["ncca"], "encoders": [encoder],
-        "collection": {"format": "webdataset", "files": {split: f"{split}-*.tar" for split in ("train", "dev", "test")}},
-        "shard_size": 4096, "fit": {"dimensions": [16]},
+        "name": "pixels", "data_root": "data", "demo": {"generate": False}, "models": ["ncca"],
+        "encoders": [{**encoder, "resize": given.side, "crop": None}], "shard_size": 4096,
+        "collection": {"format": "webdataset", "files": shards}, "fit": {"dimensions": [16]},
     }  # fmt: skip
     (given.folder / "pixels.yaml").write_text(yaml.safe_dump(config))
     write_tars(data, given.images, given.side)
@@ -79,7 +80,8 @@ def main() -> None:
     start = time.perf_counter()
     subprocess.run(command, cwd=given.folder, check=True)
     seconds, hours = time.perf_counter() - start, 0.0
-    print("| stage | jobs | seconds | of the processor | images a second | hours of a million |\n|---|---|---|---|---|---|")
+    print("| stage | jobs | seconds | of the processor | images a second | hours of a million |")
+    print("|---|---|---|---|---|---|")
     for rule, jobs in read_benchmarks(given.folder / "results/pixels/benchmarks").items():
         spent, busy = sum(job.seconds for job in jobs), sum(job.processor for job in jobs)
         grows = rule in PASSES

@@ -47,11 +47,8 @@ TRAINED: tuple[str, ...] = (
 )  # fmt: skip
 """The models that `train` makes; `combine` makes the next ones, `fit` all others."""
 
-WORD_STARTED: tuple[str, ...] = ("fragments", "ncca-recurrent")
-"""The trained models that start from a fitted ncca and the terms that it knows every word by."""
-
-STARTED: tuple[str, ...] = ("ncca-refined", *WORD_STARTED)
-"""The trained models that start from a fitted ncca."""
+STARTED: dict[str, str] = {"ncca-refined": "ncca", "ncca-recurrent": "ncca", "fragments": "ncca-recurrent"}
+"""The trained models that start from another model, and the registered one that this is."""
 
 TREES: tuple[str, ...] = ("ctrnn", "dtrnn", "sdtrnn", "hmlstm")
 """The trained models that take sentences as trees."""

@@ -1,4 +1,4 @@
-"""What the training of a neural model begins with: word vectors, or an ncca."""
+"""What the training of a neural model begins with: word vectors, or another model."""
 
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,13 @@ def read_word_start(
         )
     value, words = read_json(terms_path), read_json(vocabulary_path)
     require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": expected})
-    start, inputs = read_start(folder, value["fingerprint"])
+    start, inputs = read_start(folder, "ncca", value["fingerprint"])
     vocabulary = replace(Vocabulary.from_dict(value), normalise=False)
     return WordStart(start, encode([*words["terms"], ""], vocabulary)), inputs
 
 
-def read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str]]:
-    """The ncca in `folder` and its fingerprint; nothing where there is no folder."""
+def read_start(folder: Path | None, registered: str, vocabulary: str) -> tuple[Any, dict[str, str]]:
+    """The `registered` model in `folder`, and its fingerprint; nothing where there is no folder."""
     from pipeline.errors import UsageError
     from pipeline.models import restore
     from pipeline.storage.fingerprint import require_same
@@ -77,8 +77,8 @@ def read_start(folder: Path | None, vocabulary: str) -> tuple[Any, dict[str, str
     if folder is None:
         return None, {}
     parameters = read_parameters(folder / "model.safetensors", MODEL)
-    if parameters.details["registered"] != "ncca":
-        raise UsageError(f"{folder} holds {parameters.details['registered']}; give the folder of an ncca as --start")
+    if parameters.details["registered"] != registered:
+        raise UsageError(f"{folder} holds {parameters.details['registered']}; give a folder of {registered} as --start")
     require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
-    start = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
+    start = restore(registered, parameters.settings, parameters.tensors)
     return start, {"start": parameters.fingerprint}

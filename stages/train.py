@@ -18,8 +18,8 @@ from stages import options
 @click.option("--labels", "labels_path", type=options.FILE, help="What `build-label-table` wrote, with --trees.")
 @click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
 @options.regions
-@click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the ncca that a refinement starts from.")
-@click.option("--terms", "terms_path", type=options.FILE, help="What `build-vocabulary` wrote; for fragments.")
+@click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the model that this one starts from.")
+@click.option("--terms", "terms_path", type=options.FILE, help="What `build-vocabulary` wrote; for ncca-recurrent.")
 @click.option("--words", "words_path", type=options.FILE, help="What `train-word-vectors` wrote.")
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
@@ -45,7 +45,7 @@ def command(
     import torch
 
     from pipeline import config
-    from pipeline.models import REGIONAL, WORD_STARTED, trained_class
+    from pipeline.models import REGIONAL, STARTED, trained_class
     from pipeline.neural.task import Task, train
     from pipeline.precision import choose_precision
     from pipeline.storage.fingerprint import fingerprint
@@ -67,14 +67,13 @@ def command(
     region_view, region_inputs = None, {}
     if variant.model in REGIONAL:
         region_view, pairs, region_inputs = _read_regions(settings, features.manifest, regions_root, pairs)
-    if variant.model in WORD_STARTED:
-        words = None
+    words, start, start_inputs = None, None, {}
+    if variant.model == "ncca-recurrent":
         start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
+    elif variant.model in STARTED:
+        start, start_inputs = read_start(start_folder, STARTED[variant.model], stored.vocabulary)
     else:
-        words = None
-        if model.sentence_view != "tfidf":
-            words = read_words(settings, vocabulary_path, words_path, stored.vocabulary)
-        start, start_inputs = read_start(start_folder, stored.vocabulary)
+        words = read_words(settings, vocabulary_path, words_path, stored.vocabulary)
 
     task = Task(
         view, **pairs, settings=model.settings_type(**own), seed=variant.seed, precision=precision,

@@ -112,11 +112,14 @@ class DenseTrain(Train):
 
 
 class FragmentTrain(Train):
-    hidden: Positive
     sum: Literal["words", "mean-words", "positive"]
     global_weight: NonNegative
-    instance_weight: NonNegative
     element_clip: Annotated[float, Field(gt=0)] | None
+
+
+class AlignedTrain(FragmentTrain):
+    hidden: Positive
+    instance_weight: NonNegative
 
 
 class Study(Section):

@@ -9,6 +9,7 @@ from pipeline.config.generators import Describe, ExtraText, LogBilinear, Nearest
 from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
 from pipeline.config.models import (
     Align,
+    AlignedTrain,
     DenseTrain,
     Ensemble,
     EnsembleDefaults,
@@ -113,8 +114,8 @@ class Config(Section):
     dtrnn: Train
     sdtrnn: RelationTrain
     hmlstm: DenseTrain
-    dvsa: FragmentTrain
-    defrag: FragmentTrain
+    dvsa: AlignedTrain
+    defrag: AlignedTrain
     fragments: FragmentTrain
     ncca_refined: Train
     ncca_recurrent: RecurrentTrain

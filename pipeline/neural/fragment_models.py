@@ -25,14 +25,20 @@ BLOCK = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FragmentSettings(Settings):
-    """`hidden`: of the network that reads words. `sum` and `global_weight` are ScoreRule's, `instance_weight` is
-    MultipleInstance's; `element_clip`, where it is not None, the greatest size of any entry of the gradient."""
+    """`sum` and `global_weight` are ScoreRule's; `element_clip`, where it is not None, is the greatest size of any
+    entry of the gradient."""
 
-    hidden: int
     sum: str
     global_weight: float
-    instance_weight: float
     element_clip: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedSettings(FragmentSettings):
+    """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
+
+    hidden: int
+    instance_weight: float
 
 
 class FragmentModel:
@@ -152,6 +158,7 @@ class DVSA(FragmentModel):
     default it is `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
     """
 
+    settings_type = AlignedSettings
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
 
     @classmethod

@@ -1,5 +1,6 @@
-"""The network of `fragments`: a global product and word-region products, all begun from one fitted ncca."""
+"""The network of `fragments`: a global product and word-region products, both begun from one ncca-recurrent."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -16,15 +17,17 @@ class GroundedNetwork(RecurrentTowers):
     """S = weight * g(x) . g(y) + mean over words t of max over regions i of v_i . s_t.
 
     g, e_t and h_t are those of RecurrentTowers; v_i = unit((x_i - mean_r) W_r) is of a region, s_t = unit(e_t + Q h_t)
-    of a word. `region` (D_r, c) and `region_mean` (D_r,) say where W_r begins and what mean_r is; Q begins at zero.
-    Ours: seed 000's equation 8 has the whole image as one more region inside the maximum, and sums the products of
-    vectors of any length.
+    of a word. `region` (D_r, c) and `region_mean` (D_r,) say where W_r begins and what mean_r is; Q begins at zero, all
+    else in the `state` of trained RecurrentTowers. Ours: seed 000's equation 8 has the whole image as one more region
+    inside the maximum, and sums the products of vectors of any length.
     """
 
     def __init__(
-        self, towers: Towers, region: Tensor, region_mean: Tensor, hidden: int, dropout: float, rule: ScoreRule
+        self, state: Mapping[str, Tensor], region: Tensor, region_mean: Tensor, dropout: float, rule: ScoreRule
     ) -> None:
-        super().__init__(towers, hidden, dropout)
+        towers = Towers(*(state[name].clone() for name in Towers._fields))
+        super().__init__(towers, state["states.u_first"].shape[1], dropout)
+        self.load_state_dict(state)
         self.region = nn.Parameter(region)
         self.register_buffer("region_mean", region_mean)
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))

@@ -1,4 +1,4 @@
-"""The registered model `fragments`: a refined ncca that also looks at regions word by word."""
+"""The registered model `fragments`: an ncca-recurrent that also looks at regions word by word."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,14 +12,13 @@ from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_models import Begun, FragmentModel, measure_regions
 from pipeline.neural.fragment_scores import ScoreRule
 from pipeline.neural.grounded import GroundedNetwork
+from pipeline.neural.recurrent_refinement import RecurrentCCA
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Task
-from pipeline.neural.training import seeded
-from pipeline.neural.word_towers import Towers, begin_towers
 
 
 class GroundedFragments(FragmentModel):
-    """Ours: see GroundedNetwork. Begins as a fitted ncca, and weight decay pulls it back to there."""
+    """Ours: see GroundedNetwork. Begins as an ncca-recurrent, and weight decay pulls it back to there."""
 
     def __init__(self, view: ImageView, region_view: RegionView, network: GroundedNetwork) -> None:
         super().__init__(region_view, network)
@@ -35,15 +34,19 @@ class GroundedFragments(FragmentModel):
 
     @classmethod
     def begin(cls, task: Task) -> Begun:
-        """At the start that `task.start`, a WordStart, gives. UsageError where that is of another view."""
-        towers, regions, settings = begin_towers(task, "fragments"), task.region_view, task.settings
+        """At `task.start`, a RecurrentCCA. UsageError where there is none, or one of another view."""
+        start, regions, settings = task.start, task.region_view, task.settings
+        if not isinstance(start, RecurrentCCA) or start.view != task.view:
+            raise UsageError(
+                "fragments starts from an ncca-recurrent row with the same encoders and training target; give its"
+                " folder as --start"
+            )
         if task.train.regions is None or set(regions.encoders) - set(task.view.encoders):
             raise UsageError(
                 "fragments needs regions of encoders that its row has; see regions.encoders, and --regions"
             )
-        with seeded(task.seed):
-            rule = ScoreRule(settings.sum, settings.global_weight)
-            network = GroundedNetwork(towers, *_begin_regions(task), settings.hidden, settings.dropout, rule)
+        rule = ScoreRule(settings.sum, settings.global_weight)
+        network = GroundedNetwork(start.network.state_dict(), *_begin_regions(task), settings.dropout, rule)
         network.set_precision(task.precision)
         return Begun(cls(task.view, regions, network), task)
 
@@ -51,30 +54,28 @@ class GroundedFragments(FragmentModel):
         return torch.from_numpy(self.view.stack(features))
 
     def anchors(self) -> dict[str, Tensor]:
-        network = self.network
-        return {name: getattr(network, name).detach().clone() for name in ("whole", "region", "words", "bias")}
+        return {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}
 
     def settings(self) -> dict[str, Any]:
         regions = {f"region_{name}": value for name, value in self.region_view.settings().items()}
-        return {**vars(self.view), **regions, "hidden": self.network.hidden, **self.rule._asdict()}
+        return {**vars(self.view), **regions, **self.rule._asdict()}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GroundedFragments":
         """The model that `settings` and `tensors` came from."""
-        towers = Towers(*(torch.tensor(tensors[name]) for name in Towers._fields))
-        regions = (torch.tensor(tensors[name]) for name in ("region", "region_mean"))
-        network = GroundedNetwork(towers, *regions, settings["hidden"], dropout=0, rule=ScoreRule.from_dict(settings))
-        network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
+        state = {name: torch.tensor(array) for name, array in tensors.items()}
+        towers = {name: tensor for name, tensor in state.items() if name not in ("region", "region_mean", "to_word")}
+        rule = ScoreRule.from_dict(settings)
+        network = GroundedNetwork(towers, state["region"], state["region_mean"], dropout=0, rule=rule)
+        network.load_state_dict(state)
         views = {key.removeprefix("region_"): value for key, value in settings.items() if key.startswith("region_")}
         return cls(ImageView.from_dict(settings), RegionView.from_dict(views), network)
 
 
 def _begin_regions(task: Task) -> tuple[Tensor, Tensor]:
-    """The start's map of the regions' encoders (D_r, c), whose scale does not count, with nothing of their geometry;
-    and the mean of the training regions (D_r,)."""
-    start = task.start.model
-    columns = np.concatenate([start.view.columns([name]) for name in task.region_view.encoders])
-    w = (start.directions.w * start.directions.values**start.eigenvalue_power)[columns]
+    """The start's map of the regions' encoders (D_r, c) with nothing of their geometry, and the mean of the training
+    regions (D_r,)."""
+    columns = np.concatenate([task.view.columns([name]) for name in task.region_view.encoders])
     mean, _ = measure_regions(task.region_view, task.train.regions)
-    region = np.vstack([w, np.zeros((len(mean) - len(columns), w.shape[1]), w.dtype)]).astype(np.float32)
-    return torch.from_numpy(region), torch.from_numpy(mean)
+    whole = task.start.network.whole.detach()[columns]
+    return torch.cat([whole, whole.new_zeros(len(mean) - len(whole), whole.shape[1])]), torch.from_numpy(mean)

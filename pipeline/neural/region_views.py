@@ -23,8 +23,8 @@ class RegionBlock(Protocol):
 
 
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(total, 7) float32 of unit length: the roots of x1 / w, y1 / h, x2 / w, y2 / h, of width and height as shares of w
-    and h, and of the root of the area's share, for `boxes` (total, 4) in pixels.
+    """(total, 7) float32 of unit length: the roots of x1 / w, y1 / h, x2 / w, y2 / h, of width and height as shares of
+    w and h, and of the root of the area's share, for `boxes` (total, 4) in pixels.
 
     Those of image i are offsets[i] to offsets[i + 1], of which the first is the whole image, w by h pixels.
     """

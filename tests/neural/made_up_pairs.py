@@ -9,7 +9,7 @@ from scipy import sparse
 
 from pipeline.linear.projection import Directions
 from pipeline.linear.views import ImageView
-from pipeline.models import WORD_STARTED, model_class
+from pipeline.models import model_class
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Settings, Task
 from pipeline.neural.word_towers import WordStart
@@ -87,6 +87,6 @@ def make_task_of(model: str, **settings: object) -> Task:
     """A task in the form that the registered `model` takes."""
     found = model_class(model)
     task = make_task(found.sentence_view, **settings)
-    if model in WORD_STARTED:
+    if model == "ncca-recurrent":
         task = replace(task, start=make_start())
     return replace(task, settings=found.settings_type(**{**vars(task.settings), **OWN.get(model, {})}))

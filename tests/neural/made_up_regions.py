@@ -9,7 +9,8 @@ import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 
 from pipeline.linear.views import ImageView
-from pipeline.neural.fragment_models import FragmentSettings
+from pipeline.neural.fragment_models import AlignedSettings
+from pipeline.neural.recurrent_refinement import RecurrentCCA
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Task
 from pipeline.text.sequences import Tokens
@@ -65,11 +66,12 @@ def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object
         features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
         own = MadeUpRegions(regions[first:last])
         pairs[name] = Pairs(features, tokens.take(rows), owners[rows] - first, rows, own)
-    chosen = FragmentSettings(**{**SETTINGS, "patience": 9, **OWN, **settings})
-    return Task(
+    chosen = AlignedSettings(**{**SETTINGS, "patience": 9, **OWN, **settings})
+    task = Task(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=make_start(), region_view=REGION_VIEW,
     )  # fmt: skip
+    return replace(task, start=RecurrentCCA.untrained(task))
 
 
 def without_regions(task: Task) -> Task:

@@ -23,7 +23,8 @@ OWN = {
     "regions": {"encoders": ["colour"]},
     "evaluate": {"bootstrap": 5},
     "dvsa": {"hidden": 12, "epochs": 12, "learning_rate": 0.01, "batch_size": 16},
-    "fragments": {"hidden": 8, "epochs": 6, "averaging": 0},
+    "ncca_recurrent": {"hidden": 8, "epochs": 3, "averaging": 0},
+    "fragments": {"epochs": 6, "averaging": 0},
 }
 
 
@@ -71,7 +72,9 @@ def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str, ge
     (run / f"{row}.yaml").write_text(yaml.safe_dump(own))
     more = ("--vocabulary", run / "tokens.json", "--config", run / f"{row}.yaml", "--regions", run / "regions")
     if row == "fragments":
-        more += ("--start", run / "model", "--terms", run / "vocabulary.json")
+        terms = ("--start", run / "model", "--terms", run / "vocabulary.json")
+        run_row(run, "train", "ncca-recurrent", *more, *terms, "--output", run / "recurrent")
+        more += ("--start", run / "recurrent")
     run_row(run, "train", row, *more, "--output", run / row)
     parameters = read_parameters(run / row / "model.safetensors", MODEL)
     assert {"regions/colour/00000"} <= set(parameters.details["inputs"])
@@ -103,5 +106,5 @@ def test_what_is_missing_is_named(run: Path) -> None:
     words = ("--vocabulary", run / "tokens.json", "--config", run / "c.yaml", "--output", run / "wrong")
     with pytest.raises(UsageError, match="learns from regions; name regions.encoders, and give .*--regions"):
         run_row(run, "train", "dvsa", *words)
-    with pytest.raises(UsageError, match="starts from an ncca; give its folder as --start"):
+    with pytest.raises(UsageError, match="starts from an ncca-recurrent row .* give its folder as --start"):
         run_row(run, "train", "fragments", *words, "--regions", run / "regions")

@@ -121,7 +121,7 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
     assert model.details["inputs"]["start"] == parameters.fingerprint
     with pytest.raises(UsageError, match="give its folder as --start"):
         train(run, "ncca-refined", "no-start")
-    with pytest.raises(UsageError, match="refined holds ncca-refined; give the folder of an ncca"):
+    with pytest.raises(UsageError, match="refined holds ncca-refined; give a folder of ncca"):
         train(run, "ncca-refined", "twice", "--start", folder)
 
 
