@@ -26,6 +26,11 @@ class StoredGenerator(NamedTuple):
     precision: str | None
 
     @property
+    def vocabulary(self) -> str:
+        """The fingerprint of the vocabulary of its words."""
+        return self.parameters.details["vocabulary"]
+
+    @property
     def space(self) -> str | None:
         """The fingerprint of the joint space that it stands on, None where it stands on none."""
         return self.parameters.details["space"]
@@ -92,7 +97,7 @@ def gather_sources(
     from pipeline.language.space import JointSpace
     from pipeline.storage.fingerprint import require_same
 
-    require_same("vocabulary", {str(stored.folder): stored.parameters.details["vocabulary"], **text.vocabularies})
+    require_same("vocabulary", {str(stored.folder): stored.vocabulary, **text.vocabularies})
     space = trigram = None
     if stored.space is not None:
         if bundle is None:

@@ -14,22 +14,27 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
 from pipeline.serve.answers import (
+    DescriptionsAnswer,
     ErrorAnswer,
+    GeneratorAnswer,
     ImagesAnswer,
     ModelAnswer,
     ModelsAnswer,
     RegionsAnswer,
     SentencesAnswer,
+    told_descriptions,
     told_images,
     told_regions,
     told_sentences,
 )
+from pipeline.serve.describer import Describer
 from pipeline.serve.gallery import Gallery
 from pipeline.serve.guard import Guard
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.page import content_policy, read_page
-from pipeline.serve.service import Asked, Service, Shared, Top, Uploaded
+from pipeline.serve.service import Asked, AskedDescriber, GivenTop, Service, Shared, Top, Uploaded
+from pipeline.serve.turns import Turns
 
 LARGEST_ID = 2**63 - 1
 router = APIRouter(responses={status: {"model": ErrorAnswer} for status in (404, 408, 413, 422, 503)})
@@ -58,7 +63,7 @@ async def metrics(service: Shared) -> str:
 
 @router.get("/api/models")
 async def list_models(service: Shared) -> ModelsAnswer:
-    """The models that can be asked, and the limits of a request."""
+    """The models and generators that can be asked, and the limits of a request."""
     models = [
         ModelAnswer(
             model=name,
@@ -72,8 +77,12 @@ async def list_models(service: Shared) -> ModelsAnswer:
         )
         for name, gallery in service.galleries.items()
     ]
+    generators = [
+        GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)
+        for name, one in service.describers.items()
+    ]
     keys = ("top", "max_top", "max_sentence_chars", "max_upload_bytes")
-    return ModelsAnswer(models=models, **{key: getattr(service.limits, key) for key in keys})
+    return ModelsAnswer(models=models, generators=generators, **{key: getattr(service.limits, key) for key in keys})
 
 
 @router.get("/api/models/{model}/images")
@@ -121,6 +130,18 @@ async def find_by_arithmetic(
     return told_images(model, *await service.run(service.decoding, gallery.analogy, *arguments))
 
 
+@router.post("/api/generators/{generator}/descriptions")
+async def describe_photograph(
+    service: Shared, request: Request, generator: str, describer: AskedDescriber, top: GivenTop, photograph: Uploaded
+) -> DescriptionsAnswer:
+    """Sentences that a generator makes for an uploaded photograph, the field `photograph` of a form."""
+    async with service.turns.take(request):
+        features, encoding = await service.run(service.decoding, describer.features, photograph)
+        arguments = (features, top or describer.top)
+        sentences, describing = await service.run(service.describing, describer.describe, *arguments)
+    return told_descriptions(generator, sentences, encoding + describing)
+
+
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(
     service: Shared, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
@@ -138,23 +159,32 @@ async def show_page() -> str:
     return read_page()
 
 
-def build_app(galleries: Mapping[str, Gallery], limits: Limits, threads: int, hosts: Sequence[str]) -> FastAPI:
-    """The application over `galleries`, by the name of each model, with `threads` searches at a time.
+def build_app(
+    galleries: Mapping[str, Gallery],
+    limits: Limits,
+    threads: int,
+    hosts: Sequence[str],
+    describers: Mapping[str, Describer] | None = None,
+) -> FastAPI:
+    """The application over `galleries` and `describers`, by their names, with `threads` searches at a time.
 
     It answers only where a browser believes to speak with one of `hosts`; `*` is any.
     """
     service = Service(
         galleries,
+        describers or {},
         limits,
         Metrics(),
-        ThreadPoolExecutor(threads, "search", initializer=faiss.omp_set_num_threads, initargs=(1,)),
-        ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        searching=ThreadPoolExecutor(threads, "search", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        decoding=ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        describing=ThreadPoolExecutor(1, "describe"),
+        turns=Turns(limits.max_descriptions),
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI):
         yield
-        for pool in (service.searching, service.decoding):
+        for pool in (service.searching, service.decoding, service.describing):
             pool.shutdown(cancel_futures=True)
 
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere

@@ -1,4 +1,4 @@
-"""What the routes share: the galleries, the threads that work, and what a request hands over, checked."""
+"""What the routes share: what can be asked, the threads that work, and what a request hands over, checked."""
 
 import asyncio
 import time
@@ -11,20 +11,25 @@ from fastapi import Depends, File, Path, Query, Request, UploadFile
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
+from pipeline.serve.describer import Describer
 from pipeline.serve.gallery import Gallery
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
+from pipeline.serve.turns import Turns
 
 
 @dataclass(frozen=True)
 class Service:
-    """Each search has one thread; photographs are decoded by one thread, one after the other."""
+    """Each search has one thread; photographs are decoded by one, and described by another, one after the other."""
 
     galleries: Mapping[str, Gallery]
+    describers: Mapping[str, Describer]
     limits: Limits
     metrics: Metrics
     searching: ThreadPoolExecutor
     decoding: ThreadPoolExecutor
+    describing: ThreadPoolExecutor
+    turns: Turns
 
     async def run(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
         """What `function` returns in a thread of `pool`, and the seconds that it took there."""
@@ -46,10 +51,25 @@ async def _gallery(service: Annotated[Service, Depends(_service)], model: Annota
     return service.galleries[model]
 
 
-async def _top(service: Annotated[Service, Depends(_service)], top: Annotated[int | None, Query()] = None) -> int:
+async def _describer(service: Annotated[Service, Depends(_service)], generator: Annotated[str, Path()]) -> Describer:
+    if generator not in service.describers:
+        known = ", ".join(service.describers) or "none"
+        raise HTTPException(404, f"there is no generator {generator[:80]!r}; there are {known}")
+    return service.describers[generator]
+
+
+async def _given_top(
+    service: Annotated[Service, Depends(_service)], top: Annotated[int | None, Query()] = None
+) -> int | None:
     if top is not None and not 1 <= top <= service.limits.max_top:
         raise InputError(f"top is {top}; give a number from 1 to {service.limits.max_top}")
-    return top or service.limits.top
+    return top
+
+
+async def _top(
+    service: Annotated[Service, Depends(_service)], given: Annotated[int | None, Depends(_given_top)]
+) -> int:
+    return given or service.limits.top
 
 
 async def _photograph(
@@ -63,5 +83,7 @@ async def _photograph(
 
 Shared = Annotated[Service, Depends(_service)]
 Asked = Annotated[Gallery, Depends(_gallery)]
+AskedDescriber = Annotated[Describer, Depends(_describer)]
+GivenTop = Annotated[int | None, Depends(_given_top)]
 Top = Annotated[int, Depends(_top)]
 Uploaded = Annotated[bytes, Depends(_photograph)]
