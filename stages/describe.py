@@ -53,56 +53,43 @@ def command(
     output: Path,
 ) -> None:
     """Describe PATHS, photographs or folders of them; or the images of a split, or their boxes with labels."""
-    import torch
     from tqdm import tqdm
 
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.language.batches import stored_batches
-    from pipeline.models import generator_class
-    from pipeline.precision import choose_precision
+    from pipeline.language.describing import describe_images
     from pipeline.report.descriptions import as_text, render
     from pipeline.storage.atomic import publish_all, to_json
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.parameters import MODEL, read_parameters
     from stages.boxes import read_boxes, read_gold
+    from stages.generators import gather_sources, read_generator, read_training_text
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
-    parameters = read_parameters(generator_folder / "model.safetensors", MODEL)
-    generator = generator_class(parameters.details["generator"]).from_parts(parameters.settings, parameters.tensors)
-    precision = settings.own_section(parameters.details["generator"]).get("precision")
-    if precision:  # `nearest` has none
-        generator.network.precision = choose_precision(precision, torch.device("cpu"))
+    stored = read_generator(generator_folder, settings)
     bundle = Bundle(bundle_folder) if bundle_folder else None
-    sources = _read_sources(settings, manifest, parameters, generator_folder, tokens_folder, vocabulary_path, bundle)
+    text = read_training_text(manifest, tokens_folder, vocabulary_path)
+    sources = gather_sources(stored, text, bundle, settings)
     if regions_root is not None:
         if split is None or paths or features_root:
             raise UsageError("--regions go with --split alone: they describe its boxes, --features its images")
         gold = read_gold(settings, manifest, boxes_path)
-        features, shown = read_boxes(gold, manifest, regions_root, generator.encoders, split)
+        features, shown = read_boxes(gold, manifest, regions_root, stored.generator.encoders, split)
         images = stored_batches(features, shown, settings.describe.batch_size)
     else:
-        images = _choose_images(settings, manifest, generator, paths, bundle, features_root, split, boxes)
+        images = _choose_images(settings, manifest, stored.generator, paths, bundle, features_root, split, boxes)
 
     described = []
-    for batch in tqdm(images, f"describe with {parameters.details['generator']}", unit="batch", disable=None):
-        found = generator.describe(batch.features, sources, settings.describe.top)
-        likenesses = iter(sources.corpus.likeness([" ".join(one.words) for group in found for one in group]))
-        for shown, group in zip(batch.images, found, strict=True):
-            sentences = []
-            for one in group:
-                likeness = next(likenesses)
-                nearest = {"text": sources.corpus.texts[likeness.row], "cosine": likeness.cosine}
-                sentences.append(
-                    {"text": " ".join(one.words), "score": one.score, "verbatim": likeness.verbatim, "nearest": nearest}
-                )
-            described.append({**shown, "sentences": sentences})
+    for batch in tqdm(images, f"describe with {stored.name}", unit="batch", disable=None):
+        found = describe_images(stored.generator, batch.features, sources, settings.describe.top)
+        for shown, sentences in zip(batch.images, found, strict=True):
+            described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
 
-    about = {"generator": parameters.details["generator"], "of": "boxes" if regions_root else "images", "split": split}
-    about |= {"settings": settings.describe.model_dump(), "precision": precision and str(generator.network.precision)}
-    inputs = {"manifest": manifest.fingerprint, "generator": parameters.fingerprint}
+    about = {"generator": stored.name, "of": "boxes" if regions_root else "images", "split": split}
+    about |= {"settings": settings.describe.model_dump(), "precision": stored.precision}
+    inputs = {"manifest": manifest.fingerprint, "generator": stored.parameters.fingerprint}
     value = {
         **about,
         "inputs": inputs,
@@ -116,49 +103,6 @@ def command(
         "descriptions.json": to_json(value),
     }
     publish_all({output / name: data for name, data in files.items()})
-
-
-def _read_sources(
-    settings: "Config", manifest: Any, parameters: Any, folder: Path, tokens_folder: Path | None, vocabulary_path: Path,
-    bundle: Any,
-) -> Any:  # fmt: skip
-    """The training sentences, and the joint space and trigram for a generator that takes them."""
-    import numpy as np
-
-    from pipeline.errors import UsageError
-    from pipeline.language.beam import Search
-    from pipeline.language.corpus import Corpus
-    from pipeline.language.describing import Candidates, Sources
-    from pipeline.language.space import JointSpace
-    from pipeline.language.trigram import Trigram
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.rows import TokenRows
-    from pipeline.text.sequences import Tokens
-    from pipeline.text.vocabulary import Vocabulary
-
-    chosen, value, stored = settings.describe, read_json(vocabulary_path), TokenRows(manifest, tokens_folder)
-    require_same(
-        "vocabulary",
-        {
-            str(folder): parameters.details["vocabulary"],
-            str(vocabulary_path): value["fingerprint"],
-            str(tokens_folder): stored.vocabulary,
-        },
-    )
-    rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
-    tokens = Tokens(stored.ids, stored.offsets).take(rows)
-    corpus = Corpus(manifest.training_texts, tokens, Vocabulary.from_dict(value))
-    space = trigram = None
-    if parameters.details["space"] is not None:
-        if bundle is None:
-            raise UsageError(f"{folder} stands on a joint space; give the index that it was trained with as --index")
-        space = JointSpace(bundle)
-        require_same("joint space", {str(folder): parameters.details["space"], str(bundle.folder): space.fingerprint})
-        trigram = Trigram(tokens, len(value["terms"]) + 1)
-    search = Search(chosen.beam, chosen.length_power, chosen.longest)
-    candidates = Candidates(**chosen.candidates.model_dump())
-    return Sources(corpus, search, chosen.temperature, candidates, settings.seed, space, trigram)
 
 
 def _choose_images(

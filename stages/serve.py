@@ -1,6 +1,6 @@
-"""`serve`: bundles behind a page and a JSON API."""
+"""`serve`: bundles, and generators of descriptions, behind a page and a JSON API."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
     from pipeline.config.root import Config
     from pipeline.images.decode import ImageLimits
+    from pipeline.serve.describer import Describer
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
+    from stages.generators import StoredGenerator, TrainingText
 
 LOCAL = ("127.0.0.1", "localhost")
 
@@ -25,6 +27,13 @@ LOCAL = ("127.0.0.1", "localhost")
     "--images", "images_root", type=options.FOLDER,
     help="Folder of the photographs. [default: the data root that each bundle was made from]",
 )  # fmt: skip
+@click.option(
+    "--generator", "generator_folders", type=options.FOLDER, multiple=True,
+    help="Folder that `train-generator` wrote; it describes photographs. Takes the next three, too.",
+)  # fmt: skip
+@click.option("--manifest", "manifest_folder", type=options.FOLDER, help="Folder that `ingest` wrote.")
+@options.tokens
+@click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
 @click.option("--host", default=LOCAL[0], show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
@@ -32,6 +41,10 @@ LOCAL = ("127.0.0.1", "localhost")
 def command(
     bundles: tuple[Path, ...],
     images_root: Path | None,
+    generator_folders: tuple[Path, ...],
+    manifest_folder: Path | None,
+    tokens_folder: Path | None,
+    vocabulary_path: Path | None,
     host: str,
     port: int,
     top: int | None,
@@ -39,6 +52,7 @@ def command(
 ) -> None:
     """Answer sentences and photographs from one or several bundles in a browser, and as JSON for programs.
 
+    With generators it describes photographs in sentences of their own, encoded by the encoders of the bundles.
     Whoever reaches the address can see the photographs; by default that is this machine alone.
     """
     import logging
@@ -59,12 +73,14 @@ def command(
     limits = Limits(max_sentence_chars=settings.collection.max_sentence_chars, **given)
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
+    text = _read_text(manifest_folder, tokens_folder, vocabulary_path) if generator_folders else None
     galleries = _open_all(bundles, images_root, settings)
+    describers = _open_describers(generator_folders, galleries.values(), text, settings) if text else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
     with _listen(host, port) as listener:
-        app = build_app(galleries, limits, runtime.threads(), LOCAL if host in LOCAL else ("*",))
+        app = build_app(galleries, limits, runtime.threads(), LOCAL if host in LOCAL else ("*",), describers)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
-        names, address = ", ".join(galleries), f"http://{host}:{listener.getsockname()[1]}"
+        names, address = ", ".join([*galleries, *describers]), f"http://{host}:{listener.getsockname()[1]}"
         logging.getLogger(__name__).info("%s at %s (stop with Ctrl-C)", names, address)
         server.run(sockets=[listener])
 
@@ -82,12 +98,17 @@ def _open_all(bundles: tuple[Path, ...], images_root: Path | None, settings: "Co
     for folder in bundles:
         bundle = Bundle(folder)
         source = ImageSource(images_root or Path(bundle.card["data_root"]))
-        name, number = bundle.card["model"], 2
-        while name in galleries:
-            name, number = f"{bundle.card['model']}-{number}", number + 1
-        side = settings.serve.thumbnail_side
-        galleries[name] = Gallery(open_searcher(bundle), _encoder_of(bundle, limits), source.read, limits, side)
+        parts = open_searcher(bundle), _encoder_of(bundle, limits), source.read, limits, settings.serve.thumbnail_side
+        galleries[_free_name(bundle.card["model"], galleries)] = Gallery(*parts)
     return galleries
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, with a number behind it where it is taken."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}-{number}", number + 1
+    return free
 
 
 def _encoder_of(bundle: "Bundle", limits: "ImageLimits") -> Callable[[bytes], Mapping[str, Any]]:
@@ -104,6 +125,68 @@ def _encoder_of(bundle: "Bundle", limits: "ImageLimits") -> Callable[[bytes], Ma
         return encode_image(data, encoders, limits)
 
     return features
+
+
+def _read_text(
+    manifest_folder: Path | None, tokens_folder: Path | None, vocabulary_path: Path | None
+) -> "TrainingText":
+    """The training sentences. UsageError naming the options that are missing."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.manifest import Manifest
+    from stages.generators import read_training_text
+
+    given = {"--manifest": manifest_folder, "--tokens": tokens_folder, "--vocabulary": vocabulary_path}
+    if missing := [option for option, value in given.items() if value is None]:
+        raise UsageError(f"--generator draws on its training sentences; give {' and '.join(missing)} too")
+    return read_training_text(Manifest(manifest_folder), tokens_folder, vocabulary_path)
+
+
+def _open_describers(
+    folders: tuple[Path, ...], galleries: Collection["Gallery"], text: "TrainingText", settings: "Config"
+) -> dict[str, "Describer"]:
+    """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
+    from pipeline.serve.describer import Describer
+    from stages.generators import gather_sources, read_generator
+
+    describers, sources = {}, {}
+    for folder in folders:
+        stored = read_generator(folder, settings)
+        features = _gallery_with_encoders(stored, galleries).features
+        learned_from = stored.vocabulary, stored.space
+        if learned_from not in sources:  # which take memory
+            sources[learned_from] = gather_sources(stored, text, _bundle_of_space(stored, galleries), settings)
+        describer = Describer(stored.name, stored.generator, sources[learned_from], features, settings.describe.top)
+        describers[_free_name(stored.name, describers)] = describer
+    return describers
+
+
+def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Gallery"]) -> "Gallery":
+    """The one with the fewest encoders of those that have all of the generator's."""
+    from pipeline.errors import UsageError
+
+    wanted = set(stored.generator.encoders)
+    fitting = [gallery for gallery in galleries if wanted <= set(gallery.card["encoders"])]
+    if not fitting:
+        raise UsageError(
+            f"{stored.folder} takes photographs through {' and '.join(stored.generator.encoders)}, which no served"
+            " index has; serve the index of a model on all of its encoders too"
+        )
+    return min(fitting, key=lambda gallery: len(gallery.card["encoders"]))
+
+
+def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["Gallery"]) -> "Bundle | None":
+    """The bundle whose joint space the generator stands on, None where it stands on none."""
+    from pipeline.errors import UsageError
+
+    if stored.space is None:
+        return None
+    for gallery in galleries:
+        if gallery.parts.model().fingerprint == stored.space:
+            return gallery.parts
+    raise UsageError(
+        f"{stored.folder} stands on a joint space that no served index has; serve the index that it was trained with"
+        " too"
+    )
 
 
 def _listen(host: str, port: int) -> "socket.socket":

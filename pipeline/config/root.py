@@ -74,6 +74,7 @@ class Serve(Section):
     max_upload_bytes: Positive
     upload_seconds: Annotated[float, Field(gt=0)]
     max_requests: Positive
+    max_descriptions: Positive
     thumbnail_side: Positive
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pipeline.language.beam import Search
-from pipeline.language.corpus import Corpus
+from pipeline.language.corpus import Corpus, Likeness
 from pipeline.language.space import JointSpace
 from pipeline.language.trigram import Trigram
 
@@ -84,3 +84,33 @@ class Generator(Protocol):
     def settings(self) -> dict[str, Any]: ...
 
     def tensors(self) -> dict[str, np.ndarray]: ...
+
+
+class Told(NamedTuple):
+    """A generated sentence, and the training sentence `nearest` to it by the `cosine` of weighted bags of words, which
+    is the sentence itself, word by word, where it is `verbatim`."""
+
+    text: str
+    score: float
+    verbatim: bool
+    nearest: str
+    cosine: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in descriptions.json."""
+        nearest = {"text": self.nearest, "cosine": self.cosine}
+        return {"text": self.text, "score": self.score, "verbatim": self.verbatim, "nearest": nearest}
+
+
+def describe_images(
+    generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
+) -> list[list[Told]]:
+    """At most `count` sentences, best first, of every image given as encoder -> (n, its dim)."""
+    described, corpus = generator.describe(features, sources, count), sources.corpus
+    likenesses = iter(corpus.likeness([" ".join(one.words) for group in described for one in group]))
+    return [[_tell(one, next(likenesses), corpus) for one in group] for group in described]
+
+
+def _tell(one: Description, likeness: Likeness, corpus: Corpus) -> Told:
+    nearest = corpus.texts[likeness.row]
+    return Told(" ".join(one.words), one.score, likeness.verbatim, nearest, likeness.cosine)

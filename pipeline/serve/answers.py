@@ -1,12 +1,15 @@
 """What the API answers, as its documentation at /openapi.json describes it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
 from pipeline.index.search import Hit
+
+if TYPE_CHECKING:
+    from pipeline.language.describing import Told
 
 
 class ModelAnswer(BaseModel):
@@ -22,8 +25,18 @@ class ModelAnswer(BaseModel):
     examples: list[str] = Field(description="sentences of its own, to begin with")
 
 
+class GeneratorAnswer(BaseModel):
+    """A generator that describes photographs."""
+
+    generator: str
+    registered: str = Field(description="the kind of generator")
+    encoders: list[str]
+    top: int = Field(description="descriptions where a request names no number")
+
+
 class ModelsAnswer(BaseModel):
     models: list[ModelAnswer]
+    generators: list[GeneratorAnswer]
     top: int = Field(description="results where a request names no number")
     max_top: int
     max_sentence_chars: int
@@ -70,6 +83,25 @@ class SentencesAnswer(BaseModel):
     results: list[SentenceAnswer]
 
 
+class NearestAnswer(BaseModel):
+    text: str
+    cosine: float = Field(description="of bags of words, weighted by inverse document frequency")
+
+
+class DescriptionAnswer(BaseModel):
+    rank: int
+    score: float = Field(description="the greater the better among one generator's")
+    text: str
+    verbatim: bool = Field(description="whether it is a training sentence, word by word")
+    nearest: NearestAnswer = Field(description="the training sentence that is nearest to it")
+
+
+class DescriptionsAnswer(BaseModel):
+    generator: str
+    seconds: float = Field(description="that encoding and describing took, without waiting")
+    results: list[DescriptionAnswer]
+
+
 class ErrorAnswer(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
@@ -107,3 +139,9 @@ def told_sentences(model: str, hits: Sequence[Hit], seconds: float) -> Sentences
     keys = ("sentence_id", "image_id", "text")
     results = [SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits]
     return SentencesAnswer(model=model, seconds=seconds, results=results)
+
+
+def told_descriptions(generator: str, sentences: Sequence["Told"], seconds: float) -> DescriptionsAnswer:
+    """The answer that these generated sentences are."""
+    results = [DescriptionAnswer(rank=rank, **one.to_dict()) for rank, one in enumerate(sentences, 1)]
+    return DescriptionsAnswer(generator=generator, seconds=seconds, results=results)

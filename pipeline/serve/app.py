@@ -1,15 +1,12 @@
 """The HTTP application: which address asks what. /openapi.json describes it."""
 
-import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import faiss
-from fastapi import APIRouter, Depends, FastAPI, File, Form, Path, Query, Request, UploadFile
+from fastapi import APIRouter, FastAPI, Form, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
@@ -17,74 +14,29 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
 from pipeline.serve.answers import (
+    DescriptionsAnswer,
     ErrorAnswer,
+    GeneratorAnswer,
     ImagesAnswer,
     ModelAnswer,
     ModelsAnswer,
     RegionsAnswer,
     SentencesAnswer,
+    told_descriptions,
     told_images,
     told_regions,
     told_sentences,
 )
+from pipeline.serve.describer import Describer
 from pipeline.serve.gallery import Gallery
 from pipeline.serve.guard import Guard
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.page import content_policy, read_page
+from pipeline.serve.service import Asked, AskedDescriber, GivenTop, Service, Shared, Top, Uploaded
+from pipeline.serve.turns import Turns
 
 LARGEST_ID = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class Service:
-    """What the routes share. Each search has one thread; photographs are decoded by one thread, one after the other."""
-
-    galleries: Mapping[str, Gallery]
-    limits: Limits
-    metrics: Metrics
-    searching: ThreadPoolExecutor
-    decoding: ThreadPoolExecutor
-
-    async def run(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """What `function` returns in a thread of `pool`, and the seconds that it took there."""
-        return await asyncio.get_running_loop().run_in_executor(pool, _timed, function, *arguments)
-
-
-def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-    start = time.perf_counter()
-    return function(*arguments), time.perf_counter() - start
-
-
-async def _service(request: Request) -> Service:
-    return request.app.state.service
-
-
-async def _gallery(service: Annotated[Service, Depends(_service)], model: Annotated[str, Path()]) -> Gallery:
-    if model not in service.galleries:
-        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.galleries)}")
-    return service.galleries[model]
-
-
-async def _top(service: Annotated[Service, Depends(_service)], top: Annotated[int | None, Query()] = None) -> int:
-    if top is not None and not 1 <= top <= service.limits.max_top:
-        raise InputError(f"top is {top}; give a number from 1 to {service.limits.max_top}")
-    return top or service.limits.top
-
-
-async def _photograph(
-    service: Annotated[Service, Depends(_service)], photograph: Annotated[UploadFile, File()]
-) -> bytes:
-    data = await photograph.read()
-    if len(data) > service.limits.max_upload_bytes:
-        raise HTTPException(413, f"the photograph has more than {service.limits.max_upload_bytes} bytes")
-    return data
-
-
-Shared = Annotated[Service, Depends(_service)]
-Asked = Annotated[Gallery, Depends(_gallery)]
-Top = Annotated[int, Depends(_top)]
-Uploaded = Annotated[bytes, Depends(_photograph)]
 router = APIRouter(responses={status: {"model": ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
@@ -111,7 +63,7 @@ async def metrics(service: Shared) -> str:
 
 @router.get("/api/models")
 async def list_models(service: Shared) -> ModelsAnswer:
-    """The models that can be asked, and the limits of a request."""
+    """The models and generators that can be asked, and the limits of a request."""
     models = [
         ModelAnswer(
             model=name,
@@ -125,8 +77,12 @@ async def list_models(service: Shared) -> ModelsAnswer:
         )
         for name, gallery in service.galleries.items()
     ]
+    generators = [
+        GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)
+        for name, one in service.describers.items()
+    ]
     keys = ("top", "max_top", "max_sentence_chars", "max_upload_bytes")
-    return ModelsAnswer(models=models, **{key: getattr(service.limits, key) for key in keys})
+    return ModelsAnswer(models=models, generators=generators, **{key: getattr(service.limits, key) for key in keys})
 
 
 @router.get("/api/models/{model}/images")
@@ -174,6 +130,18 @@ async def find_by_arithmetic(
     return told_images(model, *await service.run(service.decoding, gallery.analogy, *arguments))
 
 
+@router.post("/api/generators/{generator}/descriptions")
+async def describe_photograph(
+    service: Shared, request: Request, generator: str, describer: AskedDescriber, top: GivenTop, photograph: Uploaded
+) -> DescriptionsAnswer:
+    """Sentences that a generator makes for an uploaded photograph, the field `photograph` of a form."""
+    async with service.turns.take(request):
+        features, encoding = await service.run(service.decoding, describer.features, photograph)
+        arguments = (features, top or describer.top)
+        sentences, describing = await service.run(service.describing, describer.describe, *arguments)
+    return told_descriptions(generator, sentences, encoding + describing)
+
+
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(
     service: Shared, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
@@ -191,23 +159,32 @@ async def show_page() -> str:
     return read_page()
 
 
-def build_app(galleries: Mapping[str, Gallery], limits: Limits, threads: int, hosts: Sequence[str]) -> FastAPI:
-    """The application over `galleries`, by the name of each model, with `threads` searches at a time.
+def build_app(
+    galleries: Mapping[str, Gallery],
+    limits: Limits,
+    threads: int,
+    hosts: Sequence[str],
+    describers: Mapping[str, Describer] | None = None,
+) -> FastAPI:
+    """The application over `galleries` and `describers`, by their names, with `threads` searches at a time.
 
     It answers only where a browser believes to speak with one of `hosts`; `*` is any.
     """
     service = Service(
         galleries,
+        describers or {},
         limits,
         Metrics(),
-        ThreadPoolExecutor(threads, "search", initializer=faiss.omp_set_num_threads, initargs=(1,)),
-        ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        searching=ThreadPoolExecutor(threads, "search", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        decoding=ThreadPoolExecutor(1, "decode", initializer=faiss.omp_set_num_threads, initargs=(1,)),
+        describing=ThreadPoolExecutor(1, "describe"),
+        turns=Turns(limits.max_descriptions),
     )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI):
         yield
-        for pool in (service.searching, service.decoding):
+        for pool in (service.searching, service.decoding, service.describing):
             pool.shutdown(cancel_futures=True)
 
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere

@@ -39,7 +39,7 @@ class Gallery:
         searcher.open()
         self.images = searcher.images
         self._searcher = searcher
-        self._features = features
+        self.features = features
         self._read = read
         self._limits = limits
         with suppress(InputError, UsageError):  # it cannot be asked in words, which each asker will be told
@@ -53,8 +53,13 @@ class Gallery:
         self.thumbnail = lru_cache(CACHED)(self._make_thumbnail)
 
     @property
+    def parts(self) -> Any:
+        """The bundle."""
+        return self._searcher.parts
+
+    @property
     def card(self) -> Mapping[str, Any]:
-        return self._searcher.parts.card
+        return self.parts.card
 
     @property
     def examples(self) -> list[str]:
@@ -82,11 +87,11 @@ class Gallery:
         """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
         if self.has_regions:
             return self._searcher.sentences_like(photograph, top)
-        return self._searcher.sentences(self._features(photograph), top)
+        return self._searcher.sentences(self.features(photograph), top)
 
     def analogy(self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int) -> list[Hit]:
         """The `top` images for an encoded image less some words plus others; see Searcher.analogy."""
-        features = {} if self.has_regions else self._features(photograph)
+        features = {} if self.has_regions else self.features(photograph)
         return self._searcher.analogy(features, minus, plus, top, among)
 
     def _make_thumbnail(self, image_id: int) -> bytes:

@@ -8,7 +8,8 @@ class Limits:
     """`top` results where a request names no number, at most `max_top`; `among` as in pipeline.index.arithmetic.
 
     Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
-    `upload_seconds`. Of more than `max_requests` requests at a time, or half as many uploads, the rest is refused.
+    `upload_seconds`. Of more than `max_requests` requests at a time, half as many uploads, or `max_descriptions`
+    photographs that are described or wait for it, the rest is refused.
     """
 
     top: int
@@ -18,3 +19,4 @@ class Limits:
     max_upload_bytes: int
     upload_seconds: float
     max_requests: int
+    max_descriptions: int

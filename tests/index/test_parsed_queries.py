@@ -153,7 +153,7 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
         build(run, "hmlstm", tmp_path / name, *given) for name, given in (("parsed", carried(run)), ("bare", ()))
     ]
     galleries = _open_all(tuple(bundles), None, config.load(None))
-    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9), 2, ["testserver"]))
+    client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"]))
     for sentence in ("a dog", "the big house number 5"):
         shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))
         told = client.get("/api/models/hmlstm/images", params={"sentence": sentence, "top": 48}).json()["results"]

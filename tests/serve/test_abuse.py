@@ -119,13 +119,13 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(gallery: Gallery) -> No
 
 
 def test_a_body_that_never_ends_is_given_up(gallery: Gallery) -> None:
-    limits = Limits(5, 20, 0, 100, 10_000, 0.1, 4)
+    limits = Limits(5, 20, 0, 100, 10_000, 0.1, 4, 2)
     sent = asyncio.run(_call(make_client(gallery, limits).app, [PART], {"stall": True}))
     assert sent["status"] == 408
 
 
 def test_slow_uploads_leave_room_for_questions(gallery: Gallery) -> None:
-    limits = Limits(5, 20, 0, 100, 10_000, 0.5, 4)
+    limits = Limits(5, 20, 0, 100, 10_000, 0.5, 4, 2)
     app = make_client(gallery, limits).app
 
     async def crowd() -> tuple[httpx.Response, list[dict]]:

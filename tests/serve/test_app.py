@@ -118,7 +118,7 @@ def test_what_there_is(client: TestClient) -> None:
 
 def test_every_address_is_documented(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    assert len(paths) == 8
+    assert len(paths) == 9
     for operations in paths.values():
         for operation in operations.values():
             assert operation["description"] and "503" in operation["responses"]
@@ -161,7 +161,7 @@ def test_threads_share_a_searcher_and_each_search_has_one_thread(gallery: Galler
         return usual(sentence, top)
 
     gallery.images = watched
-    app = build_app({"ncca": gallery}, Limits(5, 20, 0, 100, 10_000, 5, 500), 4, ["testserver"])
+    app = build_app({"ncca": gallery}, Limits(5, 20, 0, 100, 10_000, 5, 500, 2), 4, ["testserver"])
 
     async def ask_all() -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
@@ -199,7 +199,7 @@ def test_a_sentence_needs_no_torch(run: Path) -> None:
         "from pipeline import config; from stages.serve import _open_all; from pipeline.serve.app import build_app\n"
         "from pipeline.serve.limits import Limits\n"
         f"galleries = _open_all((Path({str(run / 'bundle')!r}),) * 2, None, config.load(None))\n"
-        "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9), 1, ['*']))\n"
+        "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9, 1), 1, ['*']))\n"
         "answer = client.get('/api/models/ncca-2/images?sentence=dog').json()\n"
         "assert client.get(answer['results'][0]['photograph']).status_code == 200\n"
         "print([name for name in ('torch', 'torchvision', 'h5py') if name in sys.modules])"

@@ -4,12 +4,15 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up import build_bundle, make_run
+from made_up_generators import make_described_run, train
 from PIL import Image
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
@@ -32,6 +35,27 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="module")
+def describing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with generators, whose encoder knows the made-up photographs."""
+    import uvicorn
+    from visiting import serve_generators
+
+    run = make_described_run(tmp_path_factory.mktemp("described") / "run")
+    app = serve_generators(run, "--generator", train(run, "mrnn"), "--generator", train(run, "nearest"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def browse(folder: Path, address: str, *options: str) -> str:
@@ -64,3 +88,23 @@ def test_the_photographs_can_be_seen(address: str, tmp_path: Path) -> None:
     seen = image.getcolors(1 << 20)
     dog = np.random.default_rng(0).integers(256, size=3)  # the colour of which made_up makes dogs
     assert sum(count for count, colour in seen if np.abs(colour - dog).max() <= 4) > 6 * 100 * 75
+
+
+def test_a_photograph_is_described_beside_the_sentences_that_fit_it(describing: str, tmp_path: Path) -> None:
+    address = f"{describing}/?photograph=/api/models/ncca/photographs/1&top=2"
+    dom = browse(tmp_path, address, "--dump-dom", f"--screenshot={tmp_path / 'page.png'}")
+    columns = re.findall(r'<section class="column">.*?</section>', dom, re.S)
+    titles = ["Described by mrnn", "Described by nearest", "ncca"]
+    assert [re.search("<h2>(.*?)</h2>", column)[1] for column in columns] == titles
+    for column in columns:
+        texts = re.findall(r'<button [^>]*class="text"[^>]*>(.*?)</button>', column)
+        assert len(texts) == 2 and "cat" in texts[0]
+    assert columns[1].count("copied from a training sentence") == 2 and "copied" not in columns[2]
+    assert re.search(r"copied from a training sentence|nearest training sentence \(\d\.\d\d\): \w", columns[0])
+    assert "/api/generators/mrnn/descriptions" in dom
+
+
+def test_without_generators_nothing_is_described(address: str, tmp_path: Path) -> None:
+    dom = browse(tmp_path, f"{address}/?q=a+dog", "--dump-dom")
+    assert 'id="generators" hidden=""' in dom and "describe it" not in re.search('id="dropped">(.*?)<', dom)[1]
+    assert "descriptions" not in re.search('id="program">(.*?)</code>', dom, re.S)[1]

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from made_up import THINGS, features_of
+from made_up import THINGS, features_of, run_command
+from made_up_generators import options
 
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.serve.app import build_app
@@ -12,7 +15,7 @@ from pipeline.serve.gallery import Gallery
 from pipeline.serve.limits import Limits
 
 PIXELS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
-LIMITS = Limits(5, 20, 0, 100, 10_000, 5, 4)
+LIMITS = Limits(5, 20, 0, 100, 10_000, 5, 4, 2)
 
 
 def colour_of(thing: int) -> tuple[int, ...]:
@@ -22,8 +25,8 @@ def colour_of(thing: int) -> tuple[int, ...]:
 
 def see(data: bytes) -> dict[str, np.ndarray]:
     """An encoder that knows things by their colours."""
-    pixel = decode(data, PIXELS).getpixel((0, 0))
-    return features_of(THINGS[[colour_of(thing) for thing in range(8)].index(pixel)])
+    pixel = np.array(decode(data, PIXELS).getpixel((0, 0)))
+    return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 
 
 def make_client(gallery: Gallery, limits: Limits = LIMITS, **more: object) -> TestClient:
@@ -33,3 +36,13 @@ def make_client(gallery: Gallery, limits: Limits = LIMITS, **more: object) -> Te
 
 def photograph(run: Path, name: str = "dog-0.png") -> dict:
     return {"photograph": (name, (run / "data" / name).read_bytes())}
+
+
+def serve_generators(run: Path, *arguments: object) -> FastAPI:
+    """The application that `serve` starts for the bundle of a described run, with `see` for its encoders."""
+    started: list[FastAPI] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.serve._encoder_of", lambda bundle, limits: see)
+        patch.setattr("uvicorn.Server.run", lambda server, sockets: started.append(server.config.app))
+        run_command("serve", run / "bundle", "--port", 0, *options(run), *arguments)
+    return started[0]

@@ -9,73 +9,17 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from made_up import THINGS, build_bundle, make_run, run_command
+from made_up import THINGS, run_command
+from made_up_generators import FAST, make_described_run, options, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.preprocess import Preprocessing
-from pipeline.storage.features import write_features
-from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-
-TAGGED = (
-    (("the", "DET"), ("big", "ADJ"), ("{}", "NOUN"), ("number", "NOUN"), ("3", "NUM")),
-    (("a", "DET"), ("{}", "NOUN")),
-)
-CONLLU = "\n".join(
-    "".join(f"{i}\t{word.format(thing)}\t_\t{tag}\n" for i, (word, tag) in enumerate(sentence, 1))
-    for thing in THINGS
-    for sentence in TAGGED
-)
-FAST = {
-    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "image_view": {"normalise": []},
-    "tokens": {"min_count": 1},
-    "mrnn": {"dimensions": 16, "word_dim": 8, "epochs": 8, "batch_size": 8, "learning_rate": 0.02, "dropout": 0},
-    "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005, "precision": "float32"},
-    "describe": {
-        "top": 2,
-        "beam": 3,
-        "candidates": {"count": 40, "shortest": 2, "language_weight": 0.05},
-        "meteor": False,
-    },
-}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A made-up run with features, tokens, an index and a configuration; every third image is of dev."""
-    folder = make_run(tmp_path_factory.mktemp("describe") / "run", held_out="dev", images=48)
-    manifest = Manifest(folder / "manifest")
-    for number in range(manifest.n_shards):
-        rows = manifest.shard(number)
-        ids = np.arange(rows.first_image, rows.last_image)
-        inputs = {"inputs": {"images": rows.fingerprints["images"]}}
-        features = np.eye(len(THINGS), dtype=np.float16)[ids % len(THINGS)]
-        write_features(folder / f"features/colour/shard-{number:05d}.h5", features, ids, f"shard {number}", inputs)
-    (folder / "bank.conllu").write_text(CONLLU)
-    FAST["language_text"] = {"treebank": str(folder / "bank.conllu")}
-    (folder / "config.yaml").write_text(yaml.safe_dump(FAST))
-    run_command("build_token_vocabulary", "--manifest", folder / "manifest", "--config", folder / "config.yaml",
-                "--output", folder / "tokens.json")  # fmt: skip
-    for number in range(manifest.n_shards):
-        run_command("encode_tokens", "--manifest", folder / "manifest", "--shard", number, "--vocabulary",
-                    folder / "tokens.json", "--output", folder / f"tokens/shard-{number:05d}.h5")  # fmt: skip
-    build_bundle(folder)
-    return folder
-
-
-def options(run: Path, **more: object) -> list[object]:
-    given = {"manifest": run / "manifest", "tokens": run / "tokens", "vocabulary": run / "tokens.json"}
-    given |= {"config": run / "config.yaml", **more}
-    return [part for name, value in given.items() for part in (f"--{name}", value)]
-
-
-def train(run: Path, name: str) -> Path:
-    folder = run / "generators" / name
-    if not folder.exists():
-        given = options(run, features=run / "features", index=run / "bundle", output=folder)
-        run_command("train_generator", name, *given)
-    return folder
+    return make_described_run(tmp_path_factory.mktemp("describe") / "run")
 
 
 def describe(run: Path, name: str, *arguments: object, **more: object) -> dict:

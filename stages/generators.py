@@ -1,0 +1,112 @@
+"""A stored generator and what it draws on: the training sentences, a joint space, a trigram."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.language.corpus import Corpus
+    from pipeline.language.describing import Generator, Sources
+    from pipeline.language.trigram import Trigram
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import Parameters
+
+
+class StoredGenerator(NamedTuple):
+    """The `generator` of the registered `name` in `folder`, what was stored of it, and the precision that it computes
+    in, None where it has none."""
+
+    folder: Path
+    name: str
+    generator: "Generator"
+    parameters: "Parameters"
+    precision: str | None
+
+    @property
+    def vocabulary(self) -> str:
+        """The fingerprint of the vocabulary of its words."""
+        return self.parameters.details["vocabulary"]
+
+    @property
+    def space(self) -> str | None:
+        """The fingerprint of the joint space that it stands on, None where it stands on none."""
+        return self.parameters.details["space"]
+
+
+def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
+    """What `train-generator` wrote into `folder`."""
+    import torch
+
+    from pipeline.models import generator_class
+    from pipeline.precision import choose_precision
+    from pipeline.storage.parameters import MODEL, read_parameters
+
+    parameters = read_parameters(folder / "model.safetensors", MODEL)
+    name = parameters.details["generator"]
+    generator: Any = generator_class(name).from_parts(parameters.settings, parameters.tensors)
+    precision = settings.own_section(name).get("precision")
+    if precision:  # `nearest` has none
+        generator.network.precision = choose_precision(precision, torch.device("cpu"))
+        precision = str(generator.network.precision)
+    return StoredGenerator(folder, name, generator, parameters, precision)
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """The training sentences of a manifest, and the fingerprints of the `vocabularies` that their words are of, by the
+    files that say so."""
+
+    corpus: "Corpus"
+    vocabularies: dict[str, str]
+
+    @cached_property
+    def trigram(self) -> "Trigram":
+        from pipeline.language.trigram import Trigram
+
+        return Trigram(self.corpus.tokens, len(self.corpus.vocabulary.terms) + 1)
+
+
+def read_training_text(manifest: "Manifest", tokens_folder: Path | None, vocabulary_path: Path) -> TrainingText:
+    """The sentences of the train split with their words."""
+    import numpy as np
+
+    from pipeline.language.corpus import Corpus
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.rows import TokenRows
+    from pipeline.text.sequences import Tokens
+    from pipeline.text.vocabulary import Vocabulary
+
+    value, stored = read_json(vocabulary_path), TokenRows(manifest, tokens_folder)
+    rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
+    tokens = Tokens(stored.ids, stored.offsets).take(rows)
+    corpus = Corpus(manifest.training_texts, tokens, Vocabulary.from_dict(value))
+    return TrainingText(corpus, {str(vocabulary_path): value["fingerprint"], str(tokens_folder): stored.vocabulary})
+
+
+def gather_sources(
+    stored: StoredGenerator, text: TrainingText, bundle: "Bundle | None", settings: "Config"
+) -> "Sources":
+    """What the generator draws on. IntegrityError where it was trained on other words or in another joint space than
+    that of `bundle`, UsageError where it needs one and there is none."""
+    from pipeline.errors import UsageError
+    from pipeline.language.beam import Search
+    from pipeline.language.describing import Candidates, Sources
+    from pipeline.language.space import JointSpace
+    from pipeline.storage.fingerprint import require_same
+
+    require_same("vocabulary", {str(stored.folder): stored.vocabulary, **text.vocabularies})
+    space = trigram = None
+    if stored.space is not None:
+        if bundle is None:
+            raise UsageError(
+                f"{stored.folder} stands on a joint space; give the index that it was trained with as --index"
+            )
+        space, trigram = JointSpace(bundle), text.trigram
+        require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
+    chosen = settings.describe
+    search = Search(chosen.beam, chosen.length_power, chosen.longest)
+    candidates = Candidates(**chosen.candidates.model_dump())
+    return Sources(text.corpus, search, chosen.temperature, candidates, settings.seed, space, trigram)

@@ -1,0 +1,223 @@
+"""Photographs described by generators that learned from the made-up run, as `serve` starts it."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from made_up import THINGS, run_command
+from made_up_generators import FAST, make_described_run, options, train
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
+from fastapi import FastAPI  # noqa: E402
+from fastapi.testclient import TestClient  # noqa: E402
+from visiting import photograph, serve_generators  # noqa: E402
+
+from pipeline.serve.describer import Describer  # noqa: E402
+
+HERE = "http://127.0.0.1"
+DESCRIPTIONS = "/api/generators/{}/descriptions"
+PLACES = 3
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A described run, its generators mrnn and nearest, and another nearest that stands on the joint space."""
+    run = make_described_run(tmp_path_factory.mktemp("served") / "run")
+    settings = yaml.safe_load((run / "config.yaml").read_text()) | {"serve": {"max_descriptions": PLACES}}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    for name in ("mrnn", "nearest"):
+        train(run, name)
+    (run / "joint.yaml").write_text(yaml.safe_dump({**FAST, "nearest": {"by": "joint-image"}}))
+    given = {"features": run / "features", "index": run / "bundle", "config": run / "joint.yaml"}
+    run_command("train_generator", "nearest", *options(run, **given, output=run / "generators" / "joint"))
+    return run
+
+
+@pytest.fixture
+def app(run: Path) -> FastAPI:
+    generators = run / "generators"
+    return serve_generators(
+        run, "--generator", generators / "mrnn", "--generator", generators / "nearest", "--generator",
+        generators / "joint",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    return TestClient(app, base_url=HERE)
+
+
+def test_what_describes(client: TestClient) -> None:
+    told = client.get("/api/models").json()["generators"]
+    assert [(one["generator"], one["registered"]) for one in told] == [
+        ("mrnn", "mrnn"), ("nearest", "nearest"), ("nearest-2", "nearest"),
+    ]  # fmt: skip
+    assert all(one["encoders"] == ["colour"] and one["top"] == 2 for one in told)
+
+
+def test_a_photograph_is_described_as_the_command_describes_it(client: TestClient, run: Path, tmp_path: Path) -> None:
+    run_command("describe", *options(run, generator=run / "generators" / "mrnn", features=run / "features", split="dev",
+                                     output=tmp_path / "out"))  # fmt: skip
+    for image in json.loads((tmp_path / "out" / "descriptions.json").read_text())["images"][:8]:
+        answer = client.post(DESCRIPTIONS.format("mrnn"), files=photograph(run, image["image"])).json()
+        assert answer["generator"] == "mrnn" and answer["seconds"] > 0
+        assert [one.pop("rank") for one in answer["results"]] == [1, 2]
+        for told, written in zip(answer["results"], image["sentences"], strict=True):
+            assert told.pop("score") == pytest.approx(written.pop("score"), abs=1e-4)
+            assert told.pop("nearest") == pytest.approx(written.pop("nearest"), abs=1e-6)
+            assert told == written
+
+
+@pytest.mark.parametrize("generator", ["nearest", "nearest-2"])
+def test_what_was_copied_is_marked(client: TestClient, run: Path, generator: str) -> None:
+    manifest = Manifest(run / "manifest")
+    for thing in ("horse", "car"):
+        file = photograph(run, f"{thing}-{THINGS.index(thing)}.png")
+        answer = client.post(DESCRIPTIONS.format(generator), params={"top": 3}, files=file).json()
+        assert len(answer["results"]) == 3 and answer["generator"] == generator
+        assert thing in answer["results"][0]["text"]
+        for one in answer["results"]:
+            assert one["verbatim"] and one["nearest"]["cosine"] == 1
+            assert one["nearest"]["text"] in manifest.training_texts
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "data", "status", "error"),
+    [
+        ("lbl", "", None, 404, "there is no generator 'lbl'; there are mrnn, nearest, nearest-2"),
+        ("mrnn", "?top=0", None, 422, "from 1 to 200"),
+        ("mrnn", "?top=201", None, 422, "from 1 to 200"),
+        ("mrnn", "", b"GIF or so", 422, "not-an-image"),
+        ("mrnn", "", bytes(20_000_001), 413, "20000000 bytes"),
+    ],
+)
+def test_what_cannot_be_described_is_said_in_a_sentence(
+    client: TestClient, run: Path, name: str, query: str, data: bytes | None, status: int, error: str
+) -> None:
+    file = photograph(run) if data is None else {"photograph": ("x.jpg", data)}
+    answer = client.post(DESCRIPTIONS.format(name) + query, files=file)
+    assert answer.status_code == status and error in answer.json()["error"]
+
+
+def test_without_a_photograph_and_without_generators(client: TestClient, run: Path) -> None:
+    assert client.post(DESCRIPTIONS.format("mrnn"), data={"photograph": "dog"}).status_code == 422
+    bare = TestClient(serve_generators(run), base_url=HERE)
+    assert bare.get("/api/models").json()["generators"] == []
+    answer = bare.post(DESCRIPTIONS.format("mrnn"), files=photograph(run))
+    assert answer.status_code == 404 and "there are none" in answer.json()["error"]
+
+
+def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
+    app: FastAPI, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, usual = threading.Event(), Describer.describe
+
+    def slowly(describer: Describer, *arguments: object):
+        released.wait(20)
+        return usual(describer, *arguments)
+
+    monkeypatch.setattr(Describer, "describe", slowly)
+
+    async def crowd() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE) as client:
+            files = [photograph(run, f"{THINGS[i]}-{i}.png") for i in range(8)]
+            described = [asyncio.create_task(client.post(DESCRIPTIONS.format("mrnn"), files=file)) for file in files]
+            while sum(task.done() for task in described) < len(files) - PLACES:
+                await asyncio.sleep(0.01)
+            asked = [client.get(f"/api/models/ncca/images?top=1&sentence={thing}") for thing in THINGS * 4]
+            asked += [client.post("/api/models/ncca/sentences?top=1", files=file) for file in files]
+            found = await asyncio.gather(*asked)
+            assert sum(task.done() for task in described) == len(files) - PLACES
+            released.set()
+            return found, await asyncio.gather(*described)
+
+    found, described = asyncio.run(crowd())
+    assert [answer.json()["results"][0]["image_id"] for answer in found[:8]] == list(range(8))
+    assert {answer.status_code for answer in found} == {200}
+    assert [answer.status_code for answer in described] == [200] * PLACES + [503] * (8 - PLACES)
+    assert all(answer.headers["Retry-After"] == "1" for answer in described[PLACES:])
+    texts = [answer.json()["results"][0]["text"] for answer in described[:PLACES]]
+    assert all(thing in text for thing, text in zip(THINGS, texts, strict=False))
+
+
+def test_visitors_of_all_generators_and_searches_at_once_are_answered_rightly(app: FastAPI, run: Path) -> None:
+    async def visit(client: httpx.AsyncClient, number: int) -> None:
+        thing = THINGS[number]
+        for name in ("mrnn", "nearest", "nearest-2") * 3:
+            file = photograph(run, f"{thing}-{number}.png")
+            described, found, seen = await asyncio.gather(
+                client.post(DESCRIPTIONS.format(name), files=file),
+                client.get(f"/api/models/ncca/images?top=1&sentence={thing}"),
+                client.post("/api/models/ncca/sentences?top=1", files=file),
+            )
+            assert thing in described.json()["results"][0]["text"]
+            assert found.json()["results"][0]["image_id"] == number and thing in seen.json()["results"][0]["text"]
+
+    async def crowd() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE) as client:
+            await asyncio.gather(*(visit(client, number) for number in range(PLACES)))
+
+    asyncio.run(crowd())
+
+
+def test_who_has_left_is_described_nothing(app: FastAPI, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Describer, "describe", lambda *arguments: pytest.fail("nobody waits for this"))
+    body = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
+    body += photograph(run)["photograph"][1] + b"\r\n--x--\r\n"
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+    told = []
+
+    async def receive() -> dict:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(message: dict) -> None:
+        told.append(message.get("status"))
+
+    path = DESCRIPTIONS.format("mrnn")
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"multipart/form-data; boundary=x")],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {},
+    }  # fmt: skip
+    asyncio.run(app(scope, receive, send))
+    assert told[0] == 499
+    monkeypatch.undo()
+    assert TestClient(app, base_url=HERE).post(path, files=photograph(run)).status_code == 200
+
+
+def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> None:
+    generator = ("--generator", run / "generators" / "mrnn")
+    with pytest.raises(UsageError, match="training sentences; give --tokens and --vocabulary too"):
+        run_command("serve", run / "bundle", *generator, "--manifest", run / "manifest")
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump({**FAST, "tokens": {"min_count": 3}}))
+    run_command("build_token_vocabulary", "--manifest", run / "manifest", "--config", tmp_path / "few.yaml",
+                "--output", tmp_path / "few.json")  # fmt: skip
+    with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
+        serve_generators(run, *generator, "--vocabulary", tmp_path / "few.json")
+    with pytest.raises(UsageError, match="takes photographs through nose and colour, which no served index has; serve"):
+        serve_generators(run, "--generator", _changed(run, tmp_path, "mrnn", encoders=["nose", "colour"]))
+    with pytest.raises(UsageError, match="stands on a joint space that no served index has; serve the index"):
+        serve_generators(run, "--generator", _changed(run, tmp_path, "joint", space="of another run"))
+
+
+def _changed(run: Path, folder: Path, name: str, encoders: list[str] | None = None, space: str | None = None) -> Path:
+    """The folder of a generator that takes other encoders, or stands on another space."""
+    stored = read_parameters(run / "generators" / name / "model.safetensors", MODEL)
+    settings = {**stored.settings, **({"encoders": encoders} if encoders else {})}
+    details = {**stored.details, **({"space": space} if space else {})}
+    write_parameters(
+        folder / name / "model.safetensors", MODEL, stored.tensors, settings=settings, fingerprint="other",
+        details=details,
+    )  # fmt: skip
+    return folder / name
