@@ -65,7 +65,7 @@ STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = f"{CONFIG.data_root}/demo.json"
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
-GPU = CONFIG.extract.device != "cpu"
+GPU = CONFIG.device != "cpu"
 
 
 wildcard_constraints:
