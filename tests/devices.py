@@ -1,28 +1,25 @@
-"""Where what a GPU computes is compared with numpy: by the same code on the processor, and on a GPU where there is one."""
+"""What stands for a GPU that has too little memory."""
 
-import pytest
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
-without_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-DEVICES = [
-    pytest.param(torch.device("cpu"), id="cpu"),
-    pytest.param(torch.device("cuda"), id="cuda", marks=[pytest.mark.gpu, without_gpu]),
-]
+from pipeline.device import Portions
 
 
-def full_beyond(most: int, count: list[int]):
-    """A stand-in for `Portions.map` as on a GPU that has memory for `most` rows: it notes each portion in `count`."""
-    from pipeline.device import Portions
-
+def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
+    """`Portions.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
     original = Portions.map
 
-    def map_portions(self: Portions, function, total: int):
-        def limited(rows: slice):
+    def map_portions(self: Portions, function: Callable[[slice], Any], count: int) -> list[Any]:
+        def limited(rows: slice) -> Any:
             if rows.stop - rows.start > most:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-            count.append(rows.stop - rows.start)
-            return function(rows)
+            result = function(rows)
+            done.append(rows.stop - rows.start)
+            return result
 
-        return original(self, limited, total)
+        return original(self, limited, count)
 
     return map_portions

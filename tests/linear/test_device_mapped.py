@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from devices import DEVICES, full_beyond
+from devices import full_beyond
 from made_up import THINGS
 from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
@@ -35,7 +35,6 @@ def test_the_maps_that_fit_devices_are_those_of_fourier() -> None:
     assert set(ON_DEVICES) == {"both kept", "images only", "sentences only"}
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_the_map_is_that_of_numpy(device: torch.device) -> None:
     block, (of_images, of_texts) = BLOCKS[0], (make_fourier(12, 3), make_fourier(9, 4))
     for fourier, rows, tensor in (
@@ -45,7 +44,6 @@ def test_the_map_is_that_of_numpy(device: torch.device) -> None:
         np.testing.assert_allclose(fourier.on(device)(tensor).cpu(), fourier(rows), atol=1e-5)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("room", [1000, 7])
 @pytest.mark.parametrize("maps", ON_DEVICES.values(), ids=ON_DEVICES)
 def test_the_second_pass_is_that_of_numpy(device, room: int, maps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +62,6 @@ def test_other_maps_stay_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(found.xx, expected.xx)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_a_fit_with_fourier_features_comes_to_the_same(device: torch.device) -> None:
     task, _ = make_task(NormalizedCCA, "sae")
     ours, theirs = (NormalizedCCA.fit(replace(task, device=where, memory={})) for where in (device, None))
@@ -73,7 +70,6 @@ def test_a_fit_with_fourier_features_comes_to_the_same(device: torch.device) -> 
     np.testing.assert_allclose(ours.model.directions.values, theirs.model.directions.values, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("room", [10_000, 13])
 @pytest.mark.parametrize(
     ("name", "training"), [("ridge", "target"), ("cca", "target"), ("ncca", "sae"), ("ncca", "target")]
@@ -92,7 +88,6 @@ def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: s
     assert nothing.shape == (0, images.shape[1]) and nothing.dtype == images.dtype == np.float32
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_a_model_whose_map_is_numpys_stays_there(device: torch.device) -> None:
     task, pairs = make_task(model_class("kcca"), "target")
     model = model_class("kcca").fit(task).model
@@ -100,7 +95,6 @@ def test_a_model_whose_map_is_numpys_stays_there(device: torch.device) -> None:
     np.testing.assert_array_equal(model.to(device).embed_images(pairs.features), images)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_an_ensemble_takes_its_members_along(device: torch.device) -> None:
     size = len(THINGS)
     eye = np.eye(size, dtype=np.float32)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from devices import DEVICES, full_beyond
+from devices import full_beyond
 from scipy import sparse
 
 from pipeline.device import Portions
@@ -45,7 +45,6 @@ def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
         np.testing.assert_allclose(left, right, atol=tolerance * np.abs(right).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("dims", "terms", "steps", "tolerance"),
     [((9, 4), 30, (), 1e-12), ((9, 4), 30, ("sqrt", "l2"), 1e-6), ((700, 500), 300, ("l2",), 1e-5)],
@@ -60,7 +59,6 @@ def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, 
     np.testing.assert_array_equal(twin.xx, found.xx)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     dims, terms = (9, 4), 30
     view, blocks, done = view_of(dims), make_blocks(dims, terms), []
@@ -86,13 +84,11 @@ def test_a_block_that_fails_half_way_is_counted_once(monkeypatch: pytest.MonkeyP
     assert_same(sum_blocks(blocks, view, terms, 1, torch.device("cpu")), expected, 1e-12)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_nothing_added_is_zero(device: torch.device) -> None:
     found = DeviceAccumulator(view_of((3, 2)), 4, 1, device).result()
     assert found.n == 0 and found.xx.shape == (5, 5) and not found.xx.any()
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("steps", [(), ("sqrt",), ("l2",), ("sqrt", "l2")])
 def test_views_are_stacked_and_normalised_alike(device: torch.device, steps: tuple[str, ...]) -> None:
     rng = np.random.default_rng(1)
@@ -109,7 +105,6 @@ def test_views_are_stacked_and_normalised_alike(device: torch.device, steps: tup
         np.testing.assert_array_equal(block, before[name])
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_sparse_rows_multiply_alike(device: torch.device) -> None:
     y = sparse.random_array((50, 20), density=0.2, rng=np.random.default_rng(2), dtype=np.float32, format="csr")
     dense = np.random.default_rng(3).standard_normal((20, 7)).astype(np.float32)
