@@ -1,7 +1,7 @@
 """A device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse.
 
-Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have no `numpy()`, and go there and back only
-where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
+Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have no `numpy()`, and go there and back
+only where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
 """
 
 from collections.abc import Iterator
@@ -76,6 +76,17 @@ def pretending() -> Iterator[torch.device]:
     with ExitStack() as stack:
         fork = torch.random.fork_rng
         stack.enter_context(patch.object(torch.random, "fork_rng", lambda devices: fork([])))
-        stack.enter_context(patch.object(torch, "inference_mode", torch.no_grad))
+        # Tensors of a class of our own cannot be made in inference mode.
+        stack.enter_context(patch.object(torch.inference_mode, "__enter__", _enter_without_gradients))
+        stack.enter_context(patch.object(torch.inference_mode, "__exit__", _leave_without_gradients))
         stack.enter_context(Pretending())
         yield DEVICE
+
+
+def _enter_without_gradients(mode: torch.inference_mode) -> None:
+    mode.without_gradients = torch.no_grad()
+    mode.without_gradients.__enter__()
+
+
+def _leave_without_gradients(mode: torch.inference_mode, *error: Any) -> None:
+    mode.without_gradients.__exit__(*error)
