@@ -53,10 +53,10 @@ def command(
     output: Path,
 ) -> None:
     """Describe PATHS, photographs or folders of them; or the images of a split, or their boxes with labels."""
-    import torch
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.device import find_device
     from pipeline.errors import UsageError
     from pipeline.language.batches import stored_batches
     from pipeline.models import generator_class
@@ -72,9 +72,11 @@ def command(
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     parameters = read_parameters(generator_folder / "model.safetensors", MODEL)
     generator = generator_class(parameters.details["generator"]).from_parts(parameters.settings, parameters.tensors)
+    device = find_device(settings.device)
+    generator.to(device)
     precision = settings.own_section(parameters.details["generator"]).get("precision")
     if precision:  # `nearest` has none
-        generator.network.precision = choose_precision(precision, torch.device("cpu"))
+        generator.network.precision = choose_precision(precision, device)
     bundle = Bundle(bundle_folder) if bundle_folder else None
     sources = _read_sources(settings, manifest, parameters, generator_folder, tokens_folder, vocabulary_path, bundle)
     if regions_root is not None:
@@ -125,6 +127,7 @@ def _read_sources(
     """The training sentences, and the joint space and trigram for a generator that takes them."""
     import numpy as np
 
+    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.language.beam import Search
     from pipeline.language.corpus import Corpus
@@ -153,7 +156,7 @@ def _read_sources(
     if parameters.details["space"] is not None:
         if bundle is None:
             raise UsageError(f"{folder} stands on a joint space; give the index that it was trained with as --index")
-        space = JointSpace(bundle)
+        space = JointSpace(bundle, find_gpu(settings.device))
         require_same("joint space", {str(folder): parameters.details["space"], str(bundle.folder): space.fingerprint})
         trigram = Trigram(tokens, len(value["terms"]) + 1)
     search = Search(chosen.beam, chosen.length_power, chosen.longest)
