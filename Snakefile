@@ -97,7 +97,7 @@ RESOURCES = {
     "mem_mb": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].memory(sizes())),
     "disk_mb": lambda wildcards, rulename: 100 + round(NEEDS[rulename].disk(sizes())),
     "runtime": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].minutes(sizes())),
-    "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu),
+    "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu is not None),
 }
 
 
@@ -952,7 +952,7 @@ rule embed:
     shell:
         f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --trees {RUN}/text/trees --regions {RUN}/regions"
-        f" --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+        f" --model {RUN}/models/{{wildcards.row}} --config {RESOLVED} --output {{output[0]}}"
 
 
 rule combine:
@@ -1061,7 +1061,8 @@ rule embed_phrases:
     shell:
         f"{JOINTSPACE} embed-phrases --manifest {RUN}/manifest --model {RUN}/models/{{wildcards.row}}"
         f" --parses {RUN}/text/parses --vocabulary {{input.vocabulary}} --labels {{input.labels}}"
-        f" --regions {RUN}/regions --split {{wildcards.split}} --output {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
+        f" --regions {RUN}/regions --split {{wildcards.split}} --config {RESOLVED}"
+        f" --output {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
 
 
 rule rank_phrases:

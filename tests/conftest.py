@@ -42,6 +42,19 @@ def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
     yield from _offer(request.param)
 
 
+@pytest.fixture
+def on_device(other_device: "torch.device", monkeypatch: pytest.MonkeyPatch) -> "torch.device":
+    """The same, which commands find to be the one to compute on."""
+    from pipeline import device
+    from pipeline.index import shard_search
+    from stages import inputs
+
+    finders = ((device, "find_device"), (device, "find_gpu"), (shard_search, "find_gpu"), (inputs, "read_gpu"))
+    for module, name in finders:
+        monkeypatch.setattr(module, name, lambda _: other_device)
+    return other_device
+
+
 def _offer(name: str) -> Iterator["torch.device"]:
     import torch
     from pretended import pretending
