@@ -67,7 +67,7 @@ STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = f"{CONFIG.data_root}/demo.json"
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
-GPU = CONFIG.extract.device != "cpu"
+GPU = CONFIG.device != "cpu"
 
 
 wildcard_constraints:
@@ -99,7 +99,7 @@ RESOURCES = {
     "mem_mb": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].memory(sizes())),
     "disk_mb": lambda wildcards, rulename: 100 + round(NEEDS[rulename].disk(sizes())),
     "runtime": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].minutes(sizes())),
-    "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu),
+    "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu is not None),
 }
 
 
@@ -964,7 +964,7 @@ rule embed:
     shell:
         f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --trees {RUN}/text/trees --regions {RUN}/regions"
-        f" --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+        f" --model {RUN}/models/{{wildcards.row}} --config {RESOLVED} --output {{output[0]}}"
 
 
 rule combine:
@@ -1073,7 +1073,8 @@ rule embed_phrases:
     shell:
         f"{JOINTSPACE} embed-phrases --manifest {RUN}/manifest --model {RUN}/models/{{wildcards.row}}"
         f" --parses {RUN}/text/parses --vocabulary {{input.vocabulary}} --labels {{input.labels}}"
-        f" --regions {RUN}/regions --split {{wildcards.split}} --output {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
+        f" --regions {RUN}/regions --split {{wildcards.split}} --config {RESOLVED}"
+        f" --output {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
 
 
 rule rank_phrases:

@@ -46,7 +46,7 @@ class PaddedLSTM(nn.Module):
     def forward(self, packed: Packed) -> torch.Tensor:
         padded = torch.zeros(len(packed.lengths), len(packed.sizes), dtype=torch.long)
         position = torch.repeat_interleave(torch.arange(len(packed.sizes)), torch.tensor(packed.sizes))
-        padded[packed.sentences(), position] = packed.ids
+        padded[packed.owners, position] = packed.ids
         states = self.lstm(self.words[padded])[0]
         return states[torch.arange(len(states)), packed.lengths - 1]
 

@@ -6,6 +6,7 @@ A model's class offers:
   `each` for a mapping of such names;
 * `embed_images(features)`: mapping of encoder name -> (n, dim) float32 to (n, c) float32;
 * `embed_sentences(sentences)`: (n, d) sparse tf-idf, or n pipeline.text.sequences.Tokens, to (n, c) float32;
+* `to(device)`: itself, computing on that torch.device from now on;
 * `metric`: `inner_product` (both are unit vectors and their product is the score) or `euclidean`;
 * `settings()` and `tensors()`, which `from_parts(settings, tensors)` turns back into the model.
 """

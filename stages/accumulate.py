@@ -37,7 +37,8 @@ def command(
     import numpy as np
 
     from pipeline import config, runtime
-    from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
+    from pipeline.device import find_gpu
+    from pipeline.linear.accumulation import BLOCK_ROWS, sum_blocks
     from pipeline.linear.folds import assign_folds
     from pipeline.linear.views import ImageView
     from pipeline.storage.fingerprint import fingerprint
@@ -50,6 +51,7 @@ def command(
     rows, texts, features = manifest.shard(shard), Sentences(manifest, tfidf_folder), Features(manifest, features_root)
     shards = {name: features.open(name, shard) for name in encoders or [e.name for e in settings.encoders]}
     tfidf = texts.open(shard)
+    terms = tfidf.matrix.shape[1]
     dims = tuple(opened["features"].shape[1] for opened in shards.values())
     view = ImageView(tuple(shards), dims, settings.image_view.normalise)
 
@@ -59,12 +61,10 @@ def command(
     division = {"count": folds, "order": settings.study.order, "seed": settings.seed} if folds > 1 else {"count": 1}
     assigned = assign_folds(manifest.splits, folds, settings.study.order, settings.seed)
     ids = np.unique(tfidf.image_id[wanted[tfidf.image_id]])
-    parts = {}
+    gpu, parts = find_gpu(settings.device), {}
     for fold in np.unique(assigned[ids]).tolist():
-        accumulator = MomentsAccumulator(view.dim, tfidf.matrix.shape[1], runtime.threads())
-        for block in read_pairs(features, texts, view.encoders, wanted & (assigned == fold), BLOCK_ROWS):
-            accumulator.add(view.stack(block.features), block.sentences, block.owners)
-        parts[fold] = accumulator.result().to_arrays()
+        blocks = read_pairs(features, texts, view.encoders, wanted & (assigned == fold), BLOCK_ROWS)
+        parts[fold] = sum_blocks(blocks, view, terms, runtime.threads(), gpu).to_arrays()
 
     inputs = {
         "splits": rows.fingerprints["splits"],
@@ -72,7 +72,6 @@ def command(
         **{f"features/{name}": opened.fingerprint for name, opened in shards.items()},
     }
     about = {"view": vars(view), "pairs": pairs, "splits": list(splits), "folds": division}
-    terms = tfidf.matrix.shape[1]
     write_moments(
         output,
         parts,

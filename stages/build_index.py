@@ -46,6 +46,7 @@ def command(
 ) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.models import restore
     from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import BundleWriter
@@ -76,7 +77,8 @@ def command(
         parse = find_carried_parser(parameters, ParseShards(manifest, parses_folder).open(0), labels_path, *named)
 
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(output)
-    about = (_add_sets if sets else _add_vectors)(writer, embeddings, ids, settings)
+    gpu = find_gpu(configured.device)
+    about = (_add_sets if sets else _add_vectors)(writer, embeddings, ids, settings, gpu)
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(model_folder)
@@ -107,7 +109,9 @@ def command(
     )
 
 
-def _add_vectors(writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "Index") -> dict[str, Any]:
+def _add_vectors(
+    writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "Index", gpu: Any
+) -> dict[str, Any]:
     """One index of images and one of sentences; what the card says of them."""
     from tqdm import tqdm
 
@@ -125,7 +129,7 @@ def _add_vectors(writer: "BundleWriter", embeddings: "Embeddings", ids: dict, se
         lists = ListsFile(writer.place_for(name), name) if settings.on_disk else None
         built = build_index(
             vectors, queries, embeddings.metric, requirements,
-            lambda items, what: tqdm(items, what, disable=None), lists,
+            lambda items, what: tqdm(items, what, disable=None), lists, gpu,
         )  # fmt: skip
         if lists:
             writer.adopt(name)
@@ -134,7 +138,9 @@ def _add_vectors(writer: "BundleWriter", embeddings: "Embeddings", ids: dict, se
     return {"kind": "global", **cards}
 
 
-def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settings: "Index") -> dict[str, Any]:
+def _add_sets(
+    writer: "BundleWriter", embeddings: "Fragments", ids: dict, settings: "Index", gpu: Any
+) -> dict[str, Any]:
     """One index of regions and one of words, and which of them are one set; what the card says of them."""
     import logging
 
@@ -159,7 +165,7 @@ def _add_sets(writer: "BundleWriter", embeddings: "Fragments", ids: dict, settin
         built = build_fragment_index(
             modality,
             *(FragmentSets(side.vectors, side.offsets, side.globals) for side in (stored, asking)),
-            rule, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None),
+            rule, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None), gpu,
         )  # fmt: skip
         name, sets[modality] = FRAGMENTS[modality], BundledSets(stored.offsets, stored.globals, stored.boxes)
         _put(writer, embeddings.row, name, built.index)

@@ -17,6 +17,7 @@ from stages import options
 @options.trees
 @options.regions
 @click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of a fitted model.")
+@options.config
 @options.output("path", "The shard, an HDF5 file; a folder for all shards.")
 def command(
     manifest_folder: Path,
@@ -27,6 +28,7 @@ def command(
     trees_folder: Path | None,
     regions_root: Path | None,
     model_folder: Path,
+    config_path: Path | None,
     output: Path,
 ) -> None:
     """Embed all images and sentences of one shard."""
@@ -42,9 +44,12 @@ def command(
     from pipeline.storage.trees import TreeShards
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
+    from stages.inputs import read_gpu
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
+    if (gpu := read_gpu(config_path)) is not None:
+        model.to(gpu)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
     features = {name: Features(manifest, features_root).open(name, shard) for name in model.encoders}

@@ -28,6 +28,7 @@ BLOCK = 512
     "--regions", "regions_root", type=options.FOLDER, required=True, help="Folder with region shards of each encoder."
 )
 @click.option("--split", required=True, help="Split of the manifest whose sentences are taken.")
+@options.config
 @options.output("folder", "Folder of the two tables.")
 def command(
     manifest_folder: Path,
@@ -37,6 +38,7 @@ def command(
     labels_path: Path,
     regions_root: Path,
     split: str,
+    config_path: Path | None,
     output: Path,
 ) -> None:
     """Embed every noun phrase within a sentence of a split, and every region of its images."""
@@ -59,11 +61,14 @@ def command(
     from pipeline.text.tree_encoding import LabelTable, pack_trees
     from pipeline.text.vocabulary import Vocabulary
     from stages.boxes import read_sentence_trees
+    from stages.inputs import read_gpu
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
     if not hasattr(model, "embed_phrases"):
         raise UsageError(f"{parameters.details['registered']} embeds no noun phrases; give the folder of an hmlstm")
+    if (gpu := read_gpu(config_path)) is not None:
+        model.to(gpu)
     value, labels = read_json(vocabulary_path), read_json(labels_path)
     for what, given, path in (("vocabulary", value, vocabulary_path), ("labels", labels, labels_path)):
         require_same(what, {str(path): given["fingerprint"], str(model_folder): parameters.details[what]})

@@ -35,6 +35,7 @@ def command(
     import numpy as np
 
     from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.evaluate.folds import divide, measure_folds
     from pipeline.evaluate.protocols import select_sentences
     from pipeline.evaluate.ranks import count_ranks
@@ -80,7 +81,7 @@ def command(
 
     through: dict = {}
     if bundle_folder:
-        through = _measure_cost(bundle_folder, embeddings, pairs, chosen, images, sentences)
+        through = _measure_cost(bundle_folder, embeddings, pairs, chosen, images, sentences, find_gpu(settings.device))
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     about |= {"folds": len(folds)} if folds else {}
@@ -103,7 +104,7 @@ def command(
             logging.getLogger(__name__).info(line)
 
 
-def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences) -> dict:
+def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
     """Both directions through the bundle's index files, and the bundle that they are of."""
     from pipeline.storage.bundled_sets import read_bundled_sets
     from pipeline.storage.fragments import Fragments
@@ -122,17 +123,17 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
         if sets:
             cost = _cost_of_sets(bundle, part, sets[part.modality], embeddings, queries, of)
         else:
-            cost = _cost_of_vectors(bundle, part, embeddings, queries, of)
+            cost = _cost_of_vectors(bundle, part, embeddings, queries, of, gpu)
         costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
 
 
-def _cost_of_vectors(bundle, part, embeddings, queries, of):
+def _cost_of_vectors(bundle, part, embeddings, queries, of, gpu):
     from pipeline.evaluate.through_index import cost_of_approximation
     from pipeline.index.format import open_index
 
     index, blocks = open_index(bundle, part.name), embeddings.rows_of(part.modality, part.ids[part.alive]).blocks()
-    return cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric)
+    return cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric, gpu)
 
 
 def _cost_of_sets(bundle, part, sets, embeddings, queries, of):

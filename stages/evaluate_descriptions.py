@@ -44,6 +44,7 @@ def command(
     from dataclasses import asdict
 
     from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.language.material import HeldOut
     from pipeline.language.metrics import judge, variety
@@ -82,7 +83,10 @@ def command(
     judgement = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
     if hasattr(generator, "perplexities") and not of_boxes:
-        space = JointSpace(Bundle(bundle_folder)) if bundle_folder else None
+        gpu = find_gpu(settings.device)
+        space = JointSpace(Bundle(bundle_folder), gpu) if bundle_folder else None
+        if gpu is not None:
+            generator.to(gpu)
         treebank = read_language_text(settings).treebank
         parts = (found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
         perplexity = generator.perplexities(HeldOut(*parts))

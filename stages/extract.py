@@ -48,7 +48,7 @@ def command(manifest_folder: Path, encoder_folder: Path, shard: int, config_path
     from pipeline.images.kinds import divide, restore
 
     encoder = restore(parameters.settings, parameters.tensors)
-    work = divide(encoder, extract.device, extract.precision, extract.batch_size)
+    work = divide(encoder, settings.device, extract.precision, extract.batch_size)
     limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
     photographs = [Photograph.from_row(row) for row in images.to_pylist()]
     missing, stopwatch = unfinished.missing(), Stopwatch()

@@ -82,7 +82,7 @@ def command(
     encoder = restore(parameters.settings, parameters.tensors)
     if not isinstance(encoder, Encoder):
         raise UsageError(f"{encoder_folder} describes whole images only; give an encoder that is a network")
-    plan = choose_plan(encoder, extract.device, extract.precision, extract.batch_size)
+    plan = choose_plan(encoder, settings.device, extract.precision, extract.batch_size)
     preparation = _preparation(settings, manifest, encoder.spec.preprocessing)
     extractor = RegionExtractor(encoder, plan, preparation.cutting.view)
     judge = classifier and Classifier(**classifier)
@@ -149,9 +149,9 @@ def _detect(
     settings: "config.Config", preparation: "Preparation", photographs: "list[Photograph]", weights: bytes
 ) -> "Iterator[Candidates]":
     """What the detector finds in each photograph."""
+    from pipeline.device import find_device
     from pipeline.images import weights as states
     from pipeline.images.detectors import build_detector, detect, download_detector
-    from pipeline.images.extraction import find_device
     from pipeline.workers import isolated_map
 
     chosen = settings.regions.detector
@@ -161,7 +161,7 @@ def _detect(
         state, source = download_detector(chosen.architecture)
     network = build_detector(chosen.architecture, state, source, settings.regions.min_score)
     pixels = isolated_map(preparation.open, photographs, settings.extract.decode_workers)
-    return detect(network, pixels, find_device(settings.extract.device), chosen.stage)
+    return detect(network, pixels, find_device(settings.device), chosen.stage)
 
 
 def _preparation(settings: "config.Config", manifest: "Manifest", preprocessing: "Preprocessing") -> "Preparation":

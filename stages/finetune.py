@@ -33,8 +33,8 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.device import find_device
     from pipeline.errors import UsageError
-    from pipeline.images.extraction import find_device
     from pipeline.images.finetune import Finetuning, Schedule
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.precision import choose_precision
@@ -60,7 +60,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
         tuning.iterations, tuning.learning_rate, tuning.body_rate if pretrained else 1, tuning.momentum,
         tuning.weight_decay, tuning.clip,
     )  # fmt: skip
-    device = find_device(settings.extract.device)
+    device = find_device(settings.device)
     precision = choose_precision(tuning.precision, device)
     task = Finetuning(start, len(labels), schedule, device, precision, settings.seed, pretrained)
     checkpoints, losses = Checkpoints(output / "checkpoints", digest, tuning.checkpoint_seconds), []

@@ -40,6 +40,7 @@ def command(
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.linear.sets import FoldedMoments, Restriction, make_sets
     from pipeline.linear.training import Task, Transfer
@@ -82,6 +83,7 @@ def command(
         model.settings_type(**own) if own else None,
         variant.seed,
         progress=lambda trials: tqdm(trials, desc=f"fit {row}", unit="trial", disable=None),
+        device=find_gpu(settings.device),
     )
     tuned = model.fit(task)
 

@@ -38,8 +38,7 @@ class StoredGenerator(NamedTuple):
 
 def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
     """What `train-generator` wrote into `folder`."""
-    import torch
-
+    from pipeline.device import find_device
     from pipeline.models import generator_class
     from pipeline.precision import choose_precision
     from pipeline.storage.parameters import MODEL, read_parameters
@@ -47,9 +46,11 @@ def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
     parameters = read_parameters(folder / "model.safetensors", MODEL)
     name = parameters.details["generator"]
     generator: Any = generator_class(name).from_parts(parameters.settings, parameters.tensors)
+    device = find_device(settings.device)
+    generator.to(device)
     precision = settings.own_section(name).get("precision")
     if precision:  # `nearest` has none
-        generator.network.precision = choose_precision(precision, torch.device("cpu"))
+        generator.network.precision = choose_precision(precision, device)
         precision = str(generator.network.precision)
     return StoredGenerator(folder, name, generator, parameters, precision)
 
@@ -91,6 +92,7 @@ def gather_sources(
 ) -> "Sources":
     """What the generator draws on. IntegrityError where it was trained on other words or in another joint space than
     that of `bundle`, UsageError where it needs one and there is none."""
+    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.language.beam import Search
     from pipeline.language.describing import Candidates, Sources
@@ -104,7 +106,7 @@ def gather_sources(
             raise UsageError(
                 f"{stored.folder} stands on a joint space; give the index that it was trained with as --index"
             )
-        space, trigram = JointSpace(bundle), text.trigram
+        space, trigram = JointSpace(bundle, find_gpu(settings.device)), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     chosen = settings.describe
     search = Search(chosen.beam, chosen.length_power, chosen.longest)

@@ -14,6 +14,7 @@ from stages import options
 @click.option("--queries", "count", type=click.IntRange(min=1), required=True, help="Vectors of the other modality.")
 @click.option("--neighbours", type=click.IntRange(min=1), required=True, help="Nearest ones of each.")
 @options.scheduler
+@options.config
 @options.output("file", "The neighbours' ids and scores, an HDF5 file.")
 def command(
     manifest_folder: Path,
@@ -22,6 +23,7 @@ def command(
     count: int,
     neighbours: int,
     scheduler: str,
+    config_path: Path | None,
     output: Path,
 ) -> None:
     """Search all shards exactly, one at a time or many at once; what an index finds is compared with this."""
@@ -29,6 +31,7 @@ def command(
 
     import numpy as np
 
+    from pipeline import config
     from pipeline.index.shard_search import Part, search_parts
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.embeddings import Embeddings, read_vectors
@@ -44,7 +47,8 @@ def command(
         for shard, rows in zip(embeddings.shards, embeddings.rows, strict=True)
     ]
 
-    found = search_parts(embeddings.read(other, ids), parts, neighbours, embeddings.metric, scheduler)
+    device = config.load(config_path).device
+    found = search_parts(embeddings.read(other, ids), parts, neighbours, embeddings.metric, scheduler, device)
 
     about = {"gallery": gallery, "queries": len(ids), "neighbours": neighbours}
     write_shard(

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy as np
+    import torch
     from PIL import Image
 
     from pipeline.config import Config
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
     from pipeline.text.tree_encoding import SentenceTrees
 
 
+def read_gpu(config_path: Path | None) -> "torch.device | None":
+    """The GPU that a configuration means, None for the processor, for commands that read nothing else of it: where
+    there can be none, they are spared the 0.2 s that reading takes."""
+    from pipeline.device import find_gpu, may_have_gpu
+
+    if not may_have_gpu():
+        return None
+    from pipeline import config
+
+    return find_gpu(config.load(config_path).device)
+
+
 def read_study(
     settings: "Config",
     manifest_folder: Path,
@@ -33,6 +46,7 @@ def read_study(
     documents_root: Path,
 ) -> "Study":
     """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
+    from pipeline.device import find_gpu
     from pipeline.linear.sets import FoldedMoments
     from pipeline.linear.study import Study
     from pipeline.linear.training import Transfer
@@ -67,6 +81,7 @@ def read_study(
         own=own,
         protocol=settings.study.protocol,
         seed=settings.seed,
+        device=find_gpu(settings.device),
     )
 
 

@@ -51,7 +51,7 @@ def command(
         starts=measure_start(TORCH), starts_light=measure_start(LIGHT),
     )  # fmt: skip
     gpu_free = gpu_memory() / MB
-    gpu = bool(gpu_free) and settings.extract.device != "cpu"
+    gpu = bool(gpu_free) and settings.device != "cpu"
 
     stages = forecast(settings, sizes_of(settings, manifest.summary, dims, terms), rates, gpu)
     results = Path(settings.results_root)
@@ -103,7 +103,7 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
             continue
         else:
             encoder = inputs.read_network(settings, chosen, "untrained", None, None)
-        work = divide(encoder, extract.device, extract.precision, extract.batch_size)
+        work = divide(encoder, settings.device, extract.precision, extract.batch_size)
         pixels = [load(read, limits, encoder.spec.preprocessing, photograph) for photograph in photographs]
         describe = work.describe or (lambda picture: picture)
         decoded = rate(

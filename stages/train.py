@@ -42,9 +42,8 @@ def command(
     """Train ROW: a registered neural model, or one of the configuration's variants."""
     import logging
 
-    import torch
-
     from pipeline import config
+    from pipeline.device import find_device
     from pipeline.models import REGIONAL, STARTED, trained_class
     from pipeline.neural.task import Task, train
     from pipeline.precision import choose_precision
@@ -59,7 +58,8 @@ def command(
     settings = config.load(config_path)
     variant = settings.row(row)
     model, own = trained_class(variant.model), settings.own_section(variant.model)
-    seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"), torch.device("cpu"))
+    device = find_device(settings.device)
+    seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"), device)
     features = Features(Manifest(manifest_folder), features_root)
     folders = {"tfidf": tfidf_folder, "tokens": tokens_folder, "trees": trees_folder}
     stored = open_rows(model.sentence_view, features.manifest, folders)
@@ -79,6 +79,7 @@ def command(
         view, **pairs, settings=model.settings_type(**own), seed=variant.seed, precision=precision,
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(labels_path, stored) if model.sentence_view == "phrase-trees" else None,
+        device=device,
     )  # fmt: skip
     about = [variant.model_dump(), own, str(precision), view.steps]
     about += [] if region_view is None else [region_view.geometry]

@@ -38,9 +38,8 @@ def command(
     """Train the generator NAME: nearest, mrnn, mrnn-regions, lbl, mnlm or sc-nlm."""
     import logging
 
-    import torch
-
     from pipeline import config
+    from pipeline.device import find_device, find_gpu
     from pipeline.errors import UsageError
     from pipeline.language.material import Material
     from pipeline.language.space import JointSpace
@@ -60,7 +59,8 @@ def command(
         )
     own.pop("snippets", None)
     seconds = own.pop("checkpoint_seconds", 0)
-    precision = choose_precision(own.pop("precision", "float32"), torch.device("cpu"))
+    device = find_device(settings.device)
+    precision = choose_precision(own.pop("precision", "float32"), device)
     encoders = tuple(encoder.name for encoder in settings.encoders)
     found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
@@ -69,7 +69,7 @@ def command(
         inputs |= digests
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     view = ImageView(encoders, dims, settings.image_view.normalise)
-    space = JointSpace(Bundle(bundle_folder)) if bundle_folder else None
+    space = JointSpace(Bundle(bundle_folder), find_gpu(settings.device)) if bundle_folder else None
     extra, treebank = read_language_text(settings) if hasattr(registered, "network_type") else ([], None)
     about = [name, own, str(precision), view.steps, settings.seed]
     about += [fingerprint("text", 1, [extra, treebank])] if extra or treebank else []
@@ -93,6 +93,7 @@ def command(
                 precision=precision,
                 checkpoint=checkpoint,
                 after_step=after_step,
+                device=device,
             )  # fmt: skip
         )
 

@@ -1,11 +1,16 @@
 """Fixtures that several rooms share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pipeline import runtime
+
+if TYPE_CHECKING:
+    import torch
 
 runtime.configure()
 
@@ -19,6 +24,48 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+OTHERS = ["pretended", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=["cpu", *OTHERS])
+def device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
+    """Where what numpy computes is computed by torch: on the processor, and as `other_device`."""
+    yield from _offer(request.param)
+
+
+@pytest.fixture(params=OTHERS)
+def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
+    """Where what the processor computes is computed: on a device that is only pretended, but as strict as a GPU, and on
+    a GPU where there is one."""
+    yield from _offer(request.param)
+
+
+@pytest.fixture
+def on_device(other_device: "torch.device", monkeypatch: pytest.MonkeyPatch) -> "torch.device":
+    """The same, which commands find to be the one to compute on."""
+    from pipeline import device
+    from pipeline.index import shard_search
+    from stages import inputs
+
+    finders = ((device, "find_device"), (device, "find_gpu"), (shard_search, "find_gpu"), (inputs, "read_gpu"))
+    for module, name in finders:
+        monkeypatch.setattr(module, name, lambda _: other_device)
+    return other_device
+
+
+def _offer(name: str) -> Iterator["torch.device"]:
+    import torch
+    from pretended import pretending
+
+    if name == "pretended":
+        with pretending() as device:
+            yield device
+        return
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device here")
+    yield torch.device(name)
 
 
 @pytest.fixture(scope="session")

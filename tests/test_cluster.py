@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pipeline.plan.needs import NEEDS
+from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
@@ -44,6 +45,17 @@ def test_every_rule_says_what_it_needs_and_is_timed() -> None:
         assert name in NEEDS, f"put {name} into pipeline/plan/needs.py"
         assert "    resources:\n        **RESOURCES,\n" in body, name
         assert "    benchmark:\n" in body, name
+
+
+def test_what_may_use_a_gpu_asks_for_one() -> None:
+    text = (ROOT / "Snakefile").read_text()
+    # These rules leave out the options, --through-index and perplexities, for which their commands use one.
+    without = {"evaluate", "evaluate_boxes"}
+    for match in RULE.finditer(text):
+        if (command := re.search(r"{JOINTSPACE} ([\w-]+)", match[0])) and match[1] not in without:
+            source = (ROOT / COMMANDS[command[1]].replace(".", "/")).with_suffix(".py").read_text()
+            uses = bool(re.search(r"settings\.device|configured\.device|read_gpu\(|read_study\(", source))
+            assert uses == (NEEDS[match[1]].gpu is not None), match[1]
 
 
 def test_profiles_hold_options_of_snakemake() -> None:

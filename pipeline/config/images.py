@@ -77,7 +77,6 @@ class Encoder(Section):
 
 
 class Extract(Section):
-    device: str
     precision: Literal["auto", "float32", "bfloat16"]
     batch_size: Positive
     checkpoint_images: Positive

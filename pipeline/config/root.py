@@ -86,6 +86,7 @@ class Config(Section):
     models: Annotated[tuple[Name, ...], Field(min_length=1)]
     seed: Annotated[int, Field(ge=0)]
     shard_size: Positive
+    device: str
     demo: Demo
     collection: Collection
     plan: Plan

@@ -13,6 +13,8 @@ from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.shortlist import Shortlist
 
 if TYPE_CHECKING:
+    import torch
+
     from pipeline.neural.fragment_scores import FragmentSets
 
 DEPTH = 1000
@@ -44,13 +46,15 @@ def cost_of_approximation(
     queries: np.ndarray,
     query_owners: np.ndarray,
     metric: str,
+    gpu: "torch.device | None" = None,
 ) -> Cost:
     """Both measures of `queries` (q, c), query j being of image `query_owners[j]`.
 
     `index` holds the vectors of `blocks`, (n, c) in all, under `ids` (n,), ascending, and id i is of image `owners[i]`.
+    These are searched exactly on `gpu`, where there is one.
     """
     depth, queries = min(DEPTH, len(ids)), np.ascontiguousarray(queries, np.float32)
-    exact = search_exact(queries, blocks, depth, metric)
+    exact = search_exact(queries, blocks, depth, metric, gpu)
     sign = -1 if metric == "euclidean" else 1
     ranks = {}
     # An index finds more of the first ten when it is asked for more than ten, so each measure has its own search.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.errors import UsageError
+from pipeline.device import Portions, find_device, upload
 from pipeline.images.encoders import Encoder
 from pipeline.precision import fast_at_bfloat16
 
@@ -49,18 +49,6 @@ def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) 
         dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
         log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
     return Plan(chosen, dtype, batch_size)
-
-
-def find_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"extract.device {name} cannot be used here ({reason}); choose auto") from error
-    return device
 
 
 def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
@@ -114,22 +102,14 @@ class Extractor:
             yield under_way.cpu().numpy()
 
     def _start(self, *batch: torch.Tensor) -> torch.Tensor:
-        pieces = zip(*(tensor.split(self.plan.batch_size) for tensor in batch), strict=True)
-        try:
-            with torch.inference_mode():
-                return torch.cat([self._encoder(*map(self._upload, piece)) for piece in pieces])
-        except torch.cuda.OutOfMemoryError as error:
-            if self.plan.batch_size == 1:
-                raise UsageError("the GPU has no memory for even one image; set extract.device to cpu") from error
-        self.plan = replace(self.plan, batch_size=max(1, self.plan.batch_size // 2))
-        torch.cuda.empty_cache()
-        log.warning("the GPU's memory is full: going on with batches of %d images", self.plan.batch_size)
-        return self._start(*batch)
-
-    def _upload(self, pixels: torch.Tensor) -> torch.Tensor:
-        if self.plan.device.type == "cpu":
-            return pixels
-        return pixels.pin_memory().to(self.plan.device, non_blocking=True)
+        portions, device = Portions(self.plan.batch_size, "image"), self.plan.device
+        with torch.inference_mode():
+            pieces = portions.map(
+                lambda rows: self._encoder(*(upload(tensor[rows], device) for tensor in batch)), len(batch[0])
+            )
+            features = torch.cat(pieces)
+        self.plan = replace(self.plan, batch_size=portions.size)
+        return features
 
 
 class Stopwatch:

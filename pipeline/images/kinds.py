@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pipeline.device import find_device
 from pipeline.errors import UsageError
 from pipeline.images.encoders import Encoder
-from pipeline.images.extraction import Extractor, Plan, choose_plan, find_device
+from pipeline.images.extraction import Extractor, Plan, choose_plan
 from pipeline.images.pooled_regions import PooledEncoder
 from pipeline.images.preprocess import prepare
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.error import URLError
 
-import safetensors
-import safetensors.torch
 import torch
 from torchvision import models
 
@@ -29,6 +27,8 @@ def parse(data: bytes, source: str) -> State:
 
     No code in the file is run. Raises InputError for anything that is not a mapping of names to tensors.
     """
+    import safetensors.torch  # which encoders whose weights are there already do without
+
     try:
         if source.endswith(".safetensors"):
             return safetensors.torch.load(data)

@@ -1,7 +1,7 @@
 """Building the index that meets the requirements, and the card that says what it does."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, Setting, ask, latency, tune
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
+
+if TYPE_CHECKING:
+    import torch
 
 QUERIES = 1000
 """Vectors of the other modality that measure an index."""
@@ -70,9 +73,11 @@ def build_index(
     requirements: Requirements,
     progress: Progress = unwatched,
     lists: ListsFile | None = None,
+    gpu: "torch.device | None" = None,
 ) -> BuiltIndex:
     """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
 
+    Their true neighbours are found on `gpu`, where there is one.
     With `lists` it is an inverted file whose lists are in that file, and what these take is not counted as memory.
     Raises UsageError for `requirements.candidates` that have no such lists, and as pipeline.index.ondisk does.
     Raises InputError where there is nothing to index or to ask, IntegrityError for a row that is not finite, and
@@ -86,7 +91,7 @@ def build_index(
         requirements = replace(requirements, memory=None)
         if requirements.candidates != "auto":
             require_on_disk(requirements.candidates)
-    questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric)
+    questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
     if (
         lists is None
         and count <= requirements.exact_limit

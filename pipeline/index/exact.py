@@ -1,21 +1,25 @@
 """Exact search without an index: blocks of vectors, one matrix product each, and a running top k.
 
-A block is first searched in low precision, which finds every vector that can be among the nearest when the known
-bound of its rounding is allowed for; what it finds is scored again in double precision. So the answer does not depend
-on the precision, the blocks, the threads or the BLAS: neighbours come by descending score, equal scores by ascending
-row. `faiss.IndexFlatIP` gives the same rows wherever two scores differ by more than single precision resolves.
+A block is first searched in low precision, on a GPU where one is given, which finds every vector that can be among the
+nearest when the known bound of its rounding is allowed for; what it finds is scored again in double precision. So the
+answer does not depend on the precision, the blocks, the device, the threads or the BLAS: neighbours come by descending
+score, equal scores by ascending row. `faiss.IndexFlatIP` gives the same rows wherever two scores differ by more than
+single precision resolves.
 """
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import faiss
 import numpy as np
 
-from pipeline.index.format import METRICS
+from pipeline.device import Portions, upload
 from pipeline.precision import fast_at_bfloat16, require_finite
+
+if TYPE_CHECKING:
+    import torch
 
 FIRST_ROWS, PIECE_ROWS, SCORE_ROWS = 8192, 65536, 8192
 """Rows of the first piece of a block, of the largest, and of one table of bfloat16 scores."""
@@ -46,36 +50,62 @@ def blocks_of(vectors: np.ndarray, rows: int = 16 * PIECE_ROWS) -> Iterator[np.n
     return (vectors[start : start + rows] for start in range(0, len(vectors), rows))
 
 
-def search_exact(queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str) -> Neighbours:
+def search_exact(
+    queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str, gpu: "torch.device | None" = None
+) -> Neighbours:
     """The `k` nearest of each of the `queries` (q, c) among the rows of all `blocks` (n_i, c), float32.
 
     Rows count from 0 through the blocks. Raises IntegrityError naming a row that is not finite.
     """
     require_finite("exact search", "queries", queries)
-    groups = [_Search(queries[first : first + QUERY_ROWS], k, metric) for first in range(0, len(queries), QUERY_ROWS)]
+    starts, portions = range(0, len(queries), QUERY_ROWS), Portions(PIECE_ROWS, "vector")
+    groups = [_Search(queries[first : first + QUERY_ROWS], k, metric, gpu) for first in starts]
     seen = 0
     for block in blocks:
         start = 0
         while start < len(block):
             piece = block[start : start + min(PIECE_ROWS, max(FIRST_ROWS, seen + start))]
             prepared = _Piece(np.ascontiguousarray(piece, np.float32), seen + start)
-            for group in groups:
-                group.add(prepared)
+            if gpu is None:
+                for group in groups:
+                    group.add(prepared)
+            else:
+                portions.map(lambda rows, whole=prepared: _add_on_gpu(groups, whole.cut(rows)), len(piece))
             start += len(piece)
         seen += len(block)
     rows, scores = (np.concatenate([getattr(group, name) for group in groups]) for name in ("rows", "scores"))
     return Neighbours(rows, scores.astype(np.float32))
 
 
+def _add_on_gpu(groups: "Sequence[_Search]", piece: "_Piece") -> None:
+    """Search `piece` for all `groups`, none of which changes before the GPU has had memory enough for every one."""
+    found = [group.find_on_gpu(piece) for group in groups]
+    for group, candidates in zip(groups, found, strict=True):
+        group.merge(piece, *candidates)
+
+
 class _Piece:
-    """Some vectors, the row of their first, the greatest of their lengths, and a copy in bfloat16 when it is needed."""
+    """Some vectors, the row of their first, the greatest of their lengths, and, when they are needed, copies in
+    bfloat16 and on a GPU."""
 
     def __init__(self, vectors: np.ndarray, first: int) -> None:
         self.vectors, self.first = vectors, first
         self.length = float(np.sqrt(np.einsum("ij,ij->i", vectors, vectors).max(initial=0)))
         if not np.isfinite(self.length):
             require_finite("exact search", f"from row {first} on, vectors", vectors)
-        self._halves = None
+        self._halves = self._uploaded = None
+
+    def cut(self, rows: slice) -> "_Piece":
+        """The vectors `rows` of it alone."""
+        if rows == slice(0, len(self.vectors)):
+            return self
+        self._uploaded = None  # a GPU has no room for it
+        return _Piece(self.vectors[rows], self.first + rows.start)
+
+    def on(self, gpu: "torch.device") -> "torch.Tensor":
+        if self._uploaded is None:
+            self._uploaded = upload(self.vectors, gpu)
+        return self._uploaded
 
     def halves(self):
         if self._halves is None:
@@ -85,24 +115,27 @@ class _Piece:
         return self._halves
 
 
+_Nearest = Callable[[_Piece, int], tuple[np.ndarray, np.ndarray]]
+
+
 class _Search:
     """The running top k of some queries: `scores` (q, k) float64 descending, `rows` (q, k)."""
 
-    def __init__(self, queries: np.ndarray, k: int, metric: str) -> None:
-        self.queries, self.k, self.metric = np.ascontiguousarray(queries, np.float32), k, metric
+    def __init__(self, queries: np.ndarray, k: int, metric: str, gpu: "torch.device | None") -> None:
+        self.queries, self.k, self.metric, self.gpu = np.ascontiguousarray(queries, np.float32), k, metric, gpu
         self.lengths = np.linalg.norm(self.queries, axis=1)
         self.scores = np.full((len(queries), k), -np.inf)
         self.rows = np.full((len(queries), k), -1, np.int64)
         self.seconds: dict[str, list[float]] = {"float32": [], "bfloat16": []}
-        self._halves = None
+        self._halves = self._uploaded = None
 
     def add(self, piece: _Piece) -> None:
         """Search `piece` in the precision that has been the faster one."""
         bound = self.scores[:, -1] - self._rounding("bfloat16", piece)
         halves = self._halves_pay(piece) and bound.min(initial=np.inf) > 0
         start = time.perf_counter()
-        found = self._by_bfloat16(piece, bound) if halves else self._by_float32(piece)
-        self._merge(piece, *found)
+        found = self._by_bfloat16(piece, bound) if halves else self._by_float32(piece, self._by_faiss)
+        self.merge(piece, *found)
         self.seconds["bfloat16" if halves else "float32"].append((time.perf_counter() - start) / len(piece.vectors))
 
     def _rounding(self, precision: str, piece: _Piece) -> np.ndarray:
@@ -125,12 +158,31 @@ class _Search:
 
         return fast_at_bfloat16(torch.device("cpu"))
 
-    def _by_float32(self, piece: _Piece) -> tuple[np.ndarray, np.ndarray]:
+    def find_on_gpu(self, piece: _Piece) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates as pairs (query, row of the piece)."""
+        return self._by_float32(piece, self._by_gpu)
+
+    def _by_faiss(self, piece: _Piece, asked: int) -> tuple[np.ndarray, np.ndarray]:
+        """(q, asked) the greatest scores, best first, and their rows of the piece."""
+        import faiss  # which a search on a GPU does without
+
+        from pipeline.index.format import METRICS
+
+        scores, rows = faiss.knn(self.queries, piece.vectors, asked, metric=METRICS[self.metric])
+        return (-scores if self.metric == "euclidean" else scores), rows
+
+    def _by_gpu(self, piece: _Piece, asked: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same."""
+        from pipeline.index.device_search import nearest_on
+
+        if self._uploaded is None:
+            self._uploaded = upload(self.queries, self.gpu)
+        return nearest_on(self._uploaded, piece.on(self.gpu), asked, self.metric)
+
+    def _by_float32(self, piece: _Piece, nearest: _Nearest) -> tuple[np.ndarray, np.ndarray]:
         """Candidates as pairs (query, row of the piece)."""
         asked = min(self.k + MARGIN, len(piece.vectors))
-        scores, rows = faiss.knn(self.queries, piece.vectors, asked, metric=METRICS[self.metric])
-        if self.metric == "euclidean":
-            scores = -scores
+        scores, rows = nearest(piece, asked)
         slack = self._rounding("float32", piece)
         worst = scores[:, min(self.k, asked) - 1] - slack if asked >= self.k else np.full(len(scores), -np.inf)
         bound = np.maximum(self.scores[:, -1], worst) - slack
@@ -184,7 +236,7 @@ class _Search:
                 scores[part] = np.multiply(a, b).sum(axis=1)
         return scores
 
-    def _merge(self, piece: _Piece, query: np.ndarray, row: np.ndarray) -> None:
+    def merge(self, piece: _Piece, query: np.ndarray, row: np.ndarray) -> None:
         """Put the candidates among the running top k of their queries."""
         if not len(query):
             return

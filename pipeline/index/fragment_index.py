@@ -5,7 +5,7 @@ one, a search goes by it.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.index.build import QUERIES, BuiltIndex, build_index
 from pipeline.index.candidates import FEW, MANY, Progress, lists_for, unwatched
@@ -16,6 +16,9 @@ from pipeline.index.shortlist import Shortlist
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+
+if TYPE_CHECKING:
+    import torch
 
 FRAGMENTS = {"images": "regions", "sentences": "words"}
 """Modality -> what its sets consist of."""
@@ -44,6 +47,7 @@ def build_fragment_index(
     requirements: Requirements,
     shortlist: Shortlist,
     progress: Progress = unwatched,
+    gpu: "torch.device | None" = None,
 ) -> BuiltFragments:
     """The index of the fragments of `sets`, the `images` or `sentences`, measured with `queries`, sets of the other.
 
@@ -54,7 +58,7 @@ def build_fragment_index(
     lists = dict.fromkeys(lists_for(count, multiple) for multiple in (FEW, MANY))
     requirements = replace(requirements, candidates=tuple(f"IVF{number},Flat" for number in lists))
     asked = queries.vectors[evenly_spaced(len(queries.vectors), QUERIES)]
-    built = build_index(ArrayVectors(sets.vectors), asked, "inner_product", requirements, progress)
+    built = build_index(ArrayVectors(sets.vectors), asked, "inner_product", requirements, progress, gpu=gpu)
     index = from_bytes(built.data, f"{FRAGMENTS[modality]}.faiss", built.card.to_dict())
     gallery = FragmentGallery(modality, index, sets.offsets, rule, sets.globals)
     used = None if built.card.factory == "Flat" else shortlist

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipeline.device import find_gpu
 from pipeline.index.exact import Neighbours, search_exact
 from pipeline.mapreduce import LOCAL, map_reduce
 
@@ -16,17 +17,20 @@ class Part(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
-def search_parts(queries: np.ndarray, parts: Sequence[Part], k: int, metric: str, scheduler: str = LOCAL) -> Neighbours:
+def search_parts(
+    queries: np.ndarray, parts: Sequence[Part], k: int, metric: str, scheduler: str = LOCAL, device: str = "cpu"
+) -> Neighbours:
     """The `k` nearest of each of the `queries` (q, c) among the rows of all `parts`, where `scheduler` says.
 
     A worker holds the queries, the vectors of one part, and two lists of neighbours; its memory does not grow with
-    the number of parts. Raises as `search_exact` and `map_reduce` do.
+    the number of parts. It computes on what `device` (auto, cpu, cuda, cuda:N) is there. Raises as `search_exact`,
+    `find_gpu` and `map_reduce` do.
     """
-    return map_reduce(_search_part, parts, _merge, scheduler, (queries, k, metric))
+    return map_reduce(_search_part, parts, _merge, scheduler, (queries, k, metric, device))
 
 
-def _search_part(part: Part, queries: np.ndarray, k: int, metric: str) -> Neighbours:
-    found = search_exact(queries, [part.read()], k, metric)
+def _search_part(part: Part, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
+    found = search_exact(queries, [part.read()], k, metric, find_gpu(device))
     return Neighbours(np.where(found.rows >= 0, found.rows + part.first, -1), found.scores)
 
 

@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
 
 from pipeline.index.exact import search_exact
+
+if TYPE_CHECKING:
+    import torch
 
 NEIGHBOURS = 10
 """Index recall is measured at this many neighbours."""
@@ -66,10 +69,12 @@ class Questions:
     right: np.ndarray
 
 
-def ask(queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str) -> Questions:
+def ask(
+    queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
+) -> Questions:
     """The questions whose right answers are found by exact search among all `blocks`, `count` vectors in all."""
     k = min(NEIGHBOURS, count)
-    nearest = search_exact(queries, blocks, min(EQUALS, count), metric)
+    nearest = search_exact(queries, blocks, min(EQUALS, count), metric, gpu)
     last = nearest.scores[:, k - 1, None]
     right = nearest.scores >= last - 1e-6 * np.maximum(np.abs(last), 1)
     return Questions(queries, k, np.where(right, nearest.rows, -1)[:, : int(right.sum(axis=1).max())])

@@ -1,5 +1,6 @@
 """Searching a language model for sentences: greedy, sampled, and with a beam, for many images at once."""
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -56,13 +57,13 @@ def beam_search(decoder: Decoder, search: Search) -> list[list[Hypothesis]]:
     logits, state = decoder.begin()
     n, beam, boundary = len(logits), min(search.beam, logits.shape[1] - 2), decoder.boundary
     logits[:, boundary] = -torch.inf
-    nothing = torch.zeros(n, 1)
+    nothing = torch.zeros(n, 1, device=logits.device)
     first = _extend(_mask(logits, boundary), nothing, nothing + 1, nothing.bool(), beam, 0, boundary)
     history, total = first.words[:, :, None], first.total
     length = torch.ones_like(history[:, :, 0])
     ended = torch.zeros_like(length, dtype=torch.bool)
     state = tuple(part.repeat_interleave(beam, dim=0) for part in state)
-    live, found = torch.arange(n), [[] for _ in range(n)]
+    live, found = list(range(n)), [[] for _ in range(n)]
     for position in range(1, search.longest):
         logits, state = decoder.step(history[:, :, -1].reshape(-1), state)
         length = torch.where(ended, length, position + 1)
@@ -71,16 +72,18 @@ def beam_search(decoder: Decoder, search: Search) -> list[list[Hypothesis]]:
         length, ended = length.gather(1, parent), best.words == boundary
         before = history.gather(1, parent[:, :, None].expand(-1, -1, position))
         history = torch.cat([before, best.words[:, :, None]], dim=2)
-        rows = torch.arange(len(parent))[:, None] * beam + parent
+        rows = torch.arange(len(parent), device=parent.device)[:, None] * beam + parent
         going = ~ended.all(dim=1)
-        for image in (~going).nonzero().flatten().tolist():
-            found[live[image]] = _hypotheses(history[image], total[image], boundary)
+        goes = going.tolist()
+        for place in range(len(live)):
+            if not goes[place]:
+                found[live[place]] = _hypotheses(history[place], total[place], boundary)
         state = tuple(part[rows[going].flatten()] for part in state)
-        live, history, total = live[going], history[going], total[going]
-        length, ended = length[going], ended[going]
-        if not len(live):
+        live = list(itertools.compress(live, goes))
+        history, total, length, ended = history[going], total[going], length[going], ended[going]
+        if not live:
             break
-    for image, rows, values in zip(live.tolist(), history, total, strict=True):
+    for image, rows, values in zip(live, history, total, strict=True):
         found[image] = _hypotheses(rows, values, boundary)
     return found
 
@@ -91,8 +94,8 @@ def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.
     logits, state = decoder.begin()
     boundary = decoder.boundary
     logits[:, boundary] = -torch.inf
-    history, total = [], torch.zeros(len(logits))
-    ended = torch.zeros(len(logits), dtype=torch.bool)
+    history, total = [], torch.zeros(len(logits), device=logits.device)
+    ended = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     for _ in range(longest):
         logits = _mask(logits, boundary)
         words = torch.multinomial((logits / temperature).softmax(dim=1), 1, generator=generator).flatten()
@@ -143,14 +146,15 @@ def _extend(
     worth = ((greatest + reached).view(n, b, chunks) / scale[:, :, None]).flatten(1)
     best = worth.topk(min(beam, b * chunks), sorted=False).indices
     owner, place = best // chunks, best % chunks
-    ids = place[:, :, None] * CHUNK + torch.arange(CHUNK)
-    rows = owner + torch.arange(n)[:, None] * b
+    device = logits.device
+    ids = place[:, :, None] * CHUNK + torch.arange(CHUNK, device=device)
+    rows = owner + torch.arange(n, device=device)[:, None] * b
     value = logits[rows[:, :, None], ids.clamp(max=classes - 1)] + reached[rows]
     value = value.masked_fill(ids >= classes, -torch.inf)
     kept = total.masked_fill(~ended, -torch.inf)
     value, ids = torch.cat([value.flatten(1), kept], dim=1), ids.flatten(1)
-    owner = torch.cat([owner.repeat_interleave(CHUNK, dim=1), torch.arange(b).expand(n, -1)], dim=1)
-    ids = torch.cat([ids, torch.full((n, b), boundary)], dim=1)
+    owner = torch.cat([owner.repeat_interleave(CHUNK, dim=1), torch.arange(b, device=device).expand(n, -1)], dim=1)
+    ids = torch.cat([ids, torch.full((n, b), boundary, device=device)], dim=1)
     chosen = (value / scale.gather(1, owner)).topk(beam).indices
     return Extended(owner.gather(1, chosen), ids.gather(1, chosen), value.gather(1, chosen))
 

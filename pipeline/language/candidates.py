@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import upload
 from pipeline.language.beam import Search, beam_search, sample
 from pipeline.language.describing import Candidates, Description, Sources
 from pipeline.language.logbilinear import LogBilinear, WindowDecoder
@@ -15,11 +16,11 @@ def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
     """The `count` best candidates, best first, of every image (n, c) of the joint space; none twice for one image."""
-    conditions = conditioning(images, sources)
-    random = sources.generator()
+    conditions, device = conditioning(images, sources), network.bias.device
+    random = sources.generator(device)
     described = []
     for image, u in zip(images, conditions, strict=True):
-        found = propose(network, structures, torch.from_numpy(u), sources.candidates, random)
+        found = propose(network, structures, upload(u, device), sources.candidates, random)
         terms = sources.corpus.vocabulary.terms
         texts = [" ".join(terms[i] for i in ids) for ids in found]
         scores = score(texts, image, sources)
@@ -52,13 +53,14 @@ def propose(
     Given a structure drawn from training, the words are the most probable ones one after another (MAP); without
     structures they are drawn.
     """
-    drawn = u[torch.arange(settings.count) % len(u)]
+    drawn = u[torch.arange(settings.count, device=u.device) % len(u)]
     if structures is None:
         hypotheses = sample(WindowDecoder(network, drawn, None), settings.longest, settings.temperature, random)
     else:
         lengths = structures.lengths
         legal = np.flatnonzero((lengths >= settings.shortest) & (lengths <= settings.longest))
-        rows = legal[torch.randint(len(legal), (settings.count,), generator=random).numpy()]
+        chosen = torch.randint(len(legal), (settings.count,), generator=random, device=random.device)
+        rows = legal[chosen.cpu().numpy()]
         decoder = WindowDecoder(network, drawn, structures.take(rows))
         hypotheses = [best[0] for best in beam_search(decoder, Search(1, 0.0, settings.longest + 1))]
     return list(dict.fromkeys(hypothesis.words for hypothesis in hypotheses))

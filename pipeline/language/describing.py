@@ -54,9 +54,9 @@ class Sources:
     space: JointSpace | None
     trigram: Trigram | None
 
-    def generator(self) -> torch.Generator:
-        """Random numbers, from their beginning."""
-        return torch.Generator().manual_seed(self.seed)
+    def generator(self, device: torch.device) -> torch.Generator:
+        """Random numbers of `device`, from their beginning."""
+        return torch.Generator(device).manual_seed(self.seed)
 
     @cached_property
     def sentence_vectors(self) -> np.ndarray:
@@ -75,6 +75,10 @@ class Generator(Protocol):
     @property
     def in_space(self) -> bool:
         """Whether it needs the joint space."""
+        ...
+
+    def to(self, device: torch.device) -> "Generator":
+        """Itself, its network computing on `device` from now on."""
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:

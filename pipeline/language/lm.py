@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import place
 from pipeline.language.candidates import rank_candidates
 from pipeline.language.describing import Description, Sources
 from pipeline.language.framing import log_frequencies
@@ -17,6 +18,7 @@ from pipeline.language.space import JointSpace
 from pipeline.language.tagging import TAGS, require_tagger
 from pipeline.language.training import Optimisation, perplexity_of, train
 from pipeline.language.windows import Windows, windows
+from pipeline.neural.networks import arrays_of
 from pipeline.neural.training import seeded
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
@@ -81,13 +83,18 @@ class LanguageModel:
         with seeded(material.seed):
             network = cls.network_type(sizes, torch.tensor(frequencies))
         network.precision = material.precision
-        model = cls(material.view.encoders, network, text["train"].tags)
+        model = cls(material.view.encoders, network, text["train"].tags).to(material.device)
         log = train(
             network, lambda rows: model._batch(text["train"], rows), text["train"].names,
             lambda: model.perplexity(text["dev"]), settings, material.seed, material.checkpoint, material.after_step,
         )  # fmt: skip
         network.precision = torch.float32
         return Learned(model, log)
+
+    def to(self, device: torch.device) -> "LanguageModel":
+        """This generator, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
 
     @property
     def boundary(self) -> int:
@@ -105,6 +112,7 @@ class LanguageModel:
         with torch.inference_mode():
             for start in range(0, len(text.tokens), BLOCK):
                 batch = self._batch(text, np.arange(start, min(start + BLOCK, len(text.tokens))))
+                batch = place(batch, self.network.bias.device)
                 losses.append(self.network(*batch).item())
                 counts.append(len(batch[1]))
         return perplexity_of(losses, counts)
@@ -127,7 +135,7 @@ class LanguageModel:
         return {"encoders": list(self.encoders), **asdict(self.network.sizes)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        tensors = {name: tensor.detach().numpy() for name, tensor in self.network.state_dict().items()}
+        tensors = arrays_of(self.network)
         if self.structures is not None:
             tensors |= {
                 "structures/ids": self.structures.ids.astype(np.uint8),

@@ -5,10 +5,12 @@ Classes are V words, the unknown word V, and the boundary V + 1, which also stan
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.device import upload
 from pipeline.language.beam import State
 from pipeline.neural.sentences import INITIAL
 from pipeline.text.sequences import Tokens
@@ -144,14 +146,15 @@ class WindowDecoder:
         self.tags = None
         if structures is not None:
             sizes, longest = network.sizes, int(structures.lengths.max())
-            self.tags = torch.full((len(structures), longest + 2 + sizes.ahead), sizes.tags)
-            for row, kinds in enumerate(structures):
-                self.tags[row, : len(kinds)] = torch.from_numpy(kinds)
+            tags = np.full((len(structures), longest + 2 + sizes.ahead), sizes.tags)
+            for row, kinds in zip(tags, structures, strict=True):
+                row[: len(kinds)] = kinds
+            self.tags = upload(tags, u.device)
 
     def begin(self) -> tuple[Tensor, State]:
-        k = len(self.u)
-        context = torch.full((k, self.network.sizes.context), self.boundary)
-        return self._logits((context, torch.zeros(k, dtype=torch.long), torch.arange(k)))
+        k, device = len(self.u), self.u.device
+        context = torch.full((k, self.network.sizes.context), self.boundary, device=device)
+        return self._logits((context, context.new_zeros(k), torch.arange(k, device=device)))
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
         context, position, rows = state
@@ -162,6 +165,6 @@ class WindowDecoder:
         tags = None
         if self.tags is not None:
             last = self.tags.shape[1] - 1
-            ahead = position[:, None] + torch.arange(1 + self.network.sizes.ahead)
+            ahead = position[:, None] + torch.arange(1 + self.network.sizes.ahead, device=position.device)
             tags = self.tags[rows[:, None], ahead.clamp(max=last)]
         return self.network.logits(context, self.u[rows], tags), state

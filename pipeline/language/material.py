@@ -24,7 +24,7 @@ class Material:
 
     `space` is the joint space where one is given; `extra` are sentences without images; `treebank` the tagged sentences
     that a tagger learns from. `settings` are the generator's own section, `precision` the dtype of heavy products.
-    Training goes on from `checkpoint` and calls `after_step` after every batch.
+    Training goes on from `checkpoint`, on `device`, and calls `after_step` after every batch.
     """
 
     view: ImageView
@@ -40,6 +40,7 @@ class Material:
     precision: torch.dtype
     checkpoint: Checkpoint | None
     after_step: Callable[[Training], None]
+    device: torch.device = torch.device("cpu")
 
     def settings_as(self, kind: type[S]) -> S:
         """The settings as the dataclass `kind`."""

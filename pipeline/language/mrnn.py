@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.device import place
 from pipeline.language.beam import beam_search, sample
 from pipeline.language.describing import Description, Sources
 from pipeline.language.framing import framed, log_frequencies
 from pipeline.language.material import HeldOut, Learned, Material
 from pipeline.language.recurrent import Decoder, DescribingNetwork
 from pipeline.language.training import Optimisation, perplexity_of, train
+from pipeline.linear.device_views import stack_on
 from pipeline.linear.views import ImageView
+from pipeline.neural.networks import arrays_of
 from pipeline.neural.task import Pairs
 from pipeline.neural.training import seeded
 
@@ -50,13 +53,23 @@ class MultimodalRNN:
         with seeded(material.seed):
             network = DescribingNetwork(*sizes, *map(torch.tensor, (mean, scale, frequencies)), settings.dropout)
         network.precision = material.precision
-        model = cls(view, settings.cell, network)
+        model = cls(view, settings.cell, network).to(material.device)
         log = train(
             network, lambda rows: model._batch(pairs, rows), pairs.names, lambda: model.perplexity(material.dev),
             settings, material.seed, material.checkpoint, material.after_step,
         )  # fmt: skip
         network.precision = torch.float32
         return Learned(model, log)
+
+    def to(self, device: torch.device) -> "MultimodalRNN":
+        """This generator, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return self.network.words.device
 
     @property
     def encoders(self) -> tuple[str, ...]:
@@ -68,7 +81,7 @@ class MultimodalRNN:
         return len(self.network.words) - 2
 
     def _batch(self, pairs: Pairs, rows: np.ndarray) -> tuple:
-        x = torch.from_numpy(self.view.stack(pairs.images(pairs.owners[rows])))
+        x = stack_on(self.view, pairs.images(pairs.owners[rows]), self.device)
         return x, framed(pairs.sentences.take(rows), self.words + 1)
 
     def perplexity(self, pairs: Pairs) -> float:
@@ -76,7 +89,8 @@ class MultimodalRNN:
         losses, counts = [], []
         with torch.inference_mode():
             for start in range(0, len(pairs.owners), BLOCK):
-                x, sentences = self._batch(pairs, np.arange(start, min(start + BLOCK, len(pairs.owners))))
+                rows = np.arange(start, min(start + BLOCK, len(pairs.owners)))
+                x, sentences = place(self._batch(pairs, rows), self.device)
                 losses.append(self.network(x, sentences).item())
                 counts.append(len(sentences.targets.ids))
         return perplexity_of(losses, counts)
@@ -91,7 +105,7 @@ class MultimodalRNN:
         if sources.temperature is None:
             found = [best[:count] for best in beam_search(decoder, search)]
         else:
-            random = sources.generator()
+            random = sources.generator(self.device)
             drawn = [sample(decoder, search.longest, sources.temperature, random) for _ in range(count)]
             found = [sorted(group, key=lambda one: -one.log_probability) for group in zip(*drawn, strict=True)]
         terms, power = sources.corpus.vocabulary.terms, search.length_power if sources.temperature is None else 0
@@ -106,13 +120,13 @@ class MultimodalRNN:
     def decoder(self, features: Mapping[str, np.ndarray]) -> Decoder:
         """To draw sentences for images given as encoder -> (n, its dim)."""
         with torch.inference_mode():
-            return Decoder(self.network, torch.from_numpy(self.view.stack(features)))
+            return Decoder(self.network, stack_on(self.view, features, self.device))
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "cell": self.cell}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {name: tensor.detach().numpy() for name, tensor in self.network.state_dict().items()}
+        return arrays_of(self.network)
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "MultimodalRNN":

@@ -43,6 +43,10 @@ class Nearest:
         model.gallery = np.concatenate([block.astype(np.float16) for block in vectors])
         return Learned(model, {"criterion": by, "sentences": len(pairs.owners), "chosen": {"rows": len(model.rows)}})
 
+    def to(self, device: Any) -> "Nearest":
+        """Itself: it has no network, and compares by numpy."""
+        return self
+
     @property
     def encoders(self) -> tuple[str, ...]:
         return self.view.encoders

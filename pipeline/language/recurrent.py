@@ -76,7 +76,7 @@ class Decoder:
         self.first = network.image_bias(x)
 
     def begin(self) -> tuple[Tensor, State]:
-        state = (torch.zeros(len(self.first), self.u.shape[1]),) * self.cell.states
+        state = (self.first.new_zeros(len(self.first), self.u.shape[1], dtype=torch.float32),) * self.cell.states
         return self._advance(self.inputs[self.boundary] + self.first, state)
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:

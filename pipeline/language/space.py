@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,18 +11,23 @@ from pipeline.index.search import FORMS, Parts
 from pipeline.models import restore
 from pipeline.text.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    import torch
+
 BLOCK = 8192
 """Sentences that are embedded at once."""
 
 
 class JointSpace:
-    """The model of a bundle. Raises UsageError for one whose vectors are not of unit length."""
+    """The model of a bundle, on `gpu` where there is one. Raises UsageError where vectors are not of unit length."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, gpu: "torch.device | None" = None) -> None:
         parameters = parts.model()
         self.fingerprint: str = parameters.fingerprint
         self.vocabulary = Vocabulary.from_dict(parts.vocabulary())
         self.model: Any = restore(parts.card["registered"], parameters.settings, parameters.tensors)
+        if gpu is not None:
+            self.model.to(gpu)
         if self.model.metric != "inner_product":
             name = parts.card["model"]
             raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")

@@ -1,14 +1,18 @@
 """Moments of blocks of pairs, in one pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
 from pipeline.linear.moments import Moments, mirror
+from pipeline.linear.views import ImageView
+
+if TYPE_CHECKING:
+    import torch
 
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
@@ -45,8 +49,7 @@ class MomentsAccumulator:
 
         Images without a sentence have no pair and add nothing. Blocks of BLOCK_ROWS images serve best.
         """
-        y, counts = y.astype(self._dtype, copy=False), np.bincount(owners, minlength=len(x))
-        sums = sum_by_owner(y, owners, len(x))
+        sums, counts = self._sum_sentences(y, owners, len(x))
         if not counts.all():
             x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
         if not len(x):
@@ -60,14 +63,19 @@ class MomentsAccumulator:
         if not equal:
             z *= root[:, None]
             sums = sparse.csr_array(sums.multiply(1 / root[:, None]))
-        self._n += counts.sum()
         self._sum_x += factor * (root @ z)
-        self._sum_y += y.sum(axis=0)
         # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
         self._xx = self._syrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
         self._add_cross(z, sums)
+
+    def _sum_sentences(self, y: sparse.csr_array, owners: np.ndarray, n: int) -> tuple[sparse.csr_array, np.ndarray]:
+        """Add what is of sentences alone; (n, d) the sum of each image's, and (n,) how many these are."""
+        y = y.astype(self._dtype, copy=False)
+        self._n += len(owners)
+        self._sum_y += y.sum(axis=0)
         square = (y.T @ y).tocoo()
         self._yy.reshape(-1)[square.row.astype(np.int64) * len(self._yy) + square.col] += square.data
+        return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
     def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
         """x - shift, in memory that the next block takes over: fresh memory costs as much as the subtraction."""
@@ -105,5 +113,35 @@ class MomentsAccumulator:
 
 def sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
     """(n, d): the sum of the rows of y that belong to each owner."""
+    return adding(owners, n) @ y
+
+
+def adding(owners: np.ndarray, n: int) -> sparse.csr_array:
+    """(n, m), times which m rows are those sums."""
     ones = np.ones(len(owners), np.float32)
-    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners))) @ y
+    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))
+
+
+class Pairs(Protocol):
+    """Images `features`, encoder -> (b, its dim) as stored, `sentences` (m, d) and `owners` (m,), the image of each."""
+
+    features: Mapping[str, np.ndarray]
+    sentences: sparse.csr_array
+    owners: np.ndarray
+
+
+def sum_blocks(
+    blocks: Iterable[Pairs], view: ImageView, dim_y: int, threads: int, device: "torch.device | None" = None
+) -> Moments:
+    """The moments of the pairs in `blocks`, of BLOCK_ROWS images each; on `device`, or by numpy where it is None."""
+    if device is not None:
+        from pipeline.linear.device_moments import DeviceAccumulator  # torch
+
+        on_device = DeviceAccumulator(view, dim_y, threads, device)
+        for block in blocks:
+            on_device.add(block.features, block.sentences, block.owners)
+        return on_device.result()
+    accumulator = MomentsAccumulator(view.dim, dim_y, threads)
+    for block in blocks:
+        accumulator.add(view.stack(block.features), block.sentences, block.owners)
+    return accumulator.result()

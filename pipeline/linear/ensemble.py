@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from pipeline.evaluate.combination import join_vectors
 from pipeline.models import restore
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,12 @@ class Ensemble:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = tuple(members)
+
+    def to(self, device: "torch.device") -> "Ensemble":
+        """This ensemble, whose members compute on `device` from now on, those that can."""
+        for member in self.members:
+            member.model.to(device)
+        return self
 
     @property
     def encoders(self) -> tuple[str, ...]:

@@ -13,7 +13,10 @@ Rows = np.ndarray | sparse.csr_array
 
 
 class FeatureMap(Protocol):
-    """rows -> (n, dim) float32. The view's own columns stay in front of them where `keep`, else they are replaced."""
+    """rows -> (n, dim) float32. The view's own columns stay in front of them where `keep`, else they are replaced.
+
+    One that a GPU can compute has `on(device)` too: the same from tensors to tensors there.
+    """
 
     kind: ClassVar[str]
     keep: bool
@@ -67,6 +70,10 @@ class FeatureMaps:
             module, _, attribute = MAPS[value["kind"]].partition(":")
             maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, own)
         return cls(**maps)
+
+    def fit_devices(self) -> bool:
+        """Whether a GPU can compute them all."""
+        return all(hasattr(feature_map, "on") for _, feature_map in self._present())
 
     def _present(self) -> list[tuple[str, FeatureMap]]:
         return [(side, feature_map) for side, feature_map in vars(self).items() if feature_map is not None]

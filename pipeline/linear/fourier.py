@@ -1,12 +1,17 @@
 """Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (seed 004, section 4.1)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pipeline.device import upload
 from pipeline.linear.feature_maps import Rows
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 MANY = 1024
 """Rows from which on the map is worth the import of torch."""
@@ -88,6 +93,12 @@ class FourierFeatures:
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
+
+    def on(self, device: "torch.device") -> "Callable[[Tensor], Tensor]":
+        """The same map of rows that are tensors on `device`, dense or sparse."""
+        parts = (self.matrix, self.offset, self.fourier.frequencies, self.fourier.phases)
+        matrix, offset, frequencies, phases = (upload(part, device) for part in parts)
+        return lambda rows: phases.addmm(rows @ matrix - offset, frequencies).cos_().mul_(self.weight * 2**0.5)
 
     def settings(self) -> dict[str, Any]:
         return {"weight": float(self.weight)}

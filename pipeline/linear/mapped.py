@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
@@ -10,6 +11,9 @@ from scipy.linalg.blas import ssyrk
 from pipeline.linear.accumulation import sum_by_owner
 from pipeline.linear.feature_maps import FeatureMap, FeatureMaps, Rows
 from pipeline.linear.moments import Moments, mirror
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -21,13 +25,21 @@ class Block:
     owners: np.ndarray
 
 
-def mapped_moments(known: Moments, blocks: Iterable[Block], maps: FeatureMaps) -> Moments:
+def mapped_moments(
+    known: Moments, blocks: Iterable[Block], maps: FeatureMaps, device: "torch.device | None" = None
+) -> Moments:
     """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`.
 
     What is known is not computed again: of [x, P] and [y, Q] only the products in which P or Q stands are summed,
-    y's part of them by sparse products. FeatureMaped rows live for one block.
+    y's part of them by sparse products. FeatureMaped rows live for one block. Computed on `device` where that is given
+    and the maps fit it.
     """
-    accumulator = MappedAccumulator(known, maps)
+    if device is not None and maps.fit_devices():
+        from pipeline.linear.device_mapped import DeviceMappedAccumulator  # torch
+
+        accumulator: MappedAccumulator = DeviceMappedAccumulator(known, maps, device)
+    else:
+        accumulator = MappedAccumulator(known, maps)
     for block in blocks:
         accumulator.add(block)
     return accumulator.result()

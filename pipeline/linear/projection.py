@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -10,6 +10,11 @@ from scipy import sparse
 from pipeline.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.linear.moments import Moments
 from pipeline.linear.views import ImageView
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.linear.device_projection import Projections
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,17 @@ class LinearModel:
         self.directions = directions.single()
         self.eigenvalue_power = eigenvalue_power
         self.maps = maps or FeatureMaps()
+        self._projections: Projections | None = None
+
+    def to(self, device: "torch.device") -> "LinearModel":
+        """This model, which from now on embeds on `device` by torch, unless one of its maps is numpy's alone."""
+        if self.maps.fit_devices():
+            from pipeline.linear.device_projection import Projection, Projections
+
+            image = Projection(self.mean_x, self.directions.w, self.maps.image, device)
+            text = Projection(self.mean_y, self.directions.u, self.maps.text, device)
+            self._projections = Projections(self.view, image, text, device)
+        return self
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
@@ -78,14 +94,20 @@ class LinearModel:
 
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        columns = mapped_columns(self.view.stack(features), self.maps.image)
-        projected = project(columns, self.mean_x, self.directions.w)
+        if self._projections:
+            projected = self._projections.images(features)
+        else:
+            columns = mapped_columns(self.view.stack(features), self.maps.image)
+            projected = project(columns, self.mean_x, self.directions.w)
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
         """(n, c) float32 from sparse tf-idf (n, d)."""
-        columns = mapped_columns(sentences, self.maps.text)
-        projected = project(columns, self.mean_y, self.directions.u)
+        if self._projections:
+            projected = self._projections.sentences(sentences)
+        else:
+            columns = mapped_columns(sentences, self.maps.text)
+            projected = project(columns, self.mean_y, self.directions.u)
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def settings(self) -> dict[str, Any]:

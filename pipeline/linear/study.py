@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from pipeline.linear.sets import FoldedMoments, Restriction, make_sets
 from pipeline.linear.training import Task, Transfer
 from pipeline.linear.tuning import Grid, Tuned
 from pipeline.models import model_class
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Study:
     """What all cells have in common: the stored pairs, the rows to choose and to report on, and the grids.
 
     `auxiliary` gives the pairs of some documents, `own` a model's own settings (None where it has none); `dev` and
-    `test` are stored rows with `features`, `sentences` and `owners`.
+    `test` are stored rows with `features`, `sentences` and `owners`. `device` is as in pipeline.linear.training.Task.
     """
 
     target: FoldedMoments
@@ -88,6 +91,7 @@ class Study:
     own: Callable[[str], Any]
     protocol: str
     seed: int
+    device: "torch.device | None" = None
     memories: dict[tuple, dict] = field(default_factory=dict)
 
     def fit(self, cell: Cell, draw: int) -> Tuned:
@@ -106,6 +110,7 @@ class Study:
             own and replace(own, **cell.settings),
             self.seed,
             memory=self.memories.setdefault(key, {}),
+            device=self.device,
         )
         return model_class(cell.model).fit(task)
 

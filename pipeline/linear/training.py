@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from pipeline.linear.neighbours import NeighbourText
 from pipeline.linear.tuning import Grid, Pairs, Prepared, Tuned, tune
 from pipeline.linear.views import ImageView
 from pipeline.models import TRAININGS
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Task:
     """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
 
     `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
+    Second passes over data are made on `device`, by numpy where it is None.
     """
 
     training: str
@@ -74,6 +78,7 @@ class Task:
     seed: int
     progress: Callable[[Sequence], Iterable] = iter
     memory: dict[tuple[type, int], Tuned] = field(default_factory=dict)
+    device: "torch.device | None" = None
 
 
 def fit_on_moments(model: type, task: Task) -> Tuned:
@@ -115,7 +120,7 @@ class _Trainer:
         """CCA on [X, T^], Y, where T^ is the mean text of the k nearest auxiliary images."""
         feature_map = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=feature_map)
-        return Prepared(mapped_moments(self.sets.target, self.sets.target_blocks(), maps), maps)
+        return Prepared(mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device), maps)
 
     def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> Prepared:
         """CCA on XA, YB."""
@@ -148,9 +153,9 @@ class _Trainer:
         if not weight:
             return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
         maps = self._fourier_maps(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
-        moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps)
+        moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
         if second_beta:
-            weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps)
+            weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
             moments = moments + weak.scaled(second_beta**2)
         return Prepared(moments, maps)
 

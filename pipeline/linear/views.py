@@ -1,6 +1,6 @@
 """The image view: the features of one or several encoders side by side, each normalised on its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,14 +34,21 @@ class ImageView:
         n = len(next(iter(features.values())))
         x = np.empty((n, self.dim), np.float32)
         start = 0
+        for block in self.select_blocks(features):
+            stop = start + block.shape[1]
+            normalise(to_float32(block, x[:, start:stop]), self.steps)
+            start = stop
+        return x
+
+    def select_blocks(self, features: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+        """The features (n, dim) of each encoder as they are. Raises as `stack`."""
+        n = len(next(iter(features.values())))
         for name, dim in zip(self.encoders, self.dims, strict=True):
             if name not in features:
                 raise IntegrityError(f"features of encoder {name} are missing (given: {', '.join(features)})")
             if features[name].shape != (n, dim):
                 raise IntegrityError(f"features of encoder {name} have shape {features[name].shape}, not {(n, dim)}")
-            normalise(to_float32(features[name], x[:, start : start + dim]), self.steps)
-            start += dim
-        return x
+            yield features[name]
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
         """Encoder -> its columns of `stacked` (n, dim)."""

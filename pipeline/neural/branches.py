@@ -84,7 +84,8 @@ class TwoBranches(nn.Module):
         super().__init__()
         self.register_buffer("mean", mean)
         self.sentences, self.dropout = sentences, dropout
-        self.whole = torch.from_numpy(WHOLE) if geometry else mean.new_zeros(0)
+        whole = torch.from_numpy(WHOLE) if geometry else mean.new_zeros(0)
+        self.register_buffer("whole", whole, persistent=False)
         inputs = len(mean) + len(self.whole)
         self.image_map = nn.Parameter(torch.empty(dimensions, inputs).uniform_(-1, 1) / inputs**0.5)
         self.text_map = nn.Parameter(torch.eye(dimensions))

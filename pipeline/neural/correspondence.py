@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import upload
 from pipeline.text.trees import Trees
 
 
@@ -46,6 +47,6 @@ def match(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets: np.ndar
     number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     image = np.repeat(np.arange(len(lengths)), lengths)
     legal = (number > 0) | (lengths[image] == 1)
-    allowed = torch.from_numpy((images[:, None] == image) & legal)
+    allowed = upload((images[:, None] == image) & legal, phrases.device)
     confidence, best = (phrases @ regions.T).masked_fill(~allowed, -torch.inf).max(dim=1)
-    return torch.from_numpy(number)[best], confidence
+    return upload(number, best.device)[best], confidence

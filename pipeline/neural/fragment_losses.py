@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import upload
 from pipeline.neural.fragment_scores import FragmentSets
 from pipeline.neural.losses import Objective
 
@@ -42,7 +44,8 @@ class MultipleInstance:
 
     def align(self, images: FragmentSets, sentences: FragmentSets, owners: Tensor) -> Tensor:
         """The fragment alignment objective, a scalar."""
-        regions, words = (owners[torch.repeat_interleave(torch.from_numpy(s.lengths))] for s in (images, sentences))
+        places = (np.repeat(np.arange(len(sets)), sets.lengths) for sets in (images, sentences))
+        regions, words = (owners[upload(each, owners.device)] for each in places)
         products = images.vectors @ sentences.vectors.T
         with torch.no_grad():
             bag = regions[:, None] == words

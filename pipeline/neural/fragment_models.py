@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import Portions, place
 from pipeline.errors import UsageError
 from pipeline.evaluate.scored import recall_sum_of_scores
 from pipeline.neural.fragment_losses import MultipleInstance
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
 from pipeline.neural.fragments import AlignedNetwork, FragmentNetwork, RectifiedBRNN, RegionMap
+from pipeline.neural.networks import arrays_of
 from pipeline.neural.packing import Packed, pack
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import RegionRows, Settings, Task
@@ -58,6 +60,16 @@ class FragmentModel:
         self.region_view = region_view
         self.network = network.eval()
 
+    def to(self, device: torch.device) -> "FragmentModel":
+        """This model, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return next(self.network.parameters()).device
+
     @property
     def region_encoders(self) -> tuple[str, ...]:
         return self.region_view.encoders
@@ -75,16 +87,20 @@ class FragmentModel:
         """One set an image of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
 
         def embed(rows: np.ndarray) -> FragmentSets:
-            whole = {name: block[rows] for name, block in features.items()}
-            return self.network.embed_images(stack_regions(self.region_view, regions, rows), self.stack(whole))
+            whole = self.stack({name: block[rows] for name, block in features.items()})
+            return self.network.embed_images(
+                *place((stack_regions(self.region_view, regions, rows), whole), self.device)
+            )
 
         return _in_blocks(embed, len(regions))
 
     def embed_sentence_sets(self, sentences: Tokens) -> FragmentSets:
         """One set a sentence, in float32 arrays; a sentence without words has the unknown word's vector."""
-        return _in_blocks(
-            lambda rows: self.network.embed_sentences(pack(sentences.take(rows), self.unknown)), len(sentences)
-        )
+
+        def embed(rows: np.ndarray) -> FragmentSets:
+            return self.network.embed_sentences(place(pack(sentences.take(rows), self.unknown), self.device))
+
+        return _in_blocks(embed, len(sentences))
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
         """(n, D) the view of whole images; None where the model does not look at them."""
@@ -95,7 +111,7 @@ class FragmentModel:
         return task.settings.objective
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {name: tensor.detach().numpy() for name, tensor in self.network.state_dict().items()}
+        return arrays_of(self.network)
 
     def anchors(self) -> dict[str, Tensor]:
         """What weight decay pulls parameters towards, where that is not zero."""
@@ -111,11 +127,11 @@ def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> Fr
 def _in_blocks(embed: Callable[[np.ndarray], FragmentSets], count: int) -> FragmentSets:
     """`embed(rows)`, BLOCK rows at a time, as one."""
     with torch.inference_mode():
-        blocks = [embed(np.arange(start, min(start + BLOCK, count))) for start in range(0, count, BLOCK)]
-        blocks = blocks or [embed(np.arange(0))]
+        blocks = Portions(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
+        blocks = blocks or [embed(np.arange(0)).arrays()]
     lengths = np.concatenate([block.lengths for block in blocks])
-    wholes = None if blocks[0].globals is None else np.concatenate([block.globals.numpy() for block in blocks])
-    vectors = np.concatenate([block.vectors.numpy() for block in blocks])
+    wholes = None if blocks[0].globals is None else np.concatenate([block.globals for block in blocks])
+    vectors = np.concatenate([block.vectors for block in blocks])
     return FragmentSets(vectors, np.concatenate([[0], np.cumsum(lengths)]), wholes)
 
 
@@ -132,9 +148,9 @@ class Begun:
             return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
 
         def judge() -> float:
-            images = model.embed_image_sets(dev_features, dev.regions)
-            scores = fragment_scores(images, model.embed_sentence_sets(dev.sentences), model.rule)
-            return recall_sum_of_scores(scores.numpy(), dev.owners)
+            sets = model.embed_image_sets(dev_features, dev.regions), model.embed_sentence_sets(dev.sentences)
+            scores = fragment_scores(*(side.on(model.device) for side in sets), model.rule)
+            return recall_sum_of_scores(scores.cpu().numpy(), dev.owners)
 
         self.model = model
         clip = task.settings.element_clip
@@ -182,7 +198,7 @@ class DVSA(FragmentModel):
         model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.regions.precision = task.precision
-        return Begun(model, task)
+        return Begun(model.to(task.device), task)
 
     def settings(self) -> dict[str, Any]:
         dimensions, hidden = self.network.sentences.d.shape

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import upload
 from pipeline.errors import IntegrityError
 
 SUMS = ("words", "mean-words", "positive")
@@ -38,6 +39,16 @@ class FragmentSets:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def on(self, device: torch.device) -> "FragmentSets":
+        """The same as tensors on `device`."""
+        whole = None if self.globals is None else upload(self.globals, device)
+        return FragmentSets(upload(self.vectors, device), self.offsets, whole)
+
+    def arrays(self) -> "FragmentSets":
+        """The same as arrays, from tensors wherever they are."""
+        whole = None if self.globals is None else self.globals.cpu().numpy()
+        return FragmentSets(self.vectors.cpu().numpy(), self.offsets, whole)
 
     def take(self, rows: np.ndarray) -> "FragmentSets":
         """The sets `rows` (k,), in that order."""
@@ -89,7 +100,7 @@ def fragment_scores(images: FragmentSets, sentences: FragmentSets, rule: ScoreRu
         rows.append(torch.cat(columns, dim=1) if columns else block.vectors.new_zeros(len(block), 0))
     scores = torch.cat(rows) if rows else images.vectors.new_zeros(0, len(sentences))
     if rule.sum == "mean-words":
-        scores = scores / torch.as_tensor(sentences.lengths, device=scores.device).clamp(min=1)
+        scores = scores / upload(np.maximum(sentences.lengths, 1), scores.device)
     if rule.global_weight:
         scores = scores + rule.global_weight * (images.globals @ sentences.globals.T)
     return scores
@@ -142,9 +153,18 @@ def _pool(images: FragmentSets, words: FragmentSets, rule: str) -> Tensor:
     products = _multiply(images.vectors, words.vectors)
     if rule == "positive":
         products = products.clamp(min=0)
-    parts = products.split(images.lengths.tolist())
+    lengths = images.lengths
+    if products.device.type != "cpu" and lengths[0] and (lengths == lengths[0]).all():
+        return _pool_alike(products, len(lengths), rule)
+    parts = products.split(lengths.tolist())
     pooled = [_pool_one(part, rule) for part in parts]
     return torch.stack(pooled)
+
+
+def _pool_alike(products: Tensor, images: int, rule: str) -> Tensor:
+    """The same of images with equally many regions, at once: a GPU would wait longer for each than it takes."""
+    parts = products.unflatten(0, (images, -1))
+    return parts.sum(dim=1) if rule == "positive" else parts.amax(dim=1)
 
 
 def _multiply(regions: Tensor, words: Tensor) -> Tensor:
@@ -163,5 +183,5 @@ def _pool_one(products: Tensor, rule: str) -> Tensor:
 
 def _sum_of_words(pooled: Tensor, words: FragmentSets) -> Tensor:
     """(images, sentences) from (images, words)."""
-    owners = torch.repeat_interleave(torch.as_tensor(words.lengths, device=pooled.device))
+    owners = upload(np.repeat(np.arange(len(words)), words.lengths), pooled.device)
     return pooled.new_zeros(len(pooled), len(words)).index_add(1, owners, pooled)

@@ -1,6 +1,5 @@
 """Networks that make fragments: region vectors of images, and one vector for every word of a sentence."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -10,19 +9,9 @@ from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_sc
 from pipeline.neural.packing import Packed
 
 
-def mirror(packed: Packed) -> Tensor:
-    """(total,) the packed row of the word that stands as far from its sentence's end as this one from its beginning."""
-    sizes = torch.tensor(packed.sizes, dtype=torch.long)
-    starts = sizes.cumsum(0) - sizes
-    position = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    rank = torch.arange(len(packed.ids)) - starts[position]
-    return starts[packed.lengths[packed.order][rank] - 1 - position] + rank
-
-
 def by_sentence(words: Tensor, packed: Packed) -> FragmentSets:
     """The packed rows `words` (total, c) sentence after sentence, each in its own order."""
-    rows = torch.argsort(packed.sentences(), stable=True)
-    return FragmentSets(words[rows], np.concatenate([[0], np.cumsum(packed.lengths.numpy())]))
+    return FragmentSets(words[packed.rows], packed.offsets)
 
 
 def _uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
@@ -73,7 +62,7 @@ class RectifiedBRNN(nn.Module):
         """(total, h) float32, s_t of every word, in packed order."""
         x = self._drop(self.words[packed.ids])
         e = self._drop(functional.linear(x, self.e, self.b_e).relu())
-        back = mirror(packed)
+        back = packed.mirrored
         forwards = self._run(e, packed.sizes, self.f, self.b_f)
         backwards = self._run(e[back], packed.sizes, self.b, self.b_b)[back]
         return functional.linear(self._drop(forwards + backwards), self.d, self.b_d).relu()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UsageError
+from pipeline.linear.device_views import stack_on
 from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_models import Begun, FragmentModel, measure_regions
 from pipeline.neural.fragment_scores import ScoreRule
@@ -48,10 +49,10 @@ class GroundedFragments(FragmentModel):
         rule = ScoreRule(settings.sum, settings.global_weight)
         network = GroundedNetwork(start.network.state_dict(), *_begin_regions(task), settings.dropout, rule)
         network.set_precision(task.precision)
-        return Begun(cls(task.view, regions, network), task)
+        return Begun(cls(task.view, regions, network).to(task.device), task)
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
-        return torch.from_numpy(self.view.stack(features))
+        return stack_on(self.view, features, self.device)
 
     def anchors(self) -> dict[str, Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self.network.named_parameters()}

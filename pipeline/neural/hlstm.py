@@ -48,7 +48,7 @@ class HierarchicalRecurrence(torch.autograd.Function):
         (u, gates, cells, hidden, forgets), levels = ctx.saved_tensors, ctx.levels
         k, straight = u.shape[2], u.unbind()
         d_hidden, d_cells = d_states.clone(), torch.zeros_like(cells)
-        d_inputs, d_sums = torch.zeros(len(gates), 4 * k), torch.empty(len(gates), 4 * k)
+        d_inputs, d_sums = gates.new_zeros(len(gates), 4 * k), gates.new_empty(len(gates), 4 * k)
         d_gates = d_inputs[:, : 3 * k]
         for start, joined, stop, groups in reversed(levels.levels):
             rows, edges = slice(start, stop), slice(start, joined)

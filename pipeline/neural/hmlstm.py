@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import Portions, place, upload
 from pipeline.errors import UsageError
 from pipeline.evaluate.retrieval import recall_sum
 from pipeline.linear.views import ImageView
@@ -20,6 +21,9 @@ from pipeline.neural.task import RegionRows, Settings, Task
 from pipeline.neural.training import Training, seeded
 from pipeline.neural.tree_levels import Levels
 from pipeline.text.trees import Trees
+
+REGIONS = 1 << 16
+"""Regions that are embedded at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,7 @@ class HMLSTM(GlobalModel):
             raise UsageError("hmlstm maps images and regions alike; extract regions of all encoders that the row has")
         if task.settings.loss == "squared" or task.settings.negatives == "sampled":
             raise UsageError("hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
-        return Begun(cls.untrained(task), task)
+        return Begun(cls.untrained(task).to(task.device), task)
 
     def arrange(self, sentences: Trees) -> Levels:
         return self.network.sentences.arrange(sentences)
@@ -70,18 +74,25 @@ class HMLSTM(GlobalModel):
         """(r, c) float32 of the regions of a block, whose features stand side by side as in `view`; None where they
         are of the model's own encoders, in its order."""
         view = view or RegionView(self.view, self.learned.get("geometry", False))
+        x = view.stack(block, through=self.view)
         with torch.inference_mode():
-            return self.network.embed_regions(torch.from_numpy(view.stack(block, through=self.view))).numpy()
+            blocks = Portions(REGIONS, "region").map(
+                lambda rows: self.network.embed_regions(upload(x[rows], self.device)).cpu().numpy(), len(x)
+            )
+        return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
     def embed_phrases(self, sentences: Trees) -> np.ndarray:
         """(p, c) float32: the noun phrases of `sentences` as `noun_phrases` lists them."""
-        network, found = self.network, [np.zeros((0, self.dim), np.float32)]
+
+        def embed(rows: slice) -> np.ndarray:
+            trees = sentences.take(np.arange(rows.start, rows.stop))
+            levels = self.arrange(trees)
+            arranged = place((levels, phrase_rows(levels, trees, self.network.sentences)), self.device)
+            return self.network.embed_nodes(*arranged, roots=0).cpu().numpy()
+
         with torch.inference_mode():
-            for start in range(0, len(sentences), BLOCK):
-                trees = sentences.take(np.arange(start, min(start + BLOCK, len(sentences))))
-                levels = self.arrange(trees)
-                found.append(network.embed_nodes(levels, phrase_rows(levels, trees, network.sentences), 0).numpy())
-        return np.concatenate(found)
+            blocks = Portions(BLOCK, "sentence").map(embed, len(sentences))
+        return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
     def correspond(
         self, sentences: Trees, owners: np.ndarray, regions: RegionRows, view: RegionView
@@ -94,11 +105,11 @@ class HMLSTM(GlobalModel):
                 images, own = np.unique(owners[rows], return_inverse=True)
                 block = regions.packed(images)
                 vectors = self.embed_regions(block, view)
-                phrases = torch.from_numpy(self.embed_phrases(sentences.take(rows)))
+                phrases = upload(self.embed_phrases(sentences.take(rows)), self.device)
                 of = np.repeat(own, np.diff(blank.offsets)[rows])
                 places = slice(blank.offsets[rows[0]], blank.offsets[rows[-1] + 1])
                 blank.chosen[places], blank.confidence[places] = match(
-                    phrases, of, torch.from_numpy(vectors), block.offsets
+                    phrases, of, upload(vectors, self.device), block.offsets
                 )
         return blank
 

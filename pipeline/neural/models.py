@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.device import Portions, place
 from pipeline.evaluate.retrieval import recall_sum
+from pipeline.linear.device_views import stack_on
 from pipeline.linear.views import ImageView
-from pipeline.neural.networks import JointNetwork
+from pipeline.neural.networks import JointNetwork, arrays_of
 from pipeline.neural.packing import pack
 from pipeline.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
 from pipeline.neural.task import Settings, Task
@@ -60,7 +62,7 @@ class GlobalModel:
     @classmethod
     def begin(cls, task: Task) -> "Begun":
         """The model at the beginning of its training."""
-        return Begun(cls.untrained(task), task)
+        return Begun(cls.untrained(task).to(task.device), task)
 
     @classmethod
     def untrained(cls, task: Task) -> "GlobalModel":
@@ -106,16 +108,31 @@ class GlobalModel:
         """The id of every word outside the vocabulary."""
         return len(self.network.sentences.words) - 1
 
+    def to(self, device: torch.device) -> "GlobalModel":
+        """This model, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return next(self.network.parameters()).device
+
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        x = torch.from_numpy(self.view.stack(features))
-        return _in_blocks(lambda rows: self.network.embed_images(x[rows]), len(x), self.dim)
+
+        def embed(rows: slice) -> Tensor:
+            part = {name: block[rows] for name, block in features.items()}
+            return self.network.embed_images(stack_on(self.view, part, self.device))
+
+        return _in_blocks(embed, len(next(iter(features.values()))), self.dim)
 
     def embed_sentences(self, sentences: Any) -> np.ndarray:
         """(n, c) float32 from word sequences, or trees, over the vocabulary that the model was trained with."""
 
-        def embed(rows: np.ndarray) -> Tensor:
-            return self.network.embed_sentences(self.arrange(sentences.take(rows)))
+        def embed(rows: slice) -> Tensor:
+            arranged = self.arrange(sentences.take(np.arange(rows.start, rows.stop)))
+            return self.network.embed_sentences(place(arranged, self.device))
 
         return _in_blocks(embed, len(sentences), self.dim)
 
@@ -123,7 +140,7 @@ class GlobalModel:
         return {**vars(self.view), "dimensions": self.dim, "unit": self.network.unit, "learned": self.learned}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {name: tensor.detach().numpy() for name, tensor in self.network.state_dict().items()}
+        return arrays_of(self.network)
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
@@ -165,14 +182,11 @@ class Begun:
         return type(self.model).from_parts(self.model.settings(), self.model.tensors())
 
 
-def _in_blocks(embed: Callable[[np.ndarray], Tensor], count: int, dimensions: int) -> np.ndarray:
+def _in_blocks(embed: Callable[[slice], Tensor], count: int, dimensions: int) -> np.ndarray:
     """(count, dimensions) from `embed(rows)`, BLOCK rows at a time."""
-    embedded = np.empty((count, dimensions), np.float32)
     with torch.inference_mode():
-        for start in range(0, count, BLOCK):
-            rows = np.arange(start, min(start + BLOCK, count))
-            embedded[rows] = embed(rows).numpy()
-    return embedded
+        blocks = Portions(BLOCK, "row").map(lambda rows: embed(rows).cpu().numpy(), count)
+    return np.concatenate([np.empty((0, dimensions), np.float32), *blocks])
 
 
 class BagOfWords(GlobalModel):

@@ -2,9 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
+    """What `network` has learned, by name, wherever it computes."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
 
 
 class JointNetwork(nn.Module):

@@ -13,27 +13,21 @@ class Packed(NamedTuple):
     """`ids` (total,): the first words of all n sentences, longest sentence first, then the second words, and so on.
 
     `sizes`: how many sentences have a word at each position. `order` (n,): which sentence each packed row is.
-    `lengths` (n,): words in each sentence, in the sentences' own order, at least 1.
+    `lengths` (n,): words in each sentence, in the sentences' own order, at least 1; `offsets` (n + 1,): where each
+    begins when sentence stands after sentence. Of each word of `ids`, `owners` (total,) is its sentence, and `mirrored`
+    (total,) where the word stands that is as far from the sentence's end as this one from its beginning. `rows`
+    (total,) are the words sentence after sentence, `last` (n,) those at the ends.
     """
 
     ids: Tensor
     sizes: list[int]
     order: Tensor
     lengths: Tensor
-
-    def last_words(self) -> Tensor:
-        """(n,) where in `ids` the last word of each sentence stands, in the sentences' own order."""
-        lengths = self.lengths[self.order]
-        starts = torch.tensor([0, *self.sizes[:-1]]).cumsum(0)
-        last = torch.empty_like(self.order)
-        last[self.order] = starts[lengths - 1] + torch.arange(len(lengths))
-        return last
-
-    def sentences(self) -> Tensor:
-        """(total,) which sentence each word of `ids` belongs to."""
-        sizes = torch.tensor(self.sizes, dtype=torch.long)
-        starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-        return self.order[torch.arange(len(self.ids)) - starts]
+    offsets: np.ndarray
+    owners: Tensor
+    mirrored: Tensor
+    rows: Tensor
+    last: Tensor
 
 
 def pack(tokens: Tokens, unknown: int) -> Packed:
@@ -47,4 +41,17 @@ def pack(tokens: Tokens, unknown: int) -> Packed:
     there = tokens.lengths[sentence] > 0
     ids = np.full(len(position), unknown, np.int64)
     ids[there] = tokens.ids[(tokens.offsets[sentence] + position)[there]]
-    return Packed(torch.from_numpy(ids), sizes.tolist(), torch.from_numpy(order), torch.from_numpy(lengths))
+    offsets, rows = np.concatenate([[0], np.cumsum(lengths)]), np.argsort(sentence, kind="stable")
+    ends = offsets[1:] - 1
+    mirrored = rows[ends[sentence] - position]
+    return Packed(
+        torch.from_numpy(ids),
+        sizes.tolist(),
+        torch.from_numpy(order),
+        torch.from_numpy(lengths),
+        offsets,
+        torch.from_numpy(sentence),
+        torch.from_numpy(mirrored),
+        torch.from_numpy(rows),
+        torch.from_numpy(rows[ends]),
+    )

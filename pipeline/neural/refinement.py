@@ -9,10 +9,14 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.device import place
 from pipeline.errors import UsageError
 from pipeline.evaluate.retrieval import recall_sum
+from pipeline.linear.device_projection import Projection, Projections
+from pipeline.linear.device_views import stack_on
 from pipeline.linear.projection import unit_rows
 from pipeline.linear.views import ImageView
+from pipeline.neural.networks import arrays_of
 from pipeline.neural.task import Settings, Task
 from pipeline.neural.training import Training
 
@@ -84,6 +88,13 @@ class RefinedCCA:
     def __init__(self, view: ImageView, w: np.ndarray, u: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray) -> None:
         self.view = view
         self.w, self.u, self.mean_x, self.mean_y = w, u, mean_x, mean_y
+        self._projections: Projections | None = None
+
+    def to(self, device: torch.device) -> "RefinedCCA":
+        """This model, which from now on embeds on `device` by torch."""
+        image, text = (Projection(mean, w, None, device) for mean, w in ((self.mean_x, self.w), (self.mean_y, self.u)))
+        self._projections = Projections(self.view, image, text, device)
+        return self
 
     @classmethod
     def begin(cls, task: Task) -> "Begun":
@@ -105,10 +116,14 @@ class RefinedCCA:
 
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
+        if self._projections:
+            return unit_rows(self._projections.images(features))
         return unit_rows((self.view.stack(features) - self.mean_x) @ self.w)
 
     def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
         """(n, c) float32 from sparse tf-idf (n, d)."""
+        if self._projections:
+            return unit_rows(self._projections.sentences(sentences))
         return unit_rows(sentences @ self.u - self.mean_y @ self.u)
 
     def settings(self) -> dict[str, Any]:
@@ -129,9 +144,10 @@ class Begun:
     def __init__(self, model: RefinedCCA, task: Task) -> None:
         train, dev = task.train, task.dev
         self.model = model
-        self.towers = Towers(*map(torch.tensor, (model.w, model.u, model.mean_x, model.mean_y)), task.settings.dropout)
-        dev_images = torch.from_numpy(task.view.stack(dev.images(np.arange(dev.n_images))))
-        dev_sentences = bags(dev.sentences)
+        parts = map(torch.tensor, (model.w, model.u, model.mean_x, model.mean_y))
+        self.towers = Towers(*parts, task.settings.dropout).to(task.device)
+        dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
+        dev_sentences = place(bags(dev.sentences), task.device)
 
         def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
             return task.draw_images(rows), bags(train.sentences[rows])
@@ -140,9 +156,9 @@ class Begun:
 
         def judge() -> float:
             images, sentences = self.towers.embed_images(dev_images), self.towers.embed_sentences(dev_sentences)
-            return recall_sum(images.numpy(), sentences.numpy(), dev.owners, model.metric)
+            return recall_sum(images.cpu().numpy(), sentences.cpu().numpy(), dev.owners, model.metric)
 
-        self._scale(task.images(some), bags(train.sentences[some]))
+        self._scale(task.images(some), place(bags(train.sentences[some]), task.device))
         self.training = Training(
             self.towers, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
             judge, anchors={"w": self.towers.w.detach().clone(), "u": self.towers.u.detach().clone()},
@@ -158,5 +174,4 @@ class Begun:
         towers.u *= SENTENCE_LENGTH / (sentences - towers.mean_y @ towers.u).square().sum(dim=1).mean().sqrt()
 
     def finish(self) -> RefinedCCA:
-        parts = {name: tensor.detach().numpy() for name, tensor in self.towers.state_dict().items()}
-        return RefinedCCA(self.model.view, **parts)
+        return RefinedCCA(self.model.view, **arrays_of(self.towers))

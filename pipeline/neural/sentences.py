@@ -26,9 +26,8 @@ class MeanOfWords(nn.Module):
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
-        rows = torch.argsort(packed.sentences(), stable=True)
         starts = packed.lengths.cumsum(0) - packed.lengths
-        mean = functional.embedding_bag(packed.ids[rows], self.words, starts, mode="mean")
+        mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
         return functional.dropout(mean, self.dropout, self.training)
 
 
@@ -72,5 +71,5 @@ class Recurrent(nn.Module):
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
-        last = self.states(packed)[packed.last_words()]
+        last = self.states(packed)[packed.last]
         return functional.dropout(last, self.dropout, self.training)

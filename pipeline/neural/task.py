@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from pipeline.device import upload
+from pipeline.linear.device_views import stack_on
 from pipeline.linear.views import ImageView
 from pipeline.neural.losses import Objective
 from pipeline.neural.region_views import RegionBlock, RegionView
@@ -91,7 +93,8 @@ class Settings:
 class Task:
     """One training. `words` (V + 1, d) are the first word vectors, kept as they are where `train_words` is false;
     `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products; `region_view`
-    how regions are seen, where there are any; `noun_phrase` the label of noun phrases in trees.
+    how regions are seen, where there are any; `noun_phrase` the label of noun phrases in trees; `device` where networks
+    are trained.
     """
 
     view: ImageView
@@ -105,6 +108,7 @@ class Task:
     start: Any = None
     region_view: RegionView | None = None
     noun_phrase: int | None = None
+    device: torch.device = torch.device("cpu")
 
     @cached_property
     def mean_image(self) -> np.ndarray:
@@ -118,7 +122,7 @@ class Task:
 
     def images(self, rows: np.ndarray) -> torch.Tensor:
         """(k, D) the images of the training pairs `rows` (k,)."""
-        return torch.from_numpy(self.view.stack(self.train.images(self.train.owners[rows])))
+        return stack_on(self.view, self.train.images(self.train.owners[rows]), self.device)
 
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
         """The same for a step of training, in which the mean stands for what `encoder_dropout` leaves out."""
@@ -128,7 +132,7 @@ class Task:
         left_out = torch.rand(len(rows), count) < share
         left_out[torch.arange(len(rows)), torch.randint(count, (len(rows),))] = False
         columns = left_out.repeat_interleave(torch.tensor(self.view.dims), dim=1)
-        return torch.where(columns, torch.from_numpy(self.mean_image), images)
+        return torch.where(upload(columns, self.device), upload(self.mean_image, self.device), images)
 
 
 class Begun(Protocol):

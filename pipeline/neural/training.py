@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pipeline.device import place, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.neural.losses import Objective
 
+CPU = torch.device("cpu")
 MOMENTUM = 0.9
 """Of the optimiser `momentum` (seed 000, section 3.3)."""
 
@@ -62,9 +64,9 @@ class Checkpoint:
 
 
 @contextmanager
-def seeded(*parts: int) -> Iterator[None]:
-    """Within, torch's random numbers follow from `parts` alone; outside, nothing has changed."""
-    with torch.random.fork_rng():
+def seeded(*parts: int, device: torch.device = CPU) -> Iterator[None]:
+    """Within, torch's random numbers, of `device` too, follow from `parts` alone; outside, nothing has changed."""
+    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
         torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]))
         yield
 
@@ -100,6 +102,8 @@ class Training:
         self.turns, self.carried, self.before_epoch = turns, carried or {}, before_epoch
         self.progress = Progress()
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.device = next(iter(self.trained.values())).device
+        self._ahead: tuple[np.ndarray, Any] | None = None
         self.anchors = {name: (anchors or {}).get(name) for name in self.trained}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
         self.best = {name: t.detach().clone() for name, t in {**self.trained, **self.carried}.items()}
@@ -108,7 +112,7 @@ class Training:
             "sgd": torch.optim.SGD,
             "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
             "rmsprop": torch.optim.RMSprop,
-            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=True),
+            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=self.device.type == "cpu"),
         }[schedule.optimiser]
         self.optimiser = make(self.trained.values(), lr=schedule.learning_rate)
 
@@ -137,8 +141,8 @@ class Training:
                 self._begin_epoch()
             batches = self._batches()
             self.module.train()
-            while self.progress.step < len(batches):
-                self._step(batches[self.progress.step])
+            while (step := self.progress.step) < len(batches):
+                self._step(batches[step], *batches[step + 1 : step + 2])
                 after_step(self)
             self._finish_epoch()
         self._put(self.best)
@@ -159,36 +163,55 @@ class Training:
         batches = np.array_split(rng.permutation(m), self.steps)
         return [np.concatenate([rows, rng.choice(m, drawn)]) for rows in batches] if drawn else batches
 
-    def _step(self, rows: np.ndarray) -> None:
+    def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
+        """Learn from the pairs `rows`; while a GPU does, draw those of the next step."""
         state, schedule = self.progress, self.schedule
         rate = schedule.learning_rate * schedule.decay ** (state.epoch + state.step / self.steps)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
-        with seeded(schedule.seed, state.epoch, state.step):
-            loss = self.objective(self.module(*self.draw(rows)), torch.from_numpy(self.owners[rows]))
-        self._require_finite("loss", loss, rows)
+        arguments = self._drawn_ahead(rows)
+        with seeded(schedule.seed, state.epoch, state.step, device=self.device):
+            arguments = arguments or place(self.draw(rows), self.device)
+            loss = self.objective(self.module(*arguments), upload(self.owners[rows], self.device))
         loss.backward()
         if self.turns:
             for name in self.trained.keys() - self.turns[state.epoch % len(self.turns)]:
                 self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
-        self._require_finite("gradient", norm, rows)
+        self._draw_ahead(following)
+        value = self._require_finite(rows, loss=loss.detach(), gradient=norm)
         self.optimiser.step()
         self._pull(rate * schedule.weight_decay)
         with torch.no_grad():
             for name, parameter in self.trained.items():
                 self.average[name].lerp_(parameter, 1 - schedule.averaging)
         state.step += 1
-        state.losses += loss.item()
+        state.losses += value
 
-    def _require_finite(self, what: str, value: Tensor, rows: np.ndarray) -> None:
-        if not torch.isfinite(value):
-            state, names = self.progress, ", ".join(map(str, self.names[rows][:5]))
-            raise JointspaceError(
-                f"the {what} is {value.item()} in epoch {state.epoch}, batch {state.step} (sentences {names}, ...);"
-                " lower the learning rate or check these sentences' features; the last checkpoint is kept"
-            )
+    def _draw_ahead(self, rows: np.ndarray | None) -> None:
+        """On a GPU, draw the arguments for `rows` of the next step: its random numbers are the GPU's own, so that
+        drawing takes none from those of the module. Elsewhere there is nothing to wait for."""
+        if rows is not None and self.device.type != "cpu":
+            with seeded(self.schedule.seed, self.progress.epoch, self.progress.step + 1):
+                self._ahead = rows, place(self.draw(rows), self.device)
+
+    def _drawn_ahead(self, rows: np.ndarray) -> Any:
+        """What was drawn ahead for `rows`, None where nothing was."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead and ahead[0] is rows else None
+
+    def _require_finite(self, rows: np.ndarray, **found: Tensor) -> float:
+        """The first of `found`, scalars by name. One look at them all, since a GPU must have finished for it."""
+        values = torch.stack(list(found.values())).tolist()
+        for what, value in zip(found, values, strict=True):
+            if not math.isfinite(value):
+                state, names = self.progress, ", ".join(map(str, self.names[rows][:5]))
+                raise JointspaceError(
+                    f"the {what} is {value} in epoch {state.epoch}, batch {state.step} (sentences {names}, ...);"
+                    " lower the learning rate or check these sentences' features; the last checkpoint is kept"
+                )
+        return values[0]
 
     @torch.no_grad()
     def _pull(self, share: float) -> None:
@@ -224,10 +247,10 @@ class Training:
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}
         moments = self.optimiser.state_dict()["state"]
         tensors |= {f"moment/{i}/{key}": value for i, state in moments.items() for key, value in state.items()}
-        return Checkpoint({name: t.numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
+        return Checkpoint({name: t.cpu().numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`. Raises IntegrityError where it is of another module."""
+        """Go on from `checkpoint`, of whatever device. Raises IntegrityError where it is of another module."""
         groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():
             group, _, name = path.partition("/")
@@ -236,7 +259,8 @@ class Training:
         if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in expected.items()}:
             raise IntegrityError("the checkpoint is of another model; remove it and train from the beginning")
         self._put(groups["now"])
-        self.average, self.best = groups["average"], groups["best"]
+        for own, kept in ((self.average, groups["average"]), (self.best, groups["best"])):
+            own.update({name: tensor.to(own[name].device) for name, tensor in kept.items()})
         moments: dict[int, dict[str, Tensor]] = {}
         for path, tensor in groups["moment"].items():
             index, _, key = path.partition("/")

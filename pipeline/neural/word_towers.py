@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.errors import UsageError
-from pipeline.neural.fragments import mirror
 from pipeline.neural.packing import Packed
 from pipeline.neural.recurrence import CELLS, Recurrence
 from pipeline.neural.refinement import SENTENCE_LENGTH
@@ -90,7 +89,7 @@ class BiGRU(nn.Module):
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """(total, 2 hidden) float32 from the packed words' vectors (total, inputs)."""
-        back = mirror(packed)
+        back = packed.mirrored
         first, last = self._run(x, packed, "first"), self._run(x[back], packed, "last")
         return torch.cat([first, last[back]], dim=1)
 
@@ -156,7 +155,7 @@ class RecurrentTowers(nn.Module):
         e = self.words[packed.ids]
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
-        owners, n = packed.sentences(), len(packed.lengths)
+        owners, n = packed.owners, len(packed.lengths)
         sums = e.new_zeros(n, e.shape[1]).index_add(0, owners, e)
         means = h.new_zeros(n, h.shape[1]).index_add(0, owners, h) / packed.lengths[:, None]
         return Reading(e, h, functional.normalize(sums - self.bias + means @ self.to_whole, dim=1))

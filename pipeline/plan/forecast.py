@@ -16,9 +16,6 @@ from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.plan.solving import fit
 
-GPU_FIXED, GPU_IMAGE = 900, 60
-"""Estimates: MB of a GPU that a network takes, and each image of 224 x 224 pixels in a batch."""
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -67,13 +64,12 @@ def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
         ("build_index", len(config.models), sum(work.index(config, row, s, rates) for row in config.models)),
         ("report", 1, 2 * light),
     ]
-    return [_stage(rule, jobs, seconds, config, s, gpu) for rule, jobs, seconds in works if jobs]
+    return [_stage(rule, jobs, seconds, s, gpu) for rule, jobs, seconds in works if jobs]
 
 
-def _stage(rule: str, jobs: int, seconds: float | None, config: Config, s: Sizes, gpu: bool) -> Stage:
+def _stage(rule: str, jobs: int, seconds: float | None, s: Sizes, gpu: bool) -> Stage:
     need = NEEDS[rule]
-    side = max(encoder.crop or encoder.resize for encoder in config.encoders)
-    on_gpu = GPU_FIXED + GPU_IMAGE * config.extract.batch_size * (side / 224) ** 2 if gpu and need.gpu else 0
+    on_gpu = need.gpu(s) if gpu and need.gpu else 0
     return Stage(rule, jobs, seconds, need.memory(s), on_gpu, jobs * need.disk(s))
 
 
@@ -93,7 +89,7 @@ def misfits(stages: list[Stage], memory: float, gpu_memory: float, disk: float) 
     ]
     found += [
         f"{stage.rule} needs {stage.gpu_memory:,.0f} MB of the GPU and it has {gpu_memory:,.0f}; change"
-        " extract.batch_size"
+        " extract.batch_size, or set device to cpu"
         for stage in stages
         if gpu_memory and stage.gpu_memory > gpu_memory
     ]

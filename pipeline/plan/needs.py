@@ -14,11 +14,15 @@ BLOCK_ROWS = 4096
 """Images in a block of `accumulate`, as in pipeline.linear.accumulation, which takes a second to import."""
 PYTHON, TORCH = 350, 1100
 """MB of a process with numpy and Parquet, and of one that has loaded torch too."""
+GPU_CONTEXT, GPU_NETWORK, GPU_IMAGE = 600, 300, 60
+"""Estimates: MB of a GPU that a process takes before it computes, a network, and each image of 224 x 224 pixels in a
+batch."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """Of one job: `memory` and `disk` in MB and `minutes`, each by the sizes of the run; whether it can use a `gpu`.
+    """Of one job: `memory` and `disk` in MB, `minutes`, and MB of a `gpu` (None: it cannot use one), each by the sizes
+    of the run.
 
     `minutes` are what a slow core may take, for a scheduler that kills what is late; the plan's forecast is another
     matter.
@@ -27,7 +31,7 @@ class Need:
     memory: Callable[[Sizes], float]
     disk: Callable[[Sizes], float]
     minutes: Callable[[Sizes], float]
-    gpu: bool = False
+    gpu: Callable[[Sizes], float] | None = None
 
 
 def _shard(rate: float) -> Callable[[Sizes], float]:
@@ -49,6 +53,21 @@ def _blocks(s: Sizes) -> float:
     return 3 * 4 * BLOCK_ROWS * s.dim / MB
 
 
+def _encoder(s: Sizes) -> float:
+    """MB of a GPU for an image encoder."""
+    return GPU_CONTEXT + GPU_NETWORK + GPU_IMAGE * s.batch_images
+
+
+def _sums(s: Sizes) -> float:
+    """MB of a GPU for moments: X'X, Y'X and a block's part of that."""
+    return GPU_CONTEXT + _blocks(s) + 4 * s.dim * (s.dim + 2 * s.terms) / MB
+
+
+def _network(s: Sizes) -> float:
+    """MB of a GPU for a network of sentences in training, or for vectors and their products in portions."""
+    return GPU_CONTEXT + 2000
+
+
 def _joint(s: Sizes) -> float:
     """MB of all embeddings of a row."""
     return 4 * s.dimensions * (s.images + s.sentences) / MB
@@ -57,18 +76,18 @@ def _joint(s: Sizes) -> float:
 NEEDS: dict[str, Need] = {
     "make_demo": Need(_fixed(1500), lambda s: 0.03 * s.images, _all(20)),
     "ingest": Need(lambda s: PYTHON + 600 + 0.006 * s.images, lambda s: 0.001 * s.images, _all(100)),
-    "plan": Need(lambda s: TORCH + 1500 + 0.002 * s.images, _fixed(5), _fixed(20), gpu=True),
-    "prepare_encoder": Need(_fixed(TORCH + 2000), _fixed(600), _fixed(120), gpu=True),
-    "finetune": Need(_fixed(3500), _fixed(600), _fixed(240), gpu=True),
+    "plan": Need(lambda s: TORCH + 1500 + 0.002 * s.images, _fixed(5), _fixed(20), gpu=_encoder),
+    "prepare_encoder": Need(_fixed(TORCH + 2000), _fixed(600), _fixed(120)),
+    "finetune": Need(_fixed(3500), _fixed(600), _fixed(240), gpu=_encoder),
     "extract": Need(
         lambda s: TORCH + 2500 + 8 * s.shard_images * max(s.dims.values()) / MB,
         lambda s: 4 * s.shard_images * max(s.dims.values()) / MB,
-        _shard(2), gpu=True,
+        _shard(2), gpu=_encoder,
     ),
     "extract_regions": Need(
         lambda s: TORCH + 3000 + 8 * 20 * s.shard_images * max(s.dims.values()) / MB,
         lambda s: 4 * 20 * s.shard_images * max(s.dims.values()) / MB,
-        _shard(0.3), gpu=True,
+        _shard(0.3), gpu=_encoder,
     ),
     "pool_regions": Need(
         lambda s: TORCH + 1000 + 12 * s.shard_images * max(s.dims.values()) / MB,
@@ -90,22 +109,22 @@ NEEDS: dict[str, Need] = {
     ),
     "accumulate": Need(
         lambda s: TORCH + 0.001 * s.images + _blocks(s) + 2.5 * s.moments_bytes / MB,
-        lambda s: s.moments_bytes / MB, _shard(100),
+        lambda s: s.moments_bytes / MB, _shard(100), gpu=_sums,
     ),
     "accumulate_auxiliary": Need(
         lambda s: TORCH + 0.001 * s.images + _blocks(s) + 2.5 * s.moments_bytes / MB,
-        lambda s: s.moments_bytes / MB, _shard(100),
+        lambda s: s.moments_bytes / MB, _shard(100), gpu=_sums,
     ),
     "fit": Need(
         lambda s: TORCH + 1000 + 0.001 * s.images + 12 * s.moments_bytes / MB,
-        lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB, _all(200),
+        lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB, _all(200), gpu=_sums,
     ),
     "train_word_vectors": Need(lambda s: PYTHON + 500 + 0.003 * s.sentences, _fixed(100), _all(50)),
-    "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=True),
+    "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=_network),
     "combine": Need(lambda s: TORCH + 500 + 0.1 * _joint(s), _fixed(50), _fixed(60)),
     "embed": Need(
         lambda s: TORCH + 0.001 * s.images + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
-        lambda s: 4 * s.dimensions * s.shard_images * (1 + s.texts) / MB, _shard(100),
+        lambda s: 4 * s.dimensions * s.shard_images * (1 + s.texts) / MB, _shard(100), gpu=_network,
     ),
     "join_embeddings": Need(
         lambda s: TORCH + 500, lambda s: 8 * s.dimensions * s.shard_images * (1 + s.texts) / MB, _shard(500)
@@ -113,20 +132,22 @@ NEEDS: dict[str, Need] = {
     "evaluate": Need(lambda s: TORCH + 600 + 0.001 * s.images, _fixed(5), _all(300)),
     "align": Need(lambda s: PYTHON + 1500 + 0.01 * s.images, lambda s: 0.002 * s.images * s.texts, _all(300)),
     "list_magnitudes": Need(lambda s: PYTHON + 1500 + 0.05 * s.images, _fixed(5), _all(300)),
-    "embed_phrases": Need(lambda s: TORCH + 1500 + 0.05 * s.images, lambda s: 0.05 * s.images * s.texts, _all(100)),
+    "embed_phrases": Need(
+        lambda s: TORCH + 1500 + 0.05 * s.images, lambda s: 0.05 * s.images * s.texts, _all(100), gpu=_network
+    ),
     "rank_phrases": Need(lambda s: PYTHON + 1500 + 0.3 * s.images, _fixed(5), _all(50)),
     "show_phrases": Need(lambda s: PYTHON + 1500 + 0.1 * s.images, _fixed(20), _fixed(30)),
     "summarise": Need(_fixed(500), _fixed(5), _fixed(10)),
-    "build_index": Need(lambda s: TORCH + 600 + 3 * _joint(s), _joint, _all(200)),
-    "train_generator": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=True),
-    "describe": Need(lambda s: TORCH + 3000, _fixed(50), _all(5), gpu=True),
-    "evaluate_descriptions": Need(_fixed(2000), _fixed(5), _fixed(60)),
+    "build_index": Need(lambda s: TORCH + 600 + 3 * _joint(s), _joint, _all(200), gpu=_network),
+    "train_generator": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=_network),
+    "describe": Need(lambda s: TORCH + 3000, _fixed(50), _all(5), gpu=_network),
+    "evaluate_descriptions": Need(_fixed(2000), _fixed(5), _fixed(60), gpu=_network),
     "describe_boxes": Need(
-        lambda s: TORCH + 3000 + 4 * 20 * s.images * max(s.dims.values()) / MB, _fixed(50), _all(2), gpu=True
+        lambda s: TORCH + 3000 + 4 * 20 * s.images * max(s.dims.values()) / MB, _fixed(50), _all(2), gpu=_network
     ),
     "evaluate_boxes": Need(lambda s: PYTHON + 1500 + 0.1 * s.images, _fixed(5), _all(50)),
     "study": Need(
-        lambda s: TORCH + 1500 + 0.001 * s.images + 16 * s.moments_bytes / MB, _fixed(200), _all(2)
+        lambda s: TORCH + 1500 + 0.001 * s.images + 16 * s.moments_bytes / MB, _fixed(200), _all(2), gpu=_sums
     ),
     "tabulate": Need(_fixed(800), _fixed(5), _fixed(15)),
     "train_parser": Need(_fixed(2500), _fixed(200), _fixed(240)),

@@ -18,7 +18,7 @@ TEXTS = 5
 class Sizes:
     """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
     each encoder's features (`dims`); the `terms` of the vocabulary and the largest number of joint `dimensions`; the
-    `rows` of results."""
+    `rows` of results; `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
 
     images: int
     sentences: int
@@ -28,6 +28,7 @@ class Sizes:
     terms: int
     dimensions: int
     rows: int
+    batch_images: float
 
     @property
     def shards(self) -> int:
@@ -63,6 +64,7 @@ def sizes_of(
     images = max(1, sum(splits.values()))
     sentences = summary["counts"]["sentences"]["kept"] if summary else TEXTS * (images - splits.get("weak", 0))
     known = {encoder.name: width(config, encoder) for encoder in config.encoders} | dict(dims or {})
+    side = max(encoder.crop or encoder.resize for encoder in config.encoders)
     return Sizes(
         images=images,
         sentences=max(1, sentences),
@@ -72,6 +74,7 @@ def sizes_of(
         terms=terms or config.text.size,
         dimensions=max([*config.fit.dimensions, config.lstm.dimensions]),
         rows=len(config.models),
+        batch_images=config.extract.batch_size * (side / 224) ** 2,
     )
 
 

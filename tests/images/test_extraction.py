@@ -111,13 +111,6 @@ def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
         list(extractor(pixels))
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
-    assert extraction.find_device("cpu") == CPU
-    for name in ("cuda:77", "abacus"):
-        with pytest.raises(UsageError, match=f"extract.device {name} cannot be used here .*; choose auto"):
-            extraction.find_device(name)
-
-
 def test_the_stopwatch_names_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(extraction.time, "perf_counter", lambda: now[0])

@@ -3,9 +3,12 @@
 import faiss
 import numpy as np
 import pytest
+import torch
+from devices import full_beyond
 
+from pipeline.device import Portions
 from pipeline.errors import IntegrityError
-from pipeline.index import exact
+from pipeline.index import device_search, exact
 from pipeline.index.exact import blocks_of, search_exact
 
 
@@ -93,3 +96,58 @@ def test_what_is_not_finite_is_named() -> None:
         search_exact(vectors[:2], [vectors], 3, "inner_product")
     with pytest.raises(IntegrityError, match="queries row 1 is not finite"):
         search_exact(vectors[[0, 599]], [vectors[:9]], 3, "inner_product")
+
+
+@pytest.mark.parametrize("room", [10**6, 130])
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+def test_a_gpu_finds_the_same(precision: str, metric: str, room: int, device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ties and all, also where it has room for a part of a piece only."""
+    done: list[int] = []
+    monkeypatch.setattr(Portions, "map", full_beyond(room, done))
+    for make in (whole_numbers, cloud):
+        vectors, queries = make(3000, 8, 0), make(1100, 8, 1)[1030:]
+        expected = search_exact(queries, [vectors], 20, metric)
+        done.clear()
+        found = search_exact(queries, [vectors[:1], vectors[1:1700], vectors[1700:]], 20, metric, device)
+        np.testing.assert_array_equal(found.rows, expected.rows)
+        np.testing.assert_array_equal(found.scores, expected.scores)
+        assert sum(done) == 3000 and max(done) <= room
+
+
+@pytest.mark.parametrize("k", [1, 10, 120])
+def test_a_gpu_finds_equal_vectors_without_number(k: int, device) -> None:
+    vectors = np.repeat(np.eye(4, dtype=np.float32)[:3], 3000, axis=0)[np.random.default_rng(0).permutation(9000)]
+    found = search_exact(np.eye(4, dtype=np.float32), [vectors], k, "inner_product", device)
+    assert (found.rows == naive(vectors, np.eye(4), k, "inner_product")).all()
+    few = search_exact(np.eye(3, dtype=np.float32), [np.eye(3, dtype=np.float32)[:2]], 4, "inner_product", device)
+    assert few.rows.tolist() == [[0, 1, -1, -1], [1, 0, -1, -1], [0, 1, -1, -1]]
+
+
+def test_a_search_that_fails_for_the_second_queries_adds_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU may have room for the products of the first queries with a piece, and not for those of the next ones."""
+    monkeypatch.setattr(exact, "QUERY_ROWS", 40)
+    vectors, queries, calls = cloud(2000, 8, 0), cloud(100, 8, 1), iter([False, True] + [False] * 99)
+    expected, nearest = search_exact(queries, [vectors], 5, "inner_product"), device_search.nearest_on
+
+    def sometimes(*arguments):
+        if next(calls):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return nearest(*arguments)
+
+    monkeypatch.setattr(device_search, "nearest_on", sometimes)
+    found = search_exact(queries, [vectors], 5, "inner_product", torch.device("cpu"))
+    np.testing.assert_array_equal(found.rows, expected.rows)
+
+
+def test_products_are_never_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    matmul = torch.Tensor.__matmul__
+    record = lambda a, b: seen.append(torch.get_float32_matmul_precision()) or matmul(a, b)  # noqa: E731
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        monkeypatch.setattr(torch.Tensor, "__matmul__", record)
+        device_search.nearest_on(torch.eye(3), torch.eye(3), 2, "inner_product")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == ["highest"]

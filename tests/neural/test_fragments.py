@@ -6,7 +6,7 @@ import torch
 
 from pipeline.neural.fragment_losses import MultipleInstance, ScoredFragments
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
-from pipeline.neural.fragments import RectifiedBRNN, by_sentence, mirror
+from pipeline.neural.fragments import RectifiedBRNN, by_sentence
 from pipeline.neural.losses import Objective
 from pipeline.neural.packing import pack
 from pipeline.neural.word_towers import BiGRU
@@ -22,7 +22,7 @@ def make_tokens() -> Tokens:
 
 def test_a_mirrored_word_stands_as_far_from_the_other_end() -> None:
     packed = pack(make_tokens(), unknown=20)
-    mirrored = by_sentence(packed.ids[mirror(packed)][:, None], packed)
+    mirrored = by_sentence(packed.ids[packed.mirrored][:, None], packed)
     straight = by_sentence(packed.ids[:, None], packed)
     for i, ids in enumerate(make_tokens()):
         expected = list(ids) or [20]

@@ -24,8 +24,8 @@ def test_every_word_is_packed_once_by_position() -> None:
     longest_first = [sentences[i] for i in packed.order.tolist()]
     expected = [ids[t] for t in range(7) for ids in longest_first if len(ids) > t]
     assert packed.ids.tolist() == expected and sum(packed.sizes) == sum(map(len, sentences))
-    assert packed.ids[packed.last_words()].tolist() == [ids[-1] for ids in sentences]
-    owners = packed.sentences().tolist()
+    assert packed.ids[packed.last].tolist() == [ids[-1] for ids in sentences]
+    owners = packed.owners.tolist()
     for i, ids in enumerate(sentences):
         assert [w for w, owner in zip(packed.ids.tolist(), owners, strict=True) if owner == i] == ids
 
@@ -61,7 +61,7 @@ def test_bfloat16_keeps_close_to_float32(name: str) -> None:
         leaves = [part.detach().clone().to(dtype).requires_grad_() for part in parts]
         states = Recurrence.apply(CELLS[name], packed.sizes, leaves[0][packed.ids], *leaves[1:])
         assert states.dtype == torch.float32
-        states[packed.last_words()].sum().backward()
+        states[packed.last].sum().backward()
         results.append([states.detach(), *(leaf.grad.float() for leaf in leaves)])
     for exact, fast in zip(*results, strict=True):
         assert torch.nn.functional.cosine_similarity(exact.flatten(), fast.flatten(), dim=0) > 0.999
@@ -70,4 +70,4 @@ def test_bfloat16_keeps_close_to_float32(name: str) -> None:
 def test_a_sentence_of_five_hundred_words_and_an_empty_one() -> None:
     packed = pack(make_tokens([500, 0, 3]), unknown=20)
     assert packed.sizes[:4] == [3, 2, 2, 1] and len(packed.sizes) == 500
-    assert packed.ids[packed.last_words()[1]] == 20
+    assert packed.ids[packed.last[1]] == 20

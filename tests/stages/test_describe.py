@@ -29,6 +29,16 @@ def describe(run: Path, name: str, *arguments: object, **more: object) -> dict:
     return json.loads((output / "descriptions.json").read_text())
 
 
+def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
+    folder, given = tmp_path / "mrnn", options(run, features=run / "features", index=run / "bundle")
+    run_command("train_generator", "mrnn", *given, "--output", folder)
+    given = options(run, generator=folder, features=run / "features", index=run / "bundle")
+    run_command("describe", "--split", "dev", *given, "--output", tmp_path / "dev")
+    images = json.loads((tmp_path / "dev/descriptions.json").read_text())["images"]
+    right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
+    assert len(images) == 16 and np.mean(right) > 0.8
+
+
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"])
 def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")

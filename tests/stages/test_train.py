@@ -6,19 +6,23 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import yaml
 from made_up import THINGS, features_of, make_run, run_command
 
 from pipeline.config import merge
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
+from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
 from pipeline.models import model_class
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.checkpoints import Checkpoints
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest, write_manifest
 from pipeline.storage.parameters import MODEL, read_parameters
 from pipeline.storage.sentences import write_tfidf
+from pipeline.storage.shards import EMBEDDINGS, FEATURES, NEIGHBOURS, Shard
 from pipeline.storage.tokens import TokenShards
 from pipeline.text.tfidf import encode
 from pipeline.text.vocabulary import Vocabulary
@@ -110,6 +114,25 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
         assert thing in searcher.sentences(features_of(thing), 1)[0].row["text"]
     with pytest.raises(InputError, match="no word of 'zebra' is in the vocabulary"):
         searcher.images("zebra", 1)
+
+
+def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
+    """Training, embedding and exact search on another device, read again by the processor."""
+    given = [part for name in ("manifest", "features", "tfidf", "tokens") for part in (f"--{name}", run / name)]
+    for row, more in (("lstm", ("--vocabulary", run / "tokens.json")), ("ncca-refined", ("--start", run / "model"))):
+        folder = train(run, row, f"there-{row}", *more)
+        run_command("embed", *given, "--model", folder, "--output", tmp_path / row)
+        stored = read_parameters(folder / "model.safetensors", MODEL)
+        model = model_class(row).from_parts(stored.settings, stored.tensors)
+        shard = Shard(tmp_path / row / "shard-00000.h5", EMBEDDINGS)
+        features = Shard(run / "features/colour/shard-00000.h5", FEATURES)["features"]
+        np.testing.assert_allclose(shard["images"], model.embed_images({"colour": features}), atol=1e-5)
+    options = ("--manifest", run / "manifest", "--embeddings", tmp_path / "lstm", "--gallery", "images")
+    run_command("ground_truth", *options, "--queries", 9, "--neighbours", 4, "--output", tmp_path / "nearest.h5")
+    nearest = Shard(tmp_path / "nearest.h5", NEIGHBOURS)
+    embeddings = Embeddings(Manifest(run / "manifest"), tmp_path / "lstm")
+    queries, images = embeddings.read("sentences", nearest["query_id"]), embeddings.read("images", np.arange(48))
+    np.testing.assert_array_equal(search_exact(queries, [images], 4, "inner_product").rows, nearest["ids"])
 
 
 def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:

@@ -1,0 +1,135 @@
+"""Where tensors are computed, on the processor or on a CUDA device, and how many rows at once its memory takes."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+Result = TypeVar("Result")
+
+DEVICES = "/dev"
+DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
+"""How the files begin that a driver of CUDA devices makes there: of cards, of boards with one built in, of WSL."""
+
+log = logging.getLogger(__name__)
+
+
+def find_device(name: str) -> "torch.device":
+    """The device `name` (auto, cpu, cuda, cuda:N); auto is the first CUDA device, or the processor where there is none.
+
+    Raises UsageError for one that is not there.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"device {name} cannot be used here ({reason}); choose auto") from error
+    return device
+
+
+def find_gpu(name: str) -> "torch.device | None":
+    """The same, None for the processor. Without a GPU torch, which takes 1.5 s to import, is not asked for one."""
+    if name == "cpu" or (name == "auto" and "torch" not in sys.modules and not may_have_gpu()):
+        return None
+    device = find_device(name)
+    return None if device.type == "cpu" else device
+
+
+def may_have_gpu() -> bool:
+    """Whether torch might see a CUDA device, by the driver's files and what CUDA_VISIBLE_DEVICES leaves visible."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
+        return False
+    if not sys.platform.startswith("linux"):
+        return sys.platform == "win32"
+    return any(name.startswith(DRIVER_FILES) for name in os.listdir(DEVICES))
+
+
+def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
+    """`values` on `device`; to a GPU by a copy that goes on beside what the processor does next."""
+    import torch
+
+    tensor = torch.as_tensor(values)
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def place(value: Any, device: "torch.device") -> Any:
+    """`value` with all tensors in it on `device`: those of tuples, lists and dataclasses too, but no arrays."""
+    import torch
+
+    if device.type == "cpu":
+        return value
+    if isinstance(value, torch.Tensor):
+        return upload(value, device)
+    if isinstance(value, list | tuple):
+        parts = [place(part, device) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: place(getattr(value, each.name), device) for each in fields(value)})
+    return value
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Within, a GPU multiplies float32 as it stands, and not rounded to the 10 bits of TF32.
+
+    Rounded to 1 part in 2000, the small eigenvalues of a covariance are lost, and exact search is none.
+    """
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Portions:
+    """Work on many rows, at most `size` of them at once; fewer from then on when a GPU has no memory for so many."""
+
+    def __init__(self, size: int, what: str) -> None:
+        """`what` is one row called."""
+        self.size, self.what = size, what
+
+    def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
+        """`function(rows)` for slices that cover `count` rows, in their order.
+
+        It must change nothing before it has all the memory that it needs. Raises UsageError where there is not enough
+        for one row.
+        """
+        import torch
+
+        results: list[Result] = []
+        start = 0
+        while start < count:
+            rows = slice(start, min(start + self.size, count))
+            try:
+                results.append(function(rows))
+                start = rows.stop
+                continue
+            except torch.cuda.OutOfMemoryError as error:
+                if rows.stop - rows.start == 1:
+                    raise UsageError(f"the GPU has no memory for even one {self.what}; set device to cpu") from error
+            # Only here has the error let go of what the failed attempt held.
+            torch.cuda.empty_cache()
+            self.size = (rows.stop - rows.start) // 2
+            log.warning("the GPU's memory is full: going on with %d %ss at once", self.size, self.what)
+        return results

@@ -1,0 +1,135 @@
+"""Moments by torch are those by numpy, also where a GPU has no room for a whole block."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from devices import full_beyond
+from scipy import sparse
+
+from pipeline.device import Portions
+from pipeline.linear import device_moments
+from pipeline.linear.accumulation import SMALL, sum_blocks
+from pipeline.linear.device_moments import DeviceAccumulator
+from pipeline.linear.device_views import sparse_on, stack_on, stack_tensors
+from pipeline.linear.moments import Moments
+from pipeline.linear.views import ImageView
+from pipeline.storage.gather import SplitRows
+
+
+def make_blocks(dims: tuple[int, int], terms: int) -> list[SplitRows]:
+    """Blocks of images far from zero, in half precision and in single, with 0 to 3 sentences each, or 2."""
+    rng, blocks = np.random.default_rng(0), []
+    for n, counts in ((300, None), (1, np.array([1])), (700, None), (256, np.full(256, 2)), (5, np.zeros(5, int))):
+        counts = rng.integers(0, 4, n) if counts is None else counts
+        owners = np.repeat(np.arange(n), counts)
+        y = sparse.random_array((len(owners), terms), density=0.05, rng=rng, dtype=np.float32, format="csr")
+        features = {
+            "half": (rng.standard_normal((n, dims[0])) + 3).astype(np.float16),
+            "single": (rng.standard_normal((n, dims[1])) - 5).astype(np.float32),
+        }
+        blocks.append(SplitRows(np.arange(n), features, y, np.arange(len(owners)), owners))
+    return blocks
+
+
+def view_of(dims: tuple[int, int], *steps: str) -> ImageView:
+    return ImageView(("half", "single"), dims, steps)
+
+
+def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
+    assert found.n == expected.n
+    for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
+        left, right = getattr(found, name), getattr(expected, name)
+        assert left.dtype == right.dtype and left.shape == right.shape, name
+        np.testing.assert_allclose(left, right, atol=tolerance * np.abs(right).max(), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("dims", "terms", "steps", "tolerance"),
+    [((9, 4), 30, (), 1e-12), ((9, 4), 30, ("sqrt", "l2"), 1e-6), ((700, 500), 300, ("l2",), 1e-5)],
+)
+def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
+    assert (sum(dims) + terms <= SMALL) == (tolerance < 1e-5)  # small views are summed in double precision
+    view, blocks = view_of(dims, *steps), make_blocks(dims, terms)
+    found, expected = (sum_blocks(iter(blocks), view, terms, 1, where) for where in (device, None))
+    assert_same(found, expected, tolerance)
+    np.testing.assert_array_equal(found.xx, found.xx.T)
+    twin = Moments.from_arrays(found.to_arrays())
+    np.testing.assert_array_equal(twin.xx, found.xx)
+
+
+def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    dims, terms = (9, 4), 30
+    view, blocks, done = view_of(dims), make_blocks(dims, terms), []
+    expected = sum_blocks(blocks, view, terms, 1)
+    monkeypatch.setattr(Portions, "map", full_beyond(100, done))
+    assert_same(sum_blocks(blocks, view, terms, 1, device), expected, 1e-12)
+    with_sentences = sum(len(np.unique(block.owners)) for block in blocks)
+    assert sum(done) == with_sentences and max(done) <= 100 and len(done) > 5
+
+
+def test_a_block_that_fails_half_way_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dims, terms = (9, 4), 30
+    view, blocks = view_of(dims), make_blocks(dims, terms)
+    expected = sum_blocks(blocks, view, terms, 1)
+    failures = iter([True, False, True] + [False] * 100)
+
+    def sometimes(*arguments):
+        if next(failures):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return sparse_on(*arguments)
+
+    monkeypatch.setattr(device_moments, "sparse_on", sometimes)
+    assert_same(sum_blocks(blocks, view, terms, 1, torch.device("cpu")), expected, 1e-12)
+
+
+def test_nothing_added_is_zero(device: torch.device) -> None:
+    found = DeviceAccumulator(view_of((3, 2)), 4, 1, device).result()
+    assert found.n == 0 and found.xx.shape == (5, 5) and not found.xx.any()
+
+
+@pytest.mark.parametrize("steps", [(), ("sqrt",), ("l2",), ("sqrt", "l2")])
+def test_views_are_stacked_and_normalised_alike(device: torch.device, steps: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(1)
+    features = {
+        "half": rng.standard_normal((40, 6)).astype(np.float16),
+        "single": rng.standard_normal((40, 3)).astype(np.float32),
+    }
+    features["half"][3], features["single"][4] = 0, 0
+    view, before = ImageView(("single", "half"), (3, 6), steps), {k: v.copy() for k, v in features.items()}
+    expected = view.stack(features)
+    for stack in (stack_tensors, stack_on):
+        np.testing.assert_allclose(stack(view, features, device).cpu(), expected, rtol=1e-6, atol=1e-7)
+    for name, block in features.items():
+        np.testing.assert_array_equal(block, before[name])
+
+
+def test_sparse_rows_multiply_alike(device: torch.device) -> None:
+    y = sparse.random_array((50, 20), density=0.2, rng=np.random.default_rng(2), dtype=np.float32, format="csr")
+    dense = np.random.default_rng(3).standard_normal((20, 7)).astype(np.float32)
+    for matrix in (y, y[10:12], y[:0], sparse.csr_array((4, 20), dtype=np.float32)):
+        found = sparse_on(matrix, device) @ torch.from_numpy(dense).to(device)
+        np.testing.assert_allclose(found.cpu(), matrix @ dense, atol=1e-6)
+
+
+def test_the_command_computes_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from made_up import make_run, run_command, write_feature_shards
+
+    from pipeline import device
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.moments import read_moments
+
+    run = make_run(tmp_path)
+    write_feature_shards(Manifest(run / "manifest"), run / "features" / "colour")
+    given = ["--manifest", run / "manifest", "--vocabulary", run / "vocabulary.json"]
+    run_command("encode_sentences", *given, "--output", run / "tfidf")
+    given = ["--manifest", run / "manifest", "--features", run / "features", "--tfidf", run / "tfidf", "--shard", 0]
+    given += ["--pairs", "target", "--folds", 1, "--encoder", "colour"]
+    run_command("accumulate", *given, "--output", run / "numpy.h5")
+    used = []
+    monkeypatch.setattr(device, "find_gpu", lambda name: used.append(name) or torch.device("cpu"))
+    run_command("accumulate", *given, "--output", run / "torch.h5")
+    assert used == ["auto"]
+    ours, theirs = (Moments.from_arrays(read_moments(run / name, 0)) for name in ("torch.h5", "numpy.h5"))
+    assert_same(ours, theirs, 1e-6)

@@ -1,0 +1,126 @@
+"""Trained models on another device: the same training, embeddings and checkpoints as on the processor."""
+
+from dataclasses import replace
+
+import made_up_pairs
+import made_up_regions
+import numpy as np
+import pytest
+import torch
+
+from pipeline.models import SETS, TRAINED, model_class
+from pipeline.neural.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
+from pipeline.neural.task import Task, Trained, train
+from pipeline.neural.training import Checkpoint, Training
+
+OWN = {
+    "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},
+    "defrag": {"loss": "ranking", "margin": 1.0, "sum": "positive", "instance_weight": 1.0},
+    "fragments": {"sum": "mean-words", "global_weight": 1.0},
+}
+SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
+
+
+def make_task(name: str, **settings: object) -> Task:
+    """A small task without dropout, whose random numbers each device has of its own."""
+    settings = {**SMALL, **settings}
+    if name in SETS:
+        return made_up_regions.make_task(**OWN[name], **settings)
+    return made_up_pairs.make_task_of(name, **settings)
+
+
+def run(name: str, task: Task, checkpoint: Checkpoint | None = None, after_step=lambda training: None) -> Trained:
+    return train(model_class(name), task, checkpoint, after_step)
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float = 1e-3) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert type(found[name]) is np.ndarray and found[name].dtype == value.dtype, name
+        np.testing.assert_allclose(found[name], value, atol=tolerance, err_msg=name)
+
+
+def embed(model, pairs) -> dict[str, np.ndarray]:
+    """What a model makes of images and sentences, whatever kind it is."""
+    features = {name: pairs.features[name] for name in model.encoders}
+    if model.kind == "fragments":
+        sides = model.embed_image_sets(features, pairs.regions), model.embed_sentence_sets(pairs.sentences)
+        return dict(zip(("images", "sentences"), (side.vectors for side in sides), strict=True))
+    made = {"images": model.embed_images(features), "sentences": model.embed_sentences(pairs.sentences)}
+    if hasattr(model, "embed_phrases"):
+        made["phrases"] = model.embed_phrases(pairs.sentences)
+        made["regions"] = model.embed_regions(pairs.regions.packed(np.arange(pairs.n_images)))
+    return made
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_and_embedding_are_those_of_the_processor(name: str, other_device: torch.device) -> None:
+    task = make_task(name)
+    expected = run(name, task)
+    seen: list[torch.device] = []
+    found = run(name, replace(task, device=other_device), None, lambda training: seen.append(training.device))
+    assert {one.type for one in seen} == {other_device.type}
+    assert_close(found.model.tensors(), expected.model.tensors())
+    assert found.log["chosen"]["recall_sum"] == pytest.approx(expected.log["chosen"]["recall_sum"], abs=10)
+    here = embed(expected.model, task.dev)
+    assert expected.model.to(other_device) is expected.model
+    assert_close(embed(expected.model, task.dev), here, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["lstm", "hmlstm", "dvsa"])
+@pytest.mark.parametrize("there_first", [True, False])
+def test_a_killed_training_goes_on_elsewhere(name: str, there_first: bool, other_device: torch.device) -> None:
+    task = make_task(name)
+    devices = [other_device, torch.device("cpu")] if there_first else [torch.device("cpu"), other_device]
+    kept: list[Checkpoint] = []
+    run(name, replace(task, device=devices[0]), None, lambda training: kept.append(training.checkpoint()))
+    resumed = run(name, replace(task, device=devices[1]), kept[len(kept) // 2])
+    assert_close(resumed.model.tensors(), run(name, task).model.tensors())
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "sgd", "momentum", "rmsprop", "adagrad"])
+def test_every_optimiser_trains_and_resumes_elsewhere(optimiser: str, other_device: torch.device) -> None:
+    task = make_task("bow", optimiser=optimiser, adagrad_reset=1)
+    kept: list[Checkpoint] = []
+    expected = run("bow", task, None, lambda training: kept.append(training.checkpoint()))
+    there = replace(task, device=other_device)
+    for checkpoint in (None, kept[2]):
+        assert_close(run("bow", there, checkpoint).model.tensors(), expected.model.tensors())
+
+
+def test_what_is_drawn_ahead_is_what_would_be_drawn(other_device: torch.device) -> None:
+    """With encoders left out at random, so that the numbers drawn for a batch matter."""
+    task = replace(make_task("bow", encoder_dropout=0.5), device=other_device)
+    drawn_ahead: list[bool] = []
+    expected = run("bow", task)
+    original = Training._drawn_ahead
+
+    def never(self: Training, rows: np.ndarray):
+        drawn_ahead.append(original(self, rows) is not None)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Training, "_drawn_ahead", never)
+        found = run("bow", task)
+    assert sum(drawn_ahead) == len(drawn_ahead) - SMALL["epochs"]  # all but the first of each epoch
+    assert_close(found.model.tensors(), expected.model.tensors(), 0 if other_device.type == "meta" else 1e-5)
+
+
+@pytest.mark.parametrize("rule", SUMS)
+@pytest.mark.parametrize("regions", [[4, 4, 4], [3, 1, 0]])
+def test_fragment_scores_are_those_of_the_processor(rule: str, regions: list[int], other_device) -> None:
+    rng, gradients = np.random.default_rng(0), []
+    parts = [rng.standard_normal((n, 5)).astype(np.float32) for n in (sum(regions), 9)]
+    offsets = np.cumsum([0, *regions]), np.array([0, 2, 2, 9])
+    wholes = [rng.standard_normal((3, 4)).astype(np.float32) for _ in range(2)]
+    scores = []
+    for device in (torch.device("cpu"), other_device):
+        sets = [FragmentSets(*each).on(device) for each in zip(parts, offsets, wholes, strict=True)]
+        for side in sets:
+            side.vectors.requires_grad_()
+        made = fragment_scores(*sets, ScoreRule(rule, 0.5))
+        made.square().sum().backward()
+        scores.append(made.detach().cpu().numpy())
+        gradients.append([side.vectors.grad.cpu().numpy() for side in sets])
+    np.testing.assert_allclose(scores[1], scores[0], atol=1e-5)
+    for ours, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)

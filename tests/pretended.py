@@ -1,0 +1,92 @@
+"""A device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse.
+
+Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have no `numpy()`, and go there and back
+only where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
+
+DEVICE = torch.device("meta")
+CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
+"""What may take tensors of both devices."""
+
+
+class Elsewhere(torch.Tensor):
+    """`inner`, a tensor of the processor, as one of `DEVICE`."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> "Elsewhere":
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            layout=inner.layout, device=DEVICE, requires_grad=inner.requires_grad,
+        )  # fmt: skip
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __repr__(self) -> str:
+        return f"Elsewhere({self.inner!r})"
+
+    def tolist(self) -> Any:
+        return self.inner.tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
+        return compute(function, arguments, named or {})
+
+
+class Pretending(TorchDispatchMode):
+    """Makes what is asked for on `DEVICE`."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        return compute(function, arguments, named or {})
+
+
+def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
+    """`function`, whose result is on `DEVICE` where it is told to be or where one of its tensors is."""
+    tensors = [one for one in tree_flatten((arguments, named))[0] if isinstance(one, torch.Tensor)]
+    elsewhere = [one for one in tensors if isinstance(one, Elsewhere)]
+    asked = named.get("device")
+    there = bool(elsewhere) if asked is None else torch.device(asked) == DEVICE
+    if elsewhere and function not in CROSSING and any(one.dim() for one in tensors if not isinstance(one, Elsewhere)):
+        shapes = [("there" if isinstance(one, Elsewhere) else "here", tuple(one.shape)) for one in tensors]
+        raise RuntimeError(f"{function} takes tensors of two devices: {shapes}")
+    if asked is not None:
+        named = {**named, "device": torch.device("cpu")}
+    plain = tree_map(lambda one: one.inner if isinstance(one, Elsewhere) else one, (arguments, named))
+    made = function(*plain[0], **plain[1])
+    if function is torch.ops.aten.copy_.default:
+        return arguments[0]
+    if not there:
+        return made
+    made = tree_map(lambda one: Elsewhere(one) if type(one) is torch.Tensor else one, made)
+    return return_and_correct_aliasing(function, arguments, named, made) if elsewhere and asked is None else made
+
+
+@contextmanager
+def pretending() -> Iterator[torch.device]:
+    """Within, `DEVICE` computes. Its random numbers are the processor's."""
+    with ExitStack() as stack:
+        fork = torch.random.fork_rng
+        stack.enter_context(patch.object(torch.random, "fork_rng", lambda devices: fork([])))
+        # Tensors of a class of our own cannot be made in inference mode.
+        stack.enter_context(patch.object(torch.inference_mode, "__enter__", _enter_without_gradients))
+        stack.enter_context(patch.object(torch.inference_mode, "__exit__", _leave_without_gradients))
+        stack.enter_context(Pretending())
+        yield DEVICE
+
+
+def _enter_without_gradients(mode: torch.inference_mode) -> None:
+    mode.without_gradients = torch.no_grad()
+    mode.without_gradients.__enter__()
+
+
+def _leave_without_gradients(mode: torch.inference_mode, *error: Any) -> None:
+    mode.without_gradients.__exit__(*error)

@@ -1,0 +1,127 @@
+"""The choice of a device, with GPUs that are made up, and what is done when one of them is full."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline import device
+from pipeline.device import Portions, find_device, find_gpu, full_float32, may_have_gpu, place, upload
+from pipeline.errors import UsageError
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[1]
+
+
+def test_auto_is_the_first_gpu_or_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device("auto") == CPU and find_gpu("auto") is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert find_device("auto") == find_gpu("auto") == torch.device("cuda")
+    assert find_device("cpu") == CPU and find_gpu("cpu") is None
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    for name in ("cuda:77", "abacus"):
+        for find in (find_device, find_gpu):
+            with pytest.raises(UsageError, match=f"^device {name} cannot be used here .*; choose auto"):
+                find(name)
+
+
+@pytest.mark.parametrize(
+    ("files", "visible", "expected"),
+    [
+        (["null", "tty"], None, False),
+        (["null", "nvidia0", "nvidiactl"], None, True),
+        (["dxg"], None, True),
+        (["nvidia0"], "", False),
+        (["nvidia0"], "-1", False),
+        (["nvidia0"], "0", True),
+        (["null"], "0", False),
+    ],
+)
+def test_a_gpu_is_looked_for_by_its_driver(
+    files: list[str], visible: str | None, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(device, "DEVICES", tmp_path)
+    monkeypatch.setattr(device.sys, "platform", "linux")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert may_have_gpu() == expected
+
+
+def test_without_a_gpu_torch_is_not_imported_to_learn_so() -> None:
+    code = (
+        "import sys; from pipeline import device; device.may_have_gpu = lambda: False\n"
+        "assert device.find_gpu('auto') is None and device.find_gpu('cpu') is None; print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.strip() == "False"
+
+
+class Both(NamedTuple):
+    left: object
+    right: object
+
+
+@dataclass(frozen=True)
+class Kept:
+    vectors: torch.Tensor
+    offsets: np.ndarray
+
+
+def test_tensors_are_placed_wherever_they_are() -> None:
+    offsets, meta = np.arange(3), torch.device("meta")
+    value = Both([torch.zeros(2), 5], (Kept(torch.ones(3), offsets), None))
+    placed = place(value, meta)
+    assert isinstance(placed, Both) and placed.left[0].device == meta and placed.left[1] == 5
+    assert placed.right[0].vectors.device == meta and placed.right[0].offsets is offsets and placed.right[1] is None
+    assert place(value, CPU) is value
+    array = np.arange(6, dtype=np.float16).reshape(2, 3)
+    np.testing.assert_array_equal(upload(array, CPU), array)
+
+
+def test_work_that_does_not_fit_is_halved_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def work(rows: slice) -> range:
+        asked.append((rows.start, rows.stop))
+        if rows.stop - rows.start > 3:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return range(rows.start, rows.stop)
+
+    portions = Portions(8, "pair")
+    assert [number for part in portions.map(work, 11) for number in part] == list(range(11))
+    assert asked[:3] == [(0, 8), (0, 4), (0, 2)] and portions.size == 2
+    assert "going on with 2 pairs at once" in caplog.text
+    asked.clear()
+    portions.map(work, 5)
+    assert asked == [(0, 2), (2, 4), (4, 5)]
+    assert Portions(8, "pair").map(work, 0) == []
+
+
+def test_one_row_that_does_not_fit_is_an_error_with_its_remedy() -> None:
+    def work(rows: slice) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(UsageError, match="no memory for even one pair; set device to cpu"):
+        Portions(4, "pair").map(work, 4)
+
+
+def test_products_are_full_within_and_as_before_afterwards() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        with full_float32():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
