@@ -74,47 +74,39 @@ def write_coco(folder: Path, splits: Mapping[str, int]) -> list[Drawn]:
 
 
 def write_flickr30k(folder: Path, splits: Mapping[str, int]) -> list[Drawn]:
-    """Flickr30K with Karpathy's dataset_flickr30k.json, its token file, and the annotations of Flickr30k Entities."""
-    images, drawn, tokens = [], [], []
-    for position, split in enumerate(_shuffled(splits)):
-        name = str(1000092795 + 7 * position)
-        drawn.append(draw(folder / f"flickr30k-images/{name}.jpg", position))
-        given = {"imgid": position, "split": split, "filename": f"{name}.jpg"}
-        images.append(given | _sentences(drawn[-1], position))
-        tokens += [f"{name}.jpg#{number}\t{text}\n" for number, text in enumerate(drawn[-1].sentences)]
-        corners = zip(("xmin", "ymin", "xmax", "ymax"), drawn[-1].box, strict=True)
+    """Flickr30K with Karpathy's dataset_flickr30k.json and the annotations of Flickr30k Entities."""
+    drawn = _write_flickr(folder, "flickr30k", "flickr30k-images", splits)
+    (folder / "Annotations").mkdir()
+    for name, one in drawn.items():
+        corners = zip(("xmin", "ymin", "xmax", "ymax"), one.box, strict=True)
         box = "".join(f"<{corner}>{value}</{corner}>" for corner, value in corners)
-        (folder / "Annotations").mkdir(exist_ok=True)
-        (folder / f"Annotations/{name}.xml").write_text(
-            f"<annotation><filename>{name}.jpg</filename>"
+        (folder / f"Annotations/{Path(name).stem}.xml").write_text(
+            f"<annotation><filename>{name}</filename>"
             f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
-            f"<object><name>{position}</name><bndbox>{box}</bndbox></object>"
-            f"<object><name>{position + 9000}</name><scene>1</scene><nobndbox>0</nobndbox></object></annotation>"
+            f"<object><name>{one.number}</name><bndbox>{box}</bndbox></object>"
+            f"<object><name>{one.number + 9000}</name><scene>1</scene><nobndbox>0</nobndbox></object></annotation>"
         )
-    _write(folder / "dataset_flickr30k.json", {"images": images, "dataset": "flickr30k"})
-    (folder / "results_20130124.token").write_text("".join(tokens))
-    return drawn
+    return list(drawn.values())
 
 
-def write_flickr8k(folder: Path, splits: Mapping[str, int]) -> None:
-    """Flickr8k as its authors distribute it."""
-    lists, tokens = {split: [] for split in splits}, []
-    for position, split in enumerate(_shuffled(splits)):
-        name = f"{1000268201 + 7 * position}_{position:010x}.jpg"
-        one = draw(folder / f"Flicker8k_Dataset/{name}", position)
-        lists[split].append(name)
-        tokens += [f"{name}#{number}\t{text}\n" for number, text in enumerate(one.sentences)]
-    (folder / "Flickr8k.token.txt").write_text("".join(tokens))
-    for split, names in lists.items():
-        (folder / f"Flickr_8k.{split}Images.txt").write_text("".join(f"{name}\n" for name in names))
+def write_flickr8k(folder: Path, splits: Mapping[str, int]) -> list[Drawn]:
+    """Flickr8k with Karpathy's dataset_flickr8k.json, and the boxes of its squares as a table."""
+    drawn = _write_flickr(folder, "flickr8k", "Flicker8k_Dataset", splits)
+    _write_boxes(folder / "boxes.tsv", drawn)
+    return list(drawn.values())
 
 
-def write_folder(folder: Path, names: list[str]) -> None:
-    """`images/` of these names with captions.tsv, as README's own folder."""
-    drawn = [draw(folder / "images" / name, number) for number, name in enumerate(names)]
-    told = [(name, *numbered) for name, one in zip(names, drawn, strict=True) for numbered in enumerate(one.sentences)]
-    rows = [f"{name}\t{number}\t{text}\n" for name, number, text in told]
-    (folder / "captions.tsv").write_text("".join(rows))
+def write_folder(folder: Path, names: list[str], splits: Mapping[str, int] | None = None) -> None:
+    """`images/` of these names with the tables of our own form; splits.tsv, weak.tsv and boxes.tsv with `splits`."""
+    drawn = {name: draw(folder / "images" / name, number) for number, name in enumerate(names)}
+    rows = [(name, number, text) for name, one in drawn.items() for number, text in enumerate(one.sentences)]
+    (folder / "captions.tsv").write_text("".join(f"{name}\t{number}\t{text}\n" for name, number, text in rows))
+    if splits is not None:
+        mixed = zip(names, _shuffled(splits), strict=True)
+        (folder / "splits.tsv").write_text("".join(f"{name}\t{split}\n" for name, split in mixed))
+        weak = [f"{name}\t{one.colour}\t{one.colour},noise\t{one.sentences[0]}\n" for name, one in drawn.items()]
+        (folder / "weak.tsv").write_text("".join(["file\ttitle\ttags\tdescription\n", *weak]))
+        _write_boxes(folder / "boxes.tsv", drawn)
 
 
 def keep_weights(architecture: str, torch_home: Path) -> None:
@@ -129,6 +121,23 @@ def _shuffled(splits: Mapping[str, int]) -> Iterator[str]:
     """The split of one image after the other, as many of each as `splits` says, all of them mixed."""
     names = np.repeat(list(splits), list(splits.values()))
     yield from np.random.default_rng(0).permutation(names).tolist()
+
+
+def _write_flickr(folder: Path, name: str, where: str, splits: Mapping[str, int]) -> dict[str, Drawn]:
+    """The photographs by name, listed in Karpathy's file."""
+    images, drawn = [], {}
+    for position, split in enumerate(_shuffled(splits)):
+        file = f"{1000092795 + 7 * position}.jpg"
+        drawn[file] = draw(folder / where / file, position)
+        images.append({"imgid": position, "split": split, "filename": file} | _sentences(drawn[file], position))
+    _write(folder / f"dataset_{name}.json", {"images": images, "dataset": name})
+    return drawn
+
+
+def _write_boxes(path: Path, drawn: Mapping[str, Drawn]) -> None:
+    rows = [(name, *one.box, 1, one.colour) for name, one in drawn.items()]
+    lines = ["\t".join(map(str, row)) for row in [("file", "x1", "y1", "x2", "y2", "score", "label"), *rows]]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def _sentences(one: Drawn, position: int) -> dict:

@@ -1,4 +1,4 @@
-"""config/coco.yaml and config/flickr30k.yaml, as they stand, on small made-up folders of the form that these have."""
+"""The configurations of COCO, Flickr30K and Flickr8k in Karpathy's splits, as they stand, on small made-up folders."""
 
 import json
 import os
@@ -12,16 +12,33 @@ import numpy as np
 import pytest
 import yaml
 from made_up import run_command
-from made_up_downloads import Drawn, keep_weights, write_coco, write_flickr30k
+from made_up_downloads import Drawn, keep_weights, write_coco, write_flickr8k, write_flickr30k
 
 from pipeline import config
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import Regions
 
 ROOT = Path(__file__).parents[1]
-WRITE = {"coco": write_coco, "flickr30k": write_flickr30k}
-BOXES = {"coco": "annotations", "flickr30k": "Annotations"}
-COUNTS = {"coco": {"train": 30, "restval": 10, "val": 8, "test": 23}, "flickr30k": {"train": 40, "val": 8, "test": 12}}
+WRITE = {"coco": write_coco, "flickr30k": write_flickr30k, "karpathy-flickr8k": write_flickr8k}
+BOXES = {"coco": "annotations", "flickr30k": "Annotations", "karpathy-flickr8k": "boxes.tsv"}
+FLICKR = {"train": 40, "val": 8, "test": 12}
+COUNTS = {
+    "coco": {"train": 30, "restval": 10, "val": 8, "test": 23}, "flickr30k": FLICKR, "karpathy-flickr8k": FLICKR,
+}  # fmt: skip
+ROWS = {
+    "flickr30k": (
+        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "BRNN", "dvsa"),
+        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "Kiros et al.", "lstm"),
+        ("Kiros et al.: Table 2, Flickr30K", "LSTM, OxfordNet", "lstm"),
+        ("Niu et al.: Table 2, Flickr30K", "DeepVS", "dvsa"),
+    ),
+    "karpathy-flickr8k": (
+        ("Karpathy and Fei-Fei: Table 5, Flickr8K", "BRNN", "dvsa"),
+        ("Kiros et al.: Table 1, Flickr8K", "LSTM, OxfordNet", "lstm"),
+        ("Niu et al.: Table 1, Flickr8K", "DeepVS", "dvsa"),
+    ),
+}
+"""Table, printed row, and ours beside it."""
 TRANSLATED = {"restval": "train", "val": "dev"}
 
 
@@ -49,9 +66,10 @@ def rows_of(text: str, table: str) -> Mapping[str, list[str]]:
 def test_images_keep_the_order_of_the_dataset(name: str, tmp_path: Path) -> None:
     counts = {split: 2 for split in COUNTS[name]}
     WRITE[name](tmp_path, counts)
-    given = json.loads((tmp_path / f"dataset_{name}.json").read_text())["images"]
+    collection = name.removeprefix("karpathy-")
+    given = json.loads((tmp_path / f"dataset_{collection}.json").read_text())["images"]
     settings = config.load(ROOT / "config" / f"{name}.yaml")
-    assert settings.evaluate.folds == (5 if name == "coco" else 1) and settings.reproduce.collection == name
+    assert settings.evaluate.folds == (5 if name == "coco" else 1) and settings.reproduce.collection == collection
     shipped = ("--config", ROOT / "config" / f"{name}.yaml", "--output", tmp_path / "manifest")
     run_command("ingest", "--root", tmp_path, *shipped)
     manifest = Manifest(tmp_path / "manifest")
@@ -93,23 +111,19 @@ def test_reproduce_on_coco(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reproduce_on_flickr30k(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ROWS)
+def test_reproduce_on_flickr(name: str, tmp_path: Path) -> None:
     """From nothing to the rows that the seeds print for it."""
-    drawn = write_flickr30k(tmp_path / "flickr30k", COUNTS["flickr30k"])
-    run = reproduce(tmp_path / "flickr30k", "flickr30k")
+    drawn = WRITE[name](tmp_path / "collection", COUNTS[name])
+    run = reproduce(tmp_path / "collection", name)
     text = (run / "reproduction.md").read_text()
-    for table, printed, row in (
-        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "BRNN", "dvsa"),
-        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "Kiros et al.", "lstm"),
-        ("Kiros et al.: Table 2, Flickr30K", "LSTM, OxfordNet", "lstm"),
-        ("Niu et al.: Table 2, Flickr30K", "DeepVS", "dvsa"),
-    ):
+    for table, printed, row in ROWS[name]:
         value = json.loads((run / f"evaluation/{row}.test.all-sentences.json").read_text())
         assert (value["n_images"], value["n_sentences"]) == (12, 60)
-        name, first, *_ = rows_of(text, table)[printed]
-        assert name == f"`{row}`" and f"**{value['image_to_sentence']['recall@1']:.1f}**" in first
+        ours, first, *_ = rows_of(text, table)[printed]
+        assert ours == f"`{row}`" and f"**{value['image_to_sentence']['recall@1']:.1f}**" in first
     assert "Gong et al.: Tables 1 to 6\n\nLeft out" in text
-    check_boxes(run, tmp_path / "flickr30k", "flickr30k", drawn)
+    check_boxes(run, tmp_path / "collection", name, drawn)
 
 
 @pytest.mark.nightly

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from made_up_downloads import keep_weights, write_coco, write_flickr8k, write_folder
-from pages import PAGES, ROOT, Code, Command, code, commands, commands_of
+from made_up_downloads import keep_weights, write_coco, write_folder
+from pages import PAGES, ROOT, Code, Command, blocks, code, commands, commands_of
 
 from pipeline.config import default_path, merge
 
@@ -25,7 +25,7 @@ STEPS = [
     step
     for page in PAGES
     for one in code(page)
-    for step in ([one] if one.language == "yaml" else commands_of(one))
+    for step in ([one] if (page.name, one.language) == ("scaling.md", "yaml") else commands_of(one))
 ]  # fmt: skip
 DATA = os.environ.get("JOINTSPACE_DATA")
 SMALL = {
@@ -113,12 +113,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folder(place / "holiday", ["beach.jpg", *(f"day-{number}.jpg" for number in range(1, 20))])
     write_coco(place / "coco", COUNTS)
     (place / "million").mkdir()
-    write_flickr8k(above / "shared/data/flickr8k", {"train": 300, "dev": 20, "test": 20})
+    names = [f"{1000268201 + 7 * number}_{number:010x}.jpg" for number in range(340)]
+    write_folder(above / "shared/data/flickr8k", names, {"train": 300, "dev": 20, "test": 20})
     for name in ("weights", "text", "treebanks") if DATA else ():
         (above / "shared/data" / name).symlink_to(Path(DATA) / name)
     if DATA:
         (place / "squeezenet1_0.safetensors").symlink_to(Path(DATA) / "weights/squeezenet1_0.safetensors")
     keep_weights("resnet50", above / "torch")
+    for block in reversed(blocks("yaml")):  # of two that have one name, the first one is kept
+        values = yaml.safe_load(here(block.text))
+        if "name" in values:
+            (place / f"{values['name']}.yaml").write_text(yaml.safe_dump(values))
     return place
 
 
@@ -143,11 +148,9 @@ def background(place: Path, environment: dict[str, str]) -> Iterator[list[subpro
 def test_pages_run_as_printed(
     place: Path, environment: dict[str, str], background: list[subprocess.Popen], step: Code
 ) -> None:
-    text = step.text
-    for printed, here in PLACES.items():
-        text = text.replace(printed, here)
+    text = here(step.text)
     if not isinstance(step, Command):
-        keep_configuration(place, step.page, text)
+        lay_over(place / "holiday.yaml", text)
         return
     if step.is_mention:
         return
@@ -168,16 +171,18 @@ def test_pages_run_as_printed(
         assert result.returncode in EXIT_CODES.get(step.text, (0,)), result.stdout[-3000:] + result.stderr[-5000:]
 
 
-def keep_configuration(place: Path, page: Path, text: str) -> None:
-    """Write a printed configuration into the file of its name, the first one of each; of docs/scaling.md, whose blocks
-    have none, into the one that its commands name."""
-    values = yaml.safe_load(text)
-    path = place / f"{values['name']}.yaml" if "name" in values else place / "holiday.yaml"
-    if page.name == "scaling.md":
-        path.write_text(yaml.safe_dump(merge(yaml.safe_load(path.read_text()), values)))
-        (place / "takedown.txt").write_text("day-1.jpg\n")
-    elif "name" in values and not path.exists():
-        path.write_text(text)
+def here(text: str) -> str:
+    """A command or a configuration with the places of this copy."""
+    for printed, place in PLACES.items():
+        text = text.replace(printed, place)
+    return text
+
+
+def lay_over(path: Path, text: str) -> None:
+    """Change a configuration as docs/scaling.md says, for the commands that follow there."""
+    values = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(merge(values, yaml.safe_load(text))))
+    (path.parent / "takedown.txt").write_text("day-1.jpg\n")
 
 
 def answer_until_stopped(run: list[str], given: dict) -> None:
