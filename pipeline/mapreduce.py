@@ -28,17 +28,19 @@ def map_reduce(
     combine: Callable[[Result, Result], Result],
     scheduler: str = LOCAL,
     shared: tuple[Any, ...] = (),
+    progress: Callable[[list[Item]], Iterable[Item]] = iter,
 ) -> Result:
     """`combine` over `function(item, *shared)` of all `items`, at least one, from left to right.
 
     `scheduler` is `local` (one after another, here), `threads` (as many as the libraries may have; the function's own
     products get one each), or the address of a Dask scheduler, `tcp://host:port`, whose workers see the same files and
     have this package. There, function, items, results and `shared` travel by pickle, `shared` once to each worker.
+    `progress` may wrap the items to show how far `local` has come.
     Raises UsageError for another scheduler, and for one that does not answer.
     """
     items = list(items)
     if scheduler == LOCAL:
-        return reduce(combine, (function(item, *shared) for item in items))
+        return reduce(combine, (function(item, *shared) for item in progress(items)))
     if scheduler == THREADS:
         return _on_threads(function, items, combine, shared)
     if "://" not in scheduler:

@@ -94,13 +94,16 @@ def sharded(function: Callable[..., None]) -> Callable[..., None]:
         if shard is not None:
             function(shard=shard, output=output, **arguments)
             return
+        from tqdm import tqdm
+
         from pipeline.mapreduce import map_reduce
         from pipeline.storage.manifest import Manifest
 
         # Workers may stand in another folder.
         arguments = {name: v.absolute() if isinstance(v, Path) else v for name, v in arguments.items()}
         make = partial(_make_shard, function.__module__, output.absolute(), arguments)
-        map_reduce(make, range(Manifest(manifest_folder).n_shards), add, scheduler)
+        shards, bar = range(Manifest(manifest_folder).n_shards), partial(tqdm, unit=" shards", disable=None)
+        map_reduce(make, shards, add, scheduler, progress=bar)
 
     one = click.option("--shard", type=click.IntRange(min=0), help="Number of the shard. [default: all, into a folder]")
     return one(scheduler(over_shards))

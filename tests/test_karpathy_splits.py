@@ -1,91 +1,153 @@
-"""config/coco.yaml and config/flickr30k.yaml on small made-up collections in Karpathy's format."""
+"""The configurations of COCO, Flickr30K and Flickr8k in Karpathy's splits, as they stand, on small made-up folders."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from made_up import run_command
-from PIL import Image
+from made_up_downloads import Drawn, keep_weights, write_coco, write_flickr8k, write_flickr30k
 
 from pipeline import config
-from pipeline.config import default_path
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.regions import Regions
 
 ROOT = Path(__file__).parents[1]
-KARPATHY = {"coco": "dataset_coco.json", "flickr30k": "dataset_flickr30k.json"}
-TINY = {
-    "encoders": [
-        {"name": "net", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64},
-    ],
-    "models": ["ncca"],
-    "fit": {"dimensions": [8], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
-    "text": {"size": 200, "min_count": 1},
-    "evaluate": {"bootstrap": 20},
+WRITE = {"coco": write_coco, "flickr30k": write_flickr30k, "karpathy-flickr8k": write_flickr8k}
+BOXES = {"coco": "annotations", "flickr30k": "Annotations", "karpathy-flickr8k": "boxes.tsv"}
+FLICKR = {"train": 40, "val": 8, "test": 12}
+COUNTS = {
+    "coco": {"train": 30, "restval": 10, "val": 8, "test": 23}, "flickr30k": FLICKR, "karpathy-flickr8k": FLICKR,
+}  # fmt: skip
+ROWS = {
+    "flickr30k": (
+        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "BRNN", "dvsa"),
+        ("Karpathy and Fei-Fei: Table 1, Flickr30K", "Kiros et al.", "lstm"),
+        ("Kiros et al.: Table 2, Flickr30K", "LSTM, OxfordNet", "lstm"),
+        ("Niu et al.: Table 2, Flickr30K", "DeepVS", "dvsa"),
+    ),
+    "karpathy-flickr8k": (
+        ("Karpathy and Fei-Fei: Table 5, Flickr8K", "BRNN", "dvsa"),
+        ("Kiros et al.: Table 1, Flickr8K", "LSTM, OxfordNet", "lstm"),
+        ("Niu et al.: Table 1, Flickr8K", "DeepVS", "dvsa"),
+    ),
 }
+"""Table, printed row, and ours beside it."""
+TRANSLATED = {"restval": "train", "val": "dev"}
 
 
-def write_dataset(folder: Path, name: str, images: list[dict]) -> None:
-    (folder / KARPATHY[name]).write_text(json.dumps({"images": images, "dataset": name}))
+def reproduce(folder: Path, name: str, *configurations: str) -> Path:
+    """`snakemake reproduce` with config/<name>.yaml over the collection `folder`; the folder of the run."""
+    keep_weights("resnet50", folder.parent / "torch")
+    command = [
+        sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", "reproduce",
+        "--configfile", str(ROOT / f"config/{name}.yaml"), *configurations, "--config", f"data_root={folder}",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TORCH_HOME": str(folder.parent / "torch")}
+    result = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=1800)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return folder.parent / "results" / name
 
 
-@pytest.mark.parametrize("name", KARPATHY)
+def rows_of(text: str, table: str) -> Mapping[str, list[str]]:
+    """The cells of each row of one table of a reproduction, by the row's printed name."""
+    section = text[text.index(f"## {table}") :].split("\n\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {name: cells for name, *cells in lines[1:]}
+
+
+@pytest.mark.parametrize("name", WRITE)
 def test_images_keep_the_order_of_the_dataset(name: str, tmp_path: Path) -> None:
-    splits = ["test", "restval" if name == "coco" else "train", "val", "test", "train", "test", "val", "test"]
-    where, images = "val2014" if name == "coco" else "images", []
-    (tmp_path / where).mkdir()
-    for i, split in enumerate(splits):
-        file = f"{99 - i:012d}.jpg"  # names fall where positions rise
-        pixels = np.random.default_rng(i).integers(256, size=(24, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / where / file)
-        given = {"filepath": where} if name == "coco" else {}
-        texts = [{"raw": f"A dog number {i} {n}."} for n in range(5)]
-        images.append({**given, "filename": file, "split": split, "sentences": texts})
-    write_dataset(tmp_path, name, images)
+    counts = {split: 2 for split in COUNTS[name]}
+    WRITE[name](tmp_path, counts)
+    collection = name.removeprefix("karpathy-")
+    given = json.loads((tmp_path / f"dataset_{collection}.json").read_text())["images"]
     settings = config.load(ROOT / "config" / f"{name}.yaml")
-    assert settings.evaluate.folds == (5 if name == "coco" else 1) and settings.reproduce.collection == name
-    given = ("--config", ROOT / "config" / f"{name}.yaml", "--output", tmp_path / "manifest")
-    run_command("ingest", "--root", tmp_path, *given)
+    assert settings.evaluate.folds == (5 if name == "coco" else 1) and settings.reproduce.collection == collection
+    shipped = ("--config", ROOT / "config" / f"{name}.yaml", "--output", tmp_path / "manifest")
+    run_command("ingest", "--root", tmp_path, *shipped)
     manifest = Manifest(tmp_path / "manifest")
-    translated = {"restval": "train", "val": "dev"}
-    assert manifest.splits.tolist() == [translated.get(split, split) for split in splits]
-    assert [Path(path).name for path in manifest.images["path"].to_pylist()] == [i["filename"] for i in images]
-    assert manifest.sentence_images.tolist() == np.repeat(np.arange(8), 5).tolist()
+    assert manifest.splits.tolist() == [TRANSLATED.get(image["split"], image["split"]) for image in given]
+    assert [Path(path).name for path in manifest.images["path"].to_pylist()] == [image["filename"] for image in given]
+    assert manifest.sentences["text"].to_pylist() == [one["raw"] for image in given for one in image["sentences"]]
+    assert manifest.sentence_images.tolist() == np.repeat(np.arange(len(given)), 5).tolist()
+
+
+def check_boxes(run: Path, folder: Path, name: str, drawn: list[Drawn]) -> None:
+    """Boxes of the collection's own annotations take the place of the grid's: the whole image, and the square."""
+    chosen = {"regions": {"proposals": "boxes", "fill": False}}
+    shipped = yaml.safe_load((ROOT / f"config/{name}.yaml").read_text())
+    (run / "boxes.yaml").write_text(yaml.safe_dump(config.merge(shipped, chosen)))
+    run_command(
+        "extract_regions", "--manifest", run / "manifest", "--encoder", run / "encoders/resnet50", "--shard", 0,
+        "--boxes", folder / BOXES[name], "--config", run / "boxes.yaml", "--output", run / "boxes/shard-00000.h5",
+    )  # fmt: skip
+    manifest = Manifest(run / "manifest")
+    block, order = Regions(manifest, run / "boxes").packed(np.arange(len(drawn)))
+    assert order.tolist() == list(range(len(drawn))) and np.diff(block.offsets).tolist() == [2] * len(drawn)
+    np.testing.assert_array_equal(block.boxes[1::2], [one.box for one in drawn])
 
 
 @pytest.mark.slow
 def test_reproduce_on_coco(tmp_path: Path) -> None:
-    """From a demo collection told in Karpathy's format to the tables, in folds."""
-    demo = yaml.safe_load(default_path().read_text())["demo"] | {"train": 60, "dev": 10, "test": 23, "weak": 0}
-    (tmp_path / "demo.yaml").write_text(yaml.safe_dump({"demo": demo}))
-    run_command("make_demo", "--config", tmp_path / "demo.yaml", "--output", tmp_path / "drawn")
-    rows = [line.split("\t") for line in (tmp_path / "drawn/captions.tsv").read_text().splitlines()]
-    splits = dict(line.split("\t") for line in (tmp_path / "drawn/splits.tsv").read_text().splitlines())
-    texts: dict[str, list[dict]] = {}
-    for file, _, text in rows:
-        texts.setdefault(file, []).append({"raw": text})
-    images = [
-        {"filepath": "val2014", "filename": file, "split": splits[file].replace("dev", "val"), "sentences": sentences}
-        for file, sentences in texts.items()
-    ]
-    (tmp_path / "coco").mkdir()
-    shutil.move(tmp_path / "drawn/images", tmp_path / "coco/val2014")
-    write_dataset(tmp_path / "coco", "coco", images)
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    files = ["--configfile", str(ROOT / "config/coco.yaml"), "tiny.yaml"]
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", "reproduce", *files]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-
-    value = json.loads((tmp_path / "results/coco/evaluation/ncca.test.all-sentences.json").read_text())
+    """From nothing to the tables, in folds."""
+    drawn = write_coco(tmp_path / "coco", COUNTS["coco"])
+    run = reproduce(tmp_path / "coco", "coco")
+    value = json.loads((run / "evaluation/dvsa.test.all-sentences.json").read_text())
     assert [fold["n_images"] for fold in value["each_fold"]] == [4, 5, 4, 5, 5] and value["n_images"] == 23
-    text = (tmp_path / "results/coco/reproduction.md").read_text()
+    splits = Manifest(run / "manifest").splits.tolist()
+    assert Counter(splits) == {"train": 40, "dev": 8, "test": 23}
+    text = (run / "reproduction.md").read_text()
     assert text.count("measured with 1,000 test images at once, and ours are 4 and 23") == 2
     assert "Gong et al.: Tables 1 to 6\n\nLeft out" in text
-    assert "mean of 5 folds: 4 images" in (tmp_path / "results/coco/evaluation/summary.md").read_text()
+    assert "mean of 5 folds: 4 images" in (run / "evaluation/summary.md").read_text()
+    check_boxes(run, tmp_path / "coco", "coco", drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
+def test_reproduce_on_flickr(name: str, tmp_path: Path) -> None:
+    """From nothing to the rows that the seeds print for it."""
+    drawn = WRITE[name](tmp_path / "collection", COUNTS[name])
+    run = reproduce(tmp_path / "collection", name)
+    text = (run / "reproduction.md").read_text()
+    for table, printed, row in ROWS[name]:
+        value = json.loads((run / f"evaluation/{row}.test.all-sentences.json").read_text())
+        assert (value["n_images"], value["n_sentences"]) == (12, 60)
+        ours, first, *_ = rows_of(text, table)[printed]
+        assert ours == f"`{row}`" and f"**{value['image_to_sentence']['recall@1']:.1f}**" in first
+    assert "Gong et al.: Tables 1 to 6\n\nLeft out" in text
+    check_boxes(run, tmp_path / "collection", name, drawn)
+
+
+@pytest.mark.nightly
+def test_coco_1k_is_the_mean_of_five_folds(tmp_path: Path) -> None:
+    """The 5,000 test images of Karpathy's split, small, in the two tables that are of 1,000 and the one of 5,000."""
+    write_coco(tmp_path / "coco", {"train": 200, "restval": 50, "val": 50, "test": 5000})
+    small = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": None}
+    tiny = {
+        "models": ["dvsa"],
+        "encoders": [{"name": "small", **small}],
+        "regions": {"encoders": ["small"], "count": 2, "features": "crops"},
+        "dvsa": {"dimensions": 32, "hidden": 32, "epochs": 2},
+        "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
+    }
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny))
+    run = reproduce(tmp_path / "coco", "coco", "tiny.yaml")
+    value = json.loads((run / "evaluation/dvsa.test.all-sentences.json").read_text())
+    assert [fold["n_images"] for fold in value["each_fold"]] == [1000] * 5
+    text = (run / "reproduction.md").read_text()
+    for direction, place in (("image_to_sentence", 1), ("sentence_to_image", 5)):
+        mean = np.mean([fold[direction]["recall@1"] for fold in value["each_fold"]])
+        for table, printed, ours in (
+            ("Karpathy and Fei-Fei: Table 1, MSCOCO, 1,000 test images", "BRNN", mean),
+            ("Niu et al.: Table 3, MS-COCO, 1,000 test images", "DeepVS", mean),
+            ("Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images", "BRNN", value[direction]["recall@1"]),
+        ):
+            assert f"**{ours:.1f}**" in rows_of(text, table)[printed][place], table

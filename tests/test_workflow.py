@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from made_up import run_command
 
 ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
@@ -170,6 +171,7 @@ def test_the_tables_of_gong_et_al(run: Path) -> None:
     cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
     assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
     assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]
+    run_command("verify", run / "results/tiny")
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
     snakemake(run, "gong", "--configfile", "tiny.yaml")

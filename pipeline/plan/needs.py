@@ -44,6 +44,11 @@ def _all(rate: float) -> Callable[[Sizes], float]:
     return lambda s: 10 + s.images / rate / 60
 
 
+def _described(rate: float) -> Callable[[Sizes], float]:
+    """Minutes for all images that have sentences at `rate` a second."""
+    return lambda s: 10 + s.described / rate / 60
+
+
 def _fixed(value: float) -> Callable[[Sizes], float]:
     return lambda s: value
 
@@ -120,7 +125,7 @@ NEEDS: dict[str, Need] = {
         lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB, _all(200), gpu=_sums,
     ),
     "train_word_vectors": Need(lambda s: PYTHON + 500 + 0.003 * s.sentences, _fixed(100), _all(50)),
-    "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=_network),
+    "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _described(2), gpu=_network),
     "combine": Need(lambda s: TORCH + 500 + 0.1 * _joint(s), _fixed(50), _fixed(60)),
     "embed": Need(
         lambda s: TORCH + 0.001 * s.images + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
@@ -130,22 +135,23 @@ NEEDS: dict[str, Need] = {
         lambda s: TORCH + 500, lambda s: 8 * s.dimensions * s.shard_images * (1 + s.texts) / MB, _shard(500)
     ),
     "evaluate": Need(lambda s: TORCH + 600 + 0.001 * s.images, _fixed(5), _all(300)),
-    "align": Need(lambda s: PYTHON + 1500 + 0.01 * s.images, lambda s: 0.002 * s.images * s.texts, _all(300)),
-    "list_magnitudes": Need(lambda s: PYTHON + 1500 + 0.05 * s.images, _fixed(5), _all(300)),
+    "align": Need(lambda s: PYTHON + 1500 + 0.01 * s.described, lambda s: 0.002 * s.sentences, _described(300)),
+    "list_magnitudes": Need(lambda s: PYTHON + 1500 + 0.05 * s.described, _fixed(5), _described(300)),
     "embed_phrases": Need(
-        lambda s: TORCH + 1500 + 0.05 * s.images, lambda s: 0.05 * s.images * s.texts, _all(100), gpu=_network
+        lambda s: TORCH + 1500 + 0.05 * s.described, lambda s: 0.05 * s.sentences, _described(100), gpu=_network
     ),
-    "rank_phrases": Need(lambda s: PYTHON + 1500 + 0.3 * s.images, _fixed(5), _all(50)),
-    "show_phrases": Need(lambda s: PYTHON + 1500 + 0.1 * s.images, _fixed(20), _fixed(30)),
+    "rank_phrases": Need(lambda s: PYTHON + 1500 + 0.3 * s.described, _fixed(5), _described(50)),
+    "show_phrases": Need(lambda s: PYTHON + 1500 + 0.1 * s.described, _fixed(20), _fixed(30)),
     "summarise": Need(_fixed(500), _fixed(5), _fixed(10)),
     "build_index": Need(lambda s: TORCH + 600 + 3 * _joint(s), _joint, _all(200), gpu=_network),
-    "train_generator": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _all(2), gpu=_network),
-    "describe": Need(lambda s: TORCH + 3000, _fixed(50), _all(5), gpu=_network),
+    "train_generator": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _described(2), gpu=_network),
+    "describe": Need(lambda s: TORCH + 3000, _fixed(50), _described(5), gpu=_network),
     "evaluate_descriptions": Need(_fixed(2000), _fixed(5), _fixed(60), gpu=_network),
     "describe_boxes": Need(
-        lambda s: TORCH + 3000 + 4 * 20 * s.images * max(s.dims.values()) / MB, _fixed(50), _all(2), gpu=_network
+        lambda s: TORCH + 3000 + 4 * 20 * s.described * max(s.dims.values()) / MB, _fixed(50), _described(2),
+        gpu=_network,
     ),
-    "evaluate_boxes": Need(lambda s: PYTHON + 1500 + 0.1 * s.images, _fixed(5), _all(50)),
+    "evaluate_boxes": Need(lambda s: PYTHON + 1500 + 0.1 * s.described, _fixed(5), _described(50)),
     "study": Need(
         lambda s: TORCH + 1500 + 0.001 * s.images + 16 * s.moments_bytes / MB, _fixed(200), _all(2), gpu=_sums
     ),

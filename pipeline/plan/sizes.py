@@ -40,6 +40,11 @@ class Sizes:
         return sum(self.dims.values())
 
     @property
+    def described(self) -> int:
+        """Images of the splits whose images have sentences."""
+        return sum(count for split, count in self.splits.items() if split != "weak")
+
+    @property
     def texts(self) -> float:
         """Sentences of an image, on average."""
         return self.sentences / self.images

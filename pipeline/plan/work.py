@@ -64,8 +64,7 @@ def finetune(config: Config, encoders: Sequence[Encoder], rates: Rates) -> float
 
 def train_share(s: Sizes) -> float:
     """The share of the sentences that are of the train split."""
-    described = sum(count for split, count in s.splits.items() if split != "weak")
-    return s.splits.get("train", 0) / max(1, described)
+    return s.splits.get("train", 0) / max(1, s.described)
 
 
 def accumulate(rows: int, s: Sizes, rates: Rates) -> float:

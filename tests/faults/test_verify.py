@@ -51,6 +51,12 @@ def test_each_fault_of_a_shard_is_told_from_the_others(reason: str, run: Path) -
     assert set(found) <= {"embeddings/ncca/shard-00001.h5", "moments/target/shard-00001.h5"}
 
 
+def test_a_study_lists_its_cells_by_what_they_measure(run: Path) -> None:
+    publish_json(run / "study/cells/ab12.json", {"chosen": {}})
+    publish_json(run / "study/study.json", {"files": {'{"model": "ncca"}': ["ab12.json"]}, "setting": {}})
+    assert not faults_of(run)
+
+
 def test_a_shard_that_is_gone_with_its_sidecar_is_missed(run: Path) -> None:
     for name in (SHARD, f"{SHARD}.json"):
         (run / name).unlink()

@@ -1,0 +1,156 @@
+"""The page of all stages: which keys of the configuration each command reads, and what a run of it costs.
+
+python -m pipeline.plan.reference > docs/stages.md
+"""
+
+import sys
+from dataclasses import dataclass
+
+from pipeline import config
+from pipeline.plan.needs import NEEDS
+from pipeline.plan.sizes import Sizes, sizes_of
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command: the top `keys` of the configuration that it reads, one job for `each` of what, and what the time of
+    all jobs `grows` with. Keys of a model and of a generator are those of its own section, laid over the one named."""
+
+    keys: tuple[str, ...]
+    each: str
+    grows: str
+
+
+STUDY = ("study", "transfer", "auxiliary", "kcca", "wsabie_sgd", "wsabie_adagrad", "encoders", "seed", "device")
+ROWS = ("models", "variants", "variant_defaults")
+STAGES = {
+    "make-demo": Stage(("demo",), "run", "images"),
+    "ingest": Stage(("data_root", "collection", "shard_size"), "run", "images, each decoded once"),
+    "prepare-encoder": Stage(
+        ("encoders", "encoder_defaults", "weights_root", "seed", "study", "regions", "collection", "extract"),
+        "encoder", "a download; for `standard` the train images that it learns from",
+    ),
+    "finetune": Stage(
+        ("finetune", "encoders", "encoder_defaults", "regions", "extract", "collection", "weights_root", "seed",
+         "device"),
+        "encoder", "`finetune.iterations` times the regions of a batch",
+    ),
+    "extract": Stage(("extract", "collection", "device"), "shard and encoder", "images over the encoder's rate"),
+    "extract-regions": Stage(
+        ("regions", "extract", "collection", "weights_root", "device"), "shard and encoder",
+        "images times regions (`crops`) or the pixels of a map (`roi-align`), and proposals",
+    ),
+    "pool-regions": Stage(("extract",), "shard and encoder", "images times regions"),
+    "reduce-regions": Stage(("regions", "extract"), "encoder", "regions times D squared"),
+    "show-regions": Stage(("collection",), "encoder", "the few images shown"),
+    "import-features": Stage(("extract",), "encoder", "bytes of the features"),
+    "build-vocabulary": Stage(("text",), "run", "training sentences"),
+    "encode-sentences": Stage((), "shard", "sentences"),
+    "simulate-documents": Stage(("documents", "auxiliary", "seed"), "documents", "sentences"),
+    "encode-documents": Stage(("documents",), "shard and documents", "documents"),
+    "build-token-vocabulary": Stage(("tokens",), "run", "training sentences"),
+    "encode-tokens": Stage((), "shard", "sentences"),
+    "train-word-vectors": Stage(("word_vectors", "language_text", "seed"), "run", "words times `word_vectors.epochs`"),
+    "train-parser": Stage(("parse", "weights_root", "seed"), "run", "words of the treebank times epochs"),
+    "parse": Stage(("parse", "data_root", "weights_root"), "shard", "sentences over the parser's rate"),
+    "build-label-table": Stage((), "run", "sentences"),
+    "encode-trees": Stage((), "shard", "sentences"),
+    "accumulate": Stage(
+        ("image_view", "encoders", "auxiliary", "study", "seed", "device"), "shard; again for each documents",
+        "images times D squared; bytes of the moments, which do not grow with a shard",
+    ),
+    "fit": Stage(
+        ("fit", "transfer", "kcca", "wsabie_sgd", "wsabie_adagrad", *ROWS, "device"), "row",
+        "ridges times the cubes of D and of the terms; shards; not images (kcca, wsabie and `sae`: images too)",
+    ),
+    "train": Stage(
+        ("train_defaults", "word_vectors", "image_view", "regions", "weights_root", "seed", *ROWS, "device"), "row",
+        "sentences times epochs",
+    ),
+    "embed": Stage(("device",), "shard and row", "images times D times dimensions"),
+    "combine": Stage(("ensembles", "ensemble_defaults", "fit"), "ensemble", "dev pairs times members times weights"),
+    "join-embeddings": Stage((), "shard and ensemble", "bytes of the members' vectors"),
+    "align": Stage(("align", "collection"), "row and split", "words of the split times regions"),
+    "list-magnitudes": Stage(("align", "collection"), "row and split", "words of the split"),
+    "embed-phrases": Stage(("device",), "row and split", "noun phrases of the split"),
+    "rank-phrases": Stage(("phrases", "data_root", "evaluate", "seed"), "row and split", "phrases times regions"),
+    "show-phrases": Stage(("collection", "seed"), "row and split", "the few images shown"),
+    "build-index": Stage(
+        ("index", "parse", "weights_root", "device"), "row",
+        "vectors times dimensions, for the exact search that measures it; candidates ten times that"
+    ),
+    "index-add": Stage(("index",), "call", "vectors added, and the copy of the bundle"),
+    "index-remove": Stage(("index",), "call", "the copy of the bundle"),
+    "search": Stage(("collection",), "call", "a second's start, and the index's sha256"),
+    "serve": Stage(("serve", "collection", "describe", "seed", "device"), "call", "requests"),
+    "show-words": Stage(("collection",), "call", "the words and images shown"),
+    "evaluate": Stage(
+        ("evaluate", "seed", "device"), "row, split and protocol",
+        "images times sentences of the split; `evaluate.bootstrap`"
+    ),
+    "summarise": Stage((), "run", "evaluations"),
+    "train-generator": Stage(
+        ("generators", "language_defaults", "nearest", "language_text", "image_view", "encoders", "seed", "device"),
+        "generator", "words times epochs",
+    ),
+    "describe": Stage(
+        ("describe", "collection", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
+        "images times `describe.beam`, or times `describe.candidates`",
+    ),
+    "evaluate-descriptions": Stage(
+        ("describe", "language_text", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
+        "images of the split",
+    ),
+    "report": Stage(("name", "encoders", "reproduce", "collection"), "run", "rows"),
+    "reproduce": Stage(("reproduce", "name"), "run", "rows"),
+    "verify": Stage((), "call", "bytes of the run"),
+    "explain": Stage((), "call", "shards"),
+    "study": Stage(STUDY, "run", "draws times sizes of sets times what `fit` does"),
+    "tabulate": Stage(("evaluate", "seed", "name", "device", "device", "device"), "run", "cells of the study"),
+    "sweep": Stage((*STUDY, "fit", "variants", "variant_defaults"), "call", "combinations of the grids"),
+    "ground-truth": Stage(("device",), "call", "queries times vectors times dimensions"),
+    "plan": Stage(
+        ("plan", "encoders", "extract", "text", "collection", "seed", "weights_root", "results_root", "device"), "run",
+        "`plan.sample`",
+    ),
+    "doctor": Stage(("results_root",), "call", "the imports that it tries"),
+}  # fmt: skip
+MILLION = Sizes(
+    images=1_000_000, sentences=150_000, shard_images=16384, terms=3000, dimensions=128, rows=3,
+    splits={"train": 28_000, "dev": 1000, "test": 1000, "weak": 970_000}, dims={"resnet50": 2048}, batch_images=32,
+)  # fmt: skip
+HEAD = """# Stages: their keys and what they cost
+
+A command reads the keys named here (each is explained in [configuration.md](configuration.md)); a run has one job of it
+for each of what the third column says. D is the number of dimensions of the image view. The last two columns are what a
+job asks its scheduler for, in MB of memory and in minutes after which it may be killed: generous bounds by
+`pipeline/plan/needs.py`, no forecasts, for the demo and for a million images, 30,000 of them with five sentences each,
+at 2,048 dimensions and 16,384 images a shard. Forecasts are `jointspace plan`'s; what stages took is in
+[measured.md](measured.md) and [scaling.md](scaling.md), and of a run of yours in its report. Made by
+`python -m pipeline.plan.reference > docs/stages.md`.
+
+| command | keys | a job for each | its cost grows with | demo | a million |
+|---|---|---|---|---|---|
+"""
+
+
+def render() -> str:
+    """The page."""
+    demo = sizes_of(config.load(), None)
+    return HEAD + "".join(_row(command, stage, demo) for command, stage in STAGES.items())
+
+
+def _row(command: str, stage: Stage, demo: Sizes) -> str:
+    keys = ", ".join(f"`{key}`" for key in stage.keys)
+    asked = " | ".join(_asked(command.replace("-", "_"), sizes) for sizes in (demo, MILLION))
+    return f"| `{command}` | {keys} | {stage.each} | {stage.grows} | {asked} |\n"
+
+
+def _asked(rule: str, sizes: Sizes) -> str:
+    if rule not in NEEDS:
+        return ""
+    return f"{NEEDS[rule].memory(sizes):,.0f} MB, {NEEDS[rule].minutes(sizes):,.0f} min"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

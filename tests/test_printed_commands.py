@@ -1,0 +1,150 @@
+"""Every command, option, key and module that README.md and docs/*.md print is one of this version's."""
+
+import configparser
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from pages import PLACEHOLDER, ROOT, Code, Command, blocks, commands, spans
+from snakemake.cli import get_argument_parser, parse_config
+
+from pipeline import config
+from pipeline.config.loading import default_path, merge, validate
+from stages.cli import COMMANDS, cli
+
+SNAKEFILE = (ROOT / "Snakefile").read_text()
+DEFAULTS = yaml.safe_load(default_path().read_text())
+KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), flags=re.M))
+FILES = ("faiss", "h5", "html", "json", "jsonl", "lists", "md", "parquet", "py", "safetensors", "tsv", "txt")
+"""Endings of file names, which look like keys: `phrases.parquet`."""
+PRINTED = [yaml.safe_load(block.text) for block in blocks("yaml")]
+CONFIGURATIONS = {f"{values['name']}.yaml": values for values in PRINTED if "name" in values}
+
+
+def check_jointspace(words: list[str], whole: bool) -> None:
+    """A command with options that it has, and values of their types; all that it needs, if it is a `whole` call."""
+    name, *rest = words
+    for one in COMMANDS if PLACEHOLDER.fullmatch(name) else [name]:
+        assert one in COMMANDS, f"jointspace has no {one}"
+        command = cli.get_command(click.Context(cli), one)
+        try:
+            command.make_context(one, list(rest))
+        except click.exceptions.Exit:
+            assert rest == ["--help"]
+        except click.MissingParameter:
+            if whole:
+                raise
+
+
+def check_snakemake(words: list[str], whole: bool) -> None:
+    """Targets that the Snakefile makes, and a configuration that it takes."""
+    parsed = get_argument_parser().parse_args(words)
+    for target in parsed.targets:
+        made = re.sub(r"^results/[\w-]+/", "{RUN}/", target)
+        known = f'"{made}"' in SNAKEFILE or re.search(rf"^(rule|checkpoint) {target}:", SNAKEFILE, flags=re.M)
+        assert known, f"the Snakefile does not make {target}"
+    values = DEFAULTS
+    for file in map(str, parsed.configfile or ()):
+        given = CONFIGURATIONS[file] if file in CONFIGURATIONS else yaml.safe_load((ROOT / file).read_text())
+        values = merge(values, given)
+    validate(merge(values, parse_config(parsed.config)))
+    for profile in parsed.profile or ():
+        assert (ROOT / profile / "config.yaml").is_file(), f"no profile {profile}"
+
+
+def check_pip(words: list[str], whole: bool) -> None:
+    """Extras that this distribution has."""
+    assert words[0] == "install"
+    extras = configparser.ConfigParser()
+    extras.read(ROOT / "setup.cfg")
+    for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
+        assert named in extras["options.extras_require"], f"no extra {named}"
+
+
+def check_pytest(words: list[str], whole: bool) -> None:
+    """Tests that are there, and a marker that they have."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    markers = [line.split(":")[0] for line in settings["markers"]]
+    for before, word in zip(["", *words], words, strict=False):
+        assert before != "-m" or word in markers, f"no marker {word}"
+        assert not word.startswith("tests") or (ROOT / word).exists(), f"no {word}"
+
+
+def check_python(words: list[str], whole: bool) -> None:
+    """A module or a file that is there, with options that it reads."""
+    if words[0] == "-m":
+        assert importlib.util.find_spec(words[1]), f"no module {words[1]}"
+        if words[1] == "pytest":
+            check_pytest(words[2:], whole)
+    elif not PLACEHOLDER.search(words[0]):
+        text = (ROOT / words[0]).read_text()
+        for option in (word for word in words if word.startswith("--")):
+            assert re.search(rf"\b{option.strip('-')}\b", text), f"{words[0]} has no {option}"
+
+
+def check_dask(words: list[str], whole: bool) -> None:
+    assert importlib.util.find_spec(f"distributed.cli.dask_{words[0]}"), f"dask has no {words[0]}"
+
+
+CHECKS = {
+    "jointspace": check_jointspace, "snakemake": check_snakemake, "pip": check_pip, "pytest": check_pytest,
+    "python": check_python, "python3": check_python, "dask": check_dask, "cp": lambda words, whole: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", commands(), ids=str)
+def test_a_printed_command_is_one_of_this_version(command: Command) -> None:
+    for program, *words in command.calls:
+        CHECKS[Path(program).name](words, whole=command.language is not None)
+
+
+def test_shell_is_marked_as_such() -> None:
+    """Else its commands would not be looked at."""
+    for one in [*blocks(""), *blocks("text")]:
+        assert not re.search(r"^(\$ )?\S*(snakemake|jointspace|pip|pytest|python3?) ", one.text, flags=re.M), one
+
+
+def test_the_table_of_commands_has_every_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    table = readme[readme.index("| command |") : readme.index("`pipeline/storage` is")]
+    first = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    named = re.findall(r"`([a-z-]+)`", re.sub(r"\(needs .*?\)", "", first))
+    assert sorted(named) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_a_printed_configuration_is_valid(block: Code, tmp_path: Path) -> None:
+    (tmp_path / "printed.yaml").write_text(block.text)
+    config.load(tmp_path / "printed.yaml")
+
+
+def test_printed_keys_are_of_this_configuration() -> None:
+    last = {key.split(".")[-1] for key in KEYS}
+    for span in spans():
+        found = re.fullmatch(r"([a-z_]+(?:\.[a-z_]+)*)(?:: .+)?", span.text)
+        path = found[1].split(".") if found else []
+        if len(path) > 1 and path[0] in DEFAULTS and path[-1] not in FILES:
+            assert found[1] in KEYS, f"{span}: no key {found[1]}"
+        elif path and ": " in span.text:
+            assert path[-1] in last, f"{span}: no key {path[-1]}"
+
+
+def test_printed_options_are_of_a_command() -> None:
+    context = click.Context(cli)
+    known = {option for name in COMMANDS for one in cli.get_command(context, name).params for option in one.opts}
+    known |= set(get_argument_parser()._option_string_actions)
+    for span in spans():
+        if span.text.startswith("--"):
+            assert span.text.split()[0] in known, f"{span}: no command has {span.text}"
+
+
+def test_printed_modules_are_there() -> None:
+    rooms = ("pipeline", "stages", "tests", "benchmarks")
+    files = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.py")]
+    for span in spans():
+        if re.fullmatch(r"[\w/]+\.py", span.text) and not PLACEHOLDER.search(span.text):
+            assert any(file.endswith(f"/{span.text}") for file in files), f"{span}: no {span.text}"
