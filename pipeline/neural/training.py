@@ -66,8 +66,12 @@ class Checkpoint:
 @contextmanager
 def seeded(*parts: int, device: torch.device = CPU) -> Iterator[None]:
     """Within, torch's random numbers, of `device` too, follow from `parts` alone; outside, nothing has changed."""
-    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
-        torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]))
+    seed = int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0])
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 
