@@ -87,6 +87,20 @@ def place(value: Any, device: "torch.device") -> Any:
 
 
 @contextmanager
+def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
+    """Within, torch's random numbers, of `device` too, follow from `seed` alone; outside, nothing has changed."""
+    import torch
+
+    gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def full_float32() -> Iterator[None]:
     """Within, a GPU multiplies float32 as it stands, and not rounded to the 10 bits of TF32.
 

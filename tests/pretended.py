@@ -74,8 +74,6 @@ def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
 def pretending() -> Iterator[torch.device]:
     """Within, `DEVICE` computes. Its random numbers are the processor's."""
     with ExitStack() as stack:
-        fork = torch.random.fork_rng
-        stack.enter_context(patch.object(torch.random, "fork_rng", lambda devices: fork([])))
         # Tensors of a class of our own cannot be made in inference mode.
         stack.enter_context(patch.object(torch.inference_mode, "__enter__", _enter_without_gradients))
         stack.enter_context(patch.object(torch.inference_mode, "__exit__", _leave_without_gradients))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline import device
-from pipeline.device import Portions, find_device, find_gpu, full_float32, may_have_gpu, place, upload
+from pipeline.device import Portions, drawn_from, find_device, find_gpu, full_float32, may_have_gpu, place, upload
 from pipeline.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -114,6 +114,21 @@ def test_one_row_that_does_not_fit_is_an_error_with_its_remedy() -> None:
 
     with pytest.raises(UsageError, match="no memory for even one pair; set device to cpu"):
         Portions(4, "pair").map(work, 4)
+
+
+@pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_random_numbers_follow_from_the_seed_and_are_as_before_afterwards(name: str) -> None:
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device here")
+    where = torch.device(name)
+    torch.manual_seed(7)
+    expected = torch.rand(3, device=where)
+    torch.manual_seed(7)
+    drawn = []
+    for _ in range(2):
+        with drawn_from((5 << 32) + 1, where):
+            drawn.append(torch.rand(3, device=where))
+    assert torch.equal(*drawn) and torch.equal(torch.rand(3, device=where), expected)
 
 
 def test_products_are_full_within_and_as_before_afterwards() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pipeline.device import drawn_from
 from pipeline.errors import JointspaceError
 from pipeline.images.classifier import Classifier
 from pipeline.images.encoders import Encoder, feature_dim
@@ -114,8 +115,7 @@ class Finetuning:
             group["lr"] = group["share"] * self.schedule.rate(self.iteration)
         pixels = torch.from_numpy(batch.pixels).to(self.device, non_blocking=True)
         classes = torch.from_numpy(batch.classes).to(self.device, non_blocking=True)
-        with torch.random.fork_rng():
-            torch.manual_seed((self.seed << 32) + self.iteration)
+        with drawn_from((self.seed << 32) + self.iteration, self.device):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
                 logits = self.network(pixels)
             loss = nn.functional.cross_entropy(logits.float(), classes)

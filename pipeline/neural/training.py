@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import place, upload
+from pipeline.device import drawn_from, place, upload
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.neural.losses import Objective
 
@@ -66,8 +66,7 @@ class Checkpoint:
 @contextmanager
 def seeded(*parts: int, device: torch.device = CPU) -> Iterator[None]:
     """Within, torch's random numbers, of `device` too, follow from `parts` alone; outside, nothing has changed."""
-    with torch.random.fork_rng([] if device.type == "cpu" else [device]):
-        torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]))
+    with drawn_from(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]), device):
         yield
 
 
