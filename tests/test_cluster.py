@@ -54,7 +54,7 @@ def test_what_may_use_a_gpu_asks_for_one() -> None:
     for match in RULE.finditer(text):
         if (command := re.search(r"{JOINTSPACE} ([\w-]+)", match[0])) and match[1] not in without:
             source = (ROOT / COMMANDS[command[1]].replace(".", "/")).with_suffix(".py").read_text()
-            uses = bool(re.search(r"settings\.device|configured\.device|read_gpu\(|read_study\(|read_generator\(", source))
+            uses = bool(re.search(r"(settings|configured)\.device|read_(gpu|study|generator)\(", source))
             assert uses == (NEEDS[match[1]].gpu is not None), match[1]
 
 
