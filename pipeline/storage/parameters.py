@@ -38,7 +38,7 @@ def write_parameters(
     details: Mapping[str, Any] | None = None,
 ) -> None:
     """Publish `tensors` as the safetensors file `path`; its sidecar `<stem>.json` carries the rest."""
-    data = safetensors.numpy.save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+    data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     details = {"settings": dict(settings), **(details or {})}
     publish(path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
 
