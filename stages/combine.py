@@ -40,11 +40,12 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.evaluate.combination import combine_scores
     from pipeline.models import SETS, model_class
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.atomic import to_json
+    from pipeline.storage.batch import Batch
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.parameters import MODEL, write_parameters
+    from pipeline.storage.parameters import MODEL, add_parameters
 
     settings = config.load(config_path)
     if row not in settings.ensembles:
@@ -67,8 +68,10 @@ def command(
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
     inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
-    publish_json(output / "vocabulary.json", vocabulary)
-    write_parameters(
+    batch = Batch()
+    batch.add(output / "vocabulary.json", to_json(vocabulary), commit=True)
+    add_parameters(
+        batch,
         output / "model.safetensors",
         MODEL,
         model.tensors(),
@@ -90,6 +93,7 @@ def command(
             },
         },
     )
+    batch.publish()
     logging.getLogger(__name__).info("%s: recall sum %.1f on dev with %s", row, found.judged, weights)
 
 

@@ -62,7 +62,9 @@ def command(
     known, of_boxes = _known_boxes(settings, manifest, numbers, boxes_path)
     detector, of_detector = _detector_weights(settings)
     inputs = {"encoder": parameters.fingerprint, "images": numbers.fingerprints["images"], **of_boxes, **of_detector}
-    classifier, of_classifier = read_classifier(encoder_folder) if chosen.score == "classifier" else (None, {})
+    classifier, of_classifier = None, {}
+    if chosen.score == "classifier":
+        classifier, of_classifier = read_classifier(encoder_folder, parameters.fingerprint)
     inputs |= of_classifier
     slice_ = {**chosen.decisive(), **extract.model_dump(include={"precision", "storage"})}
     unfinished = UnfinishedRegions(

@@ -158,9 +158,10 @@ def _judge(
 
 
 def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details: dict) -> None:
-    """The encoder as `prepare-encoder` leaves it, and before it the classifier beside it."""
+    """The encoder as `prepare-encoder` leaves it, together with the classifier beside it."""
+    from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
+    from pipeline.storage.parameters import ENCODER, add_parameters, digest_tensors
     from pipeline.storage.regions import CLASSIFIER
 
     parts, tensors = encoder.settings(), encoder.tensors()
@@ -168,7 +169,9 @@ def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details
     judge = {"weight": classifier.weight, "bias": classifier.bias}
     settings = {"labels": details["labels"], "encoder": digest}
     own = fingerprint(CLASSIFIER, 1, settings, {"tensors": digest_tensors(judge)})
-    write_parameters(output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own)
-    write_parameters(
-        output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
+    batch = Batch()
+    add_parameters(batch, output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own)
+    add_parameters(
+        batch, output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
     )
+    batch.publish()

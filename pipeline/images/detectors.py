@@ -55,7 +55,8 @@ def build_detector(architecture: str, state: State, source: str, min_score: floa
 def detect(
     network: nn.Module, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str
 ) -> Iterator[Candidates]:
-    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first; none for a Failure.
+    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first; none for a Failure, and
+    none in an image so elongated that nothing is left of its shorter side once its longer one fits the network.
 
     `stage` is detections (of every class) or rpn: what the region proposal network alone takes for objects. Images
     go through one by one: in a batch torchvision pads them to one size, which changes what is found near the edges.
@@ -63,7 +64,7 @@ def detect(
     network = network.to(device)
     find = {"detections": _detections, "rpn": _objects}[stage]
     for pixels in images:
-        if isinstance(pixels, Failure):
+        if isinstance(pixels, Failure) or _vanishes(network, pixels.shape[:2]):
             yield NONE
             continue
         image = torch.from_numpy(pixels).to(device).permute(2, 0, 1).float() / 255
@@ -71,6 +72,12 @@ def detect(
             boxes, scores = find(network, image)
         order = scores.argsort(descending=True, stable=True)
         yield Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy())
+
+
+def _vanishes(network: nn.Module, sides: tuple[int, int]) -> bool:
+    """Whether the network's own resizing, which rounds down, leaves less than a pixel of an image's shorter side."""
+    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
+    return min(shortest, min(sides) * longest / max(sides)) < 1 + 1e-3
 
 
 def _detections(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

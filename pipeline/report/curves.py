@@ -1,10 +1,11 @@
 """Curves as SVG: recall over the sizes of the training sets."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from pipeline.report.figures import to_svg
 
 INK = "#222222"
 
@@ -33,6 +34,4 @@ def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) 
     if axes[0].get_legend_handles_labels()[1]:
         axes[0].legend(frameon=False)
     figure.suptitle(title)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+    return to_svg(figure)

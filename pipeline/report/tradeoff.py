@@ -1,10 +1,11 @@
 """The measured trade-off of candidate indices as SVG: queries per second over index recall."""
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from pipeline.report.figures import to_svg
 
 MEBI = 1 << 20
 GOOD, MISSED, CHOSEN = "#1b7f4d", "#9a9a9a", "#b3261e"
@@ -34,6 +35,4 @@ def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> bytes:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+    return to_svg(figure)

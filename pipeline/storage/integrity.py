@@ -112,12 +112,17 @@ class _Examiner:
         self.commits += [(target, part) for part in parts if isinstance(part, dict)]
         if is_sidecar(value):
             self.check_file(_artefact(path), value, target)
-        else:
-            for name, about in (value.get("files", {}) if isinstance(value, dict) else {}).items():
-                if isinstance(about, list):  # a study's: names of commits that stand for themselves
-                    continue
-                folder = path.with_suffix("") if isinstance(about, str) else path.parent
-                self.check_file(folder / name, {"sha256": about} if isinstance(about, str) else about, path)
+            return
+        cells = set()
+        for name, about in (value.get("files", {}) if isinstance(value, dict) else {}).items():
+            if isinstance(about, list):  # a study's
+                cells.update(about)
+                continue
+            folder = path.with_suffix("") if isinstance(about, str) else path.parent
+            self.check_file(folder / name, {"sha256": about} if isinstance(about, str) else about, path)
+        for cell in (path.parent / "cells" / name for name in cells):  # each of them a commit of its own
+            if not cell.exists():
+                self.add(cell, f"missing: {path.name} lists it", path)
 
     def check_file(self, path: Path, about: Mapping[str, Any], target: Path) -> None:
         self.vouched.add(path)

@@ -11,7 +11,8 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import publish, read_verified, sidecar_path
+from pipeline.storage.atomic import add_artefact, read_verified, sidecar_path
+from pipeline.storage.batch import Batch
 
 MODEL = "model"
 ENCODER = "encoder"
@@ -38,9 +39,25 @@ def write_parameters(
     details: Mapping[str, Any] | None = None,
 ) -> None:
     """Publish `tensors` as the safetensors file `path`; its sidecar `<stem>.json` carries the rest."""
-    data = safetensors.numpy.save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+    batch = Batch()
+    add_parameters(batch, path, kind, tensors, settings=settings, fingerprint=fingerprint, details=details)
+    batch.publish()
+
+
+def add_parameters(
+    batch: Batch,
+    path: Path,
+    kind: str,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    settings: Mapping[str, Any],
+    fingerprint: str,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """As `write_parameters`, together with whatever else is in `batch`."""
+    data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     details = {"settings": dict(settings), **(details or {})}
-    publish(path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
+    add_artefact(batch, path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
 
 
 def read_parameters(path: Path, kind: str) -> Parameters:

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.tables import read_table, write_table
+from pipeline.storage.atomic import add_artefact
+from pipeline.storage.batch import Batch
+from pipeline.storage.tables import read_table, to_parquet
 
 CORNERS = ("x1", "y1", "x2", "y2")
 TABLES = ("regions", "phrases")
@@ -29,11 +31,12 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 def write_phrases(
     folder: Path, regions: pa.Table, phrases: pa.Table, *, fingerprint: str, details: Mapping[str, Any]
 ) -> None:
-    """Publish both tables; that of the phrases comes last and vouches for both."""
+    """Publish both tables, together."""
+    batch = Batch()
     for name, table in zip(TABLES, (regions, phrases), strict=True):
-        write_table(
-            Path(folder) / f"{name}.parquet", KIND.format(name), table, fingerprint=fingerprint, details=details
-        )
+        path, about = Path(folder) / f"{name}.parquet", {"fingerprint": fingerprint, "details": details}
+        add_artefact(batch, path, to_parquet(table), kind=KIND.format(name), rows=table.num_rows, **about)
+    batch.publish()
 
 
 class PhraseVectors:

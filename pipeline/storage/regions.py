@@ -18,6 +18,7 @@ from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageE
 from pipeline.precision import to_float32
 from pipeline.storage.atomic import Sidecar
 from pipeline.storage.features import PART, UnfinishedShard
+from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import read_parameters
@@ -115,12 +116,16 @@ def require_few_rejects(path: Path, sidecar: Sidecar, limit: float) -> None:
         log.warning("%s", message)
 
 
-def read_classifier(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """`weight` and `bias` of the classifier beside an encoder, and its fingerprint. UsageError where there is none."""
+def read_classifier(folder: Path, encoder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """`weight` and `bias` of the classifier in an encoder's folder, and its fingerprint.
+
+    Raises UsageError where there is none, and IntegrityError unless it is of the encoder of fingerprint `encoder`.
+    """
     path = Path(folder) / "classifier.safetensors"
     if not path.exists():
         raise UsageError(f"{folder} has no classifier: regions.score classifier is for encoders that finetune made")
     parameters = read_parameters(path, CLASSIFIER)
+    require_same("encoder", {str(folder): encoder, str(path): parameters.settings["encoder"]})
     return dict(parameters.tensors), {"classifier": parameters.fingerprint}
 
 

@@ -160,6 +160,29 @@ def test_the_same_collection(name: str, tmp_path: Path, photograph, gather) -> N
     assert texts == SENTENCES
 
 
+ODD = ("line\nfeed", "tab\there", '"it\'s"', "-rf", "$(touch x)", "*?[a]", "; :", "🐕", "e\u0301", "\u00e9", "\u202eb")
+"""Names that break lists, shells, patterns and columns; two of them are one letter in two spellings."""
+
+
+@pytest.mark.parametrize("kind", ["text-files", "table"])
+def test_odd_names_are_names(kind: str, tmp_path: Path, photograph, gather) -> None:
+    names = [f"{name}.jpg" for name in (*ODD, "x" * 251)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(photograph(number))
+        if kind == "text-files":
+            (tmp_path / name).with_suffix(".txt").write_text(f"picture {number}\n")
+    if kind == "table":
+        rows = [{"file": name, "sentence": f"picture {number}"} for number, name in enumerate(names)]
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    collection = gather(tmp_path, kind, files={"table": "t.jsonl"} if kind == "table" else {})
+    assert collection.rejects == []
+    images, source = collection.tables["images"].to_pylist(), ImageSource(tmp_path)
+    assert {image["path"] for image in images} == set(names)
+    for image, sentence in zip(images, collection.tables["sentences"].to_pylist(), strict=True):
+        number = names.index(image["path"])
+        assert sentence["text"] == f"picture {number}" and source.read(image["path"]) == photograph(number)
+
+
 def test_every_format_of_the_configuration_has_a_reader() -> None:
     assert set(FORMATS) == set(Settings.model_fields["format"].annotation.__args__)
 

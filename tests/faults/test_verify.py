@@ -104,6 +104,16 @@ def test_a_bundles_files_are_its_cards(run: Path) -> None:
     assert {fault.target for fault in found} == {run / "index/ncca/card.json"}
 
 
+def test_the_cells_of_a_study_are_commits_that_it_lists(run: Path) -> None:
+    for name in ("0.json", "1.json"):
+        publish_json(run / "study/cells" / name, {"ranks": [1, 2]})
+    publish_json(run / "study/study.json", {"files": {"first": ["0.json"], "second": ["1.json", "0.json"]}})
+    assert faults_of(run) == {}
+    (run / "study/cells/0.json").unlink()
+    os.truncate(run / "study/cells/1.json", 5)
+    assert faults_of(run) == {"study/cells/0.json": "missing", "study/cells/1.json": "damaged"}
+
+
 def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({"results_root": "results", "name": "tiny"}))
     assert CliRunner().invoke(command, [str(run)]).exit_code == 0

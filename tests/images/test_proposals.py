@@ -162,6 +162,16 @@ def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
     np.testing.assert_allclose(np.sort(proposals.boxes, 0), np.sort(plain, 0), atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("size", "seen"), [((1, 2000), False), ((2000, 3), False), ((1920, 3), False), ((4, 1920), True)]
+)
+def test_an_image_of_which_the_detector_would_see_no_pixel_costs_itself(weights: dict, size, seen: bool) -> None:
+    images = [np.zeros((*size, 3), np.uint8), np.array(make_image(2, (90, 70)))]
+    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
+    ribbon, neighbour = detect(network, images, torch.device("cpu"), "rpn")
+    assert bool(len(ribbon.boxes)) == seen and len(neighbour.boxes)
+
+
 def test_a_detector_that_does_not_match_is_refused(weights: dict) -> None:
     short = {**weights, "roi_heads.box_predictor.bbox_pred.weight": torch.zeros(16, 1024)}
     with pytest.raises(InputError, match=r"w\.pt: its head scores 5 classes but places boxes for 4"):

@@ -1,6 +1,7 @@
 """A small collection whose sentences say what their image shows, for every kind of neural model."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from pipeline.linear.views import ImageView
 from pipeline.models import model_class
 from pipeline.neural.region_views import RegionView
 from pipeline.neural.task import Pairs, Settings, Task
+from pipeline.neural.training import Checkpoint
 from pipeline.neural.word_towers import WordStart
+from pipeline.storage.checkpoints import Checkpoints
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 
@@ -90,3 +93,11 @@ def make_task_of(model: str, **settings: object) -> Task:
     if model == "ncca-recurrent":
         task = replace(task, start=make_start())
     return replace(task, settings=found.settings_type(**{**vars(task.settings), **OWN.get(model, {})}))
+
+
+def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    """What the next process finds of it."""
+    checkpoints = Checkpoints(folder, "fingerprint", 0)
+    checkpoints.offer(lambda: vars(checkpoint).values())
+    found = checkpoints.latest()
+    return Checkpoint(found.tensors, found.settings)

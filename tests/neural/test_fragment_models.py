@@ -1,11 +1,12 @@
 """The contract of the registered models whose images and sentences are sets, and what is particular to each."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import VIEW, WORDS
+from made_up_pairs import VIEW, WORDS, through_a_file
 from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task, without_regions
 
 from pipeline.errors import JointspaceError, UsageError
@@ -106,7 +107,7 @@ def test_an_image_may_have_one_region_or_hundreds(trained) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_killed_training_goes_on_to_the_same_model(name: str) -> None:
+def test_a_killed_training_goes_on_to_the_same_model(name: str, tmp_path: Path) -> None:
     task = make_task(train=60, dev=20, **{**OWN[name], "epochs": 2, "averaging": 0.9, "optimiser": "momentum"})
     kept: list[Checkpoint] = []
 
@@ -114,7 +115,8 @@ def test_a_killed_training_goes_on_to_the_same_model(name: str) -> None:
         kept.append(training.checkpoint())
 
     whole = train(model_class(name), task, None, after_step).model.tensors()
-    resumed = train(model_class(name), task, kept[4], lambda training: None).model.tensors()
+    found = through_a_file(kept[4], tmp_path)
+    resumed = train(model_class(name), task, found, lambda training: None).model.tensors()
     for key, tensor in whole.items():
         np.testing.assert_array_equal(resumed[key], tensor)
 

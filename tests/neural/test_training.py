@@ -1,9 +1,11 @@
 """The training loop: the same result after a kill, early stopping, and losses that are no numbers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import make_task, make_task_of
+from made_up_pairs import make_task, make_task_of, through_a_file
 
 from pipeline import runtime
 from pipeline.errors import IntegrityError, JointspaceError
@@ -35,12 +37,12 @@ def tensors_of(model: str, task, checkpoint: Checkpoint | None = None) -> dict[s
 
 @pytest.mark.parametrize("model", ["lstm", "bow", "ncca-refined", "ncca-recurrent"])
 @pytest.mark.parametrize("step", [3, 20, 39])
-def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int) -> None:
+def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int, tmp_path: Path) -> None:
     task = make_task_of(model, epochs=3, averaging=0.9, weight_decay=0.1, negatives="sampled")
     after_step, kept = killed_at(step)
     with pytest.raises(Killed):
         train(model_class(model), task, None, after_step)
-    whole, resumed = tensors_of(model, task), tensors_of(model, task, kept[-1])
+    whole, resumed = tensors_of(model, task), tensors_of(model, task, through_a_file(kept[-1], tmp_path))
     for name, tensor in whole.items():
         np.testing.assert_array_equal(resumed[name], tensor)
 

@@ -1,9 +1,11 @@
 """Training of trees: going on after a kill, AdaGrad's reset, and the squared loss in turns."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from made_up_pairs import make_task, make_task_of
+from made_up_pairs import make_task, make_task_of, through_a_file
 
 from pipeline.models import model_class
 from pipeline.neural.task import train
@@ -16,7 +18,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("model", ["sdtrnn", "hmlstm"])
 @pytest.mark.parametrize("step", [25, 45])
-def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int) -> None:
+def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int, tmp_path: Path) -> None:
     task = make_task_of(model, epochs=3, optimiser="adagrad", averaging=0.9)
     kept: list[Checkpoint] = []
 
@@ -28,7 +30,8 @@ def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int) -> N
     with pytest.raises(Killed):
         train(model_class(model), task, None, after_step)
     whole, resumed = (
-        train(model_class(model), task, start, lambda training: None).model.tensors() for start in (None, kept[-1])
+        train(model_class(model), task, start, lambda training: None).model.tensors()
+        for start in (None, through_a_file(kept[-1], tmp_path))
     )
     for name, tensor in whole.items():
         np.testing.assert_array_equal(resumed[name], tensor)

@@ -145,4 +145,4 @@ def test_boxes_come_from_the_manifest_or_from_files(tmp_path: Path, manifest: Ma
     with pytest.raises(InputError, match="cannot read the boxes .*nowhere"):
         list(read_box_files(tmp_path / "nowhere"))
     with pytest.raises(UsageError, match="has no classifier"):
-        read_classifier(tmp_path)
+        read_classifier(tmp_path, "encoder")

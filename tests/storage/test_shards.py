@@ -100,10 +100,11 @@ def test_half_precision_converts_exactly_with_and_without_torch() -> None:
 
 
 def test_parameters_come_back(tmp_path: Path) -> None:
-    tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+    tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T, "n": np.array(7)}
     path = tmp_path / "model.safetensors"
     write_parameters(path, MODEL, tensors, settings={"c": 2}, fingerprint="f", details={"log": [1]})
     read = read_parameters(path, MODEL)
     np.testing.assert_array_equal(read.tensors["w"], tensors["w"])
+    assert read.tensors["n"].shape == () and read.tensors["n"] == 7
     assert (read.settings, read.details) == ({"c": 2}, {"log": [1]})
     assert {item.name for item in tmp_path.iterdir()} == {"model.safetensors", "model.json"}
