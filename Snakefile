@@ -2,7 +2,7 @@
 #
 #   snakemake all --cores 2                                             the demo, into results/demo
 #   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
-#   snakemake all --cores 2 --report report.zip                         what a finished run has made, and how
+#   snakemake all --cores 2 --report report.html                        what a finished run has made, and how
 #
 # Only this file knows where artefacts lie. A rule's `slice` is its part of the configuration: a changed key
 # reruns the rules whose slice holds it, and what depends on them. Jobs are shards, never images.

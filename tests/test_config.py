@@ -71,6 +71,8 @@ def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
     path.write_text("seed: 4\nvariants: {again: {model: lstm, seed: 0}}\n")
     config = load(path)
     assert [config.row(name).seed for name in ("lstm", "sae", "again")] == [4, 4, 0]
+    with pytest.raises(UsageError, match="no row lstn in the configuration; there are ridge, .*, again"):
+        config.row("lstn")
 
 
 DEEP = 1_000_000

@@ -1,5 +1,6 @@
 """The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for."""
 
+import base64
 import json
 import os
 import re
@@ -142,8 +143,13 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
     with zipfile.ZipFile(run / "report.zip") as archive:
         texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist()}
     assert "ncca" in texts["summary.md"] and "What it has cost" in texts["index.html"]
+    snakemake(run, "all", "--report", "report.html", "--configfile", "tiny.yaml")
+    page = (run / "report.html").read_text()
     for caption in ("what the best row finds", "median and mean rank of every row"):
-        assert caption in texts["report.html"]
+        assert caption in texts["report.html"] and caption in page
+    embedded = [base64.b64decode(data).decode() for data in re.findall('"data_uri": "[^,]*;base64,([^"]+)"', page)]
+    assert sorted(embedded) == sorted([texts["summary.md"], texts["index.html"]])
+    assert not re.search(r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page)  # nothing to fetch
 
 
 def test_every_output_of_the_report_has_its_caption() -> None:

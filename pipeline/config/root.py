@@ -162,9 +162,8 @@ class Config(Section):
         if unknown := set(self.study.noise) - set(self.documents):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
         self._check_ensembles()
-        legal = [*self._single_rows, *self.ensembles]
-        if unknown := set(self.models) - set(legal):
-            raise ValueError(f"models: unknown model {min(unknown)}; there are {', '.join(legal)}")
+        if unknown := set(self.models) - set(self._row_names):
+            raise ValueError(f"models: unknown model {min(unknown)}; there are {', '.join(self._row_names)}")
         self._check_regions_described(encoders)
         return self
 
@@ -195,6 +194,10 @@ class Config(Section):
         """The rows that are no ensembles: registered models and variants."""
         return [*(name for name in REGISTRY if name not in COMBINED), *self.variants]
 
+    @property
+    def _row_names(self) -> list[str]:
+        return [*self._single_rows, *self.ensembles]
+
     def _check_ensembles(self) -> None:
         for name, variant in self.variants.items():
             if variant.model in COMBINED:
@@ -212,7 +215,9 @@ class Config(Section):
 
     def row(self, name: str) -> Variant:
         """What the row `name` of results means: a variant, a registered model on all encoders, or an ensemble on the
-        encoders of its members."""
+        encoders of its members. UsageError for a name that is none of these."""
+        if name not in self._row_names:
+            raise UsageError(f"no row {name} in the configuration; there are {', '.join(self._row_names)}")
         if name in self.ensembles:
             encoders = dict.fromkeys(e for member in self.ensembles[name].members for e in self.row(member).encoders)
             sets = any(self.row(member).model in SETS for member in self.ensembles[name].members)
