@@ -37,6 +37,17 @@ except IntegrityError as error:
 else:
     print("accepted", found)
 """
+IMPORT = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from pipeline.errors import InputError
+from pipeline.storage.foreign import Source, open_foreign
+try:
+    print("accepted", open_foreign(Source(Path(sys.argv[1]), None, None)).blocks[0][:].sum())
+except InputError as error:
+    print("refused:", error)
+"""
 
 
 def hdf5(make) -> bytes:
@@ -118,6 +129,22 @@ def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
     child = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60)
     assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
     assert child.stdout.startswith("refused:") and name in child.stdout, child.stdout
+
+
+FEATURES = {
+    "4 PB": {"shape": (3, 1 << 48)},
+    "12 GB of one value": {"shape": (3, 1 << 30), "chunks": (1, 1 << 26), "compression": "gzip"},
+}
+
+
+@pytest.mark.parametrize("claimed", FEATURES)
+def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(claimed: str, tmp_path: Path) -> None:
+    with h5py.File(path := tmp_path / "features.h5", "w") as file:
+        file.create_dataset("x", dtype="f4", **FEATURES[claimed])
+        file.create_dataset("names", data=["a.jpg", "b.jpg", "c.jpg"])
+    assert path.stat().st_size < 100_000
+    child = subprocess.run([sys.executable, "-c", IMPORT, path], capture_output=True, text=True, timeout=60)
+    assert child.stdout.startswith(f"refused: cannot read features from {path}"), child.stdout + child.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from pipeline.images.decode import ImageLimits, UnreadableImage, decode
 
@@ -42,8 +42,9 @@ GIF = encoded(PHOTOGRAPH, "GIF", save_all=True, append_images=[PHOTOGRAPH.rotate
 NOT_FINITE = (GREY_16 / 65535).astype(np.float32)
 NOT_FINITE[3, 4] = np.nan
 
+KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", *(["AVIF"] if features.check("avif") else []))
 ACCEPTED = {
-    **{kind: encoded(PHOTOGRAPH, kind) for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")},
+    **{kind: encoded(PHOTOGRAPH, kind) for kind in KINDS},
     **{mode: encoded(PHOTOGRAPH.convert(mode), "PNG") for mode in ("1", "L", "LA", "P", "RGBA")},
     "CMYK": encoded(PHOTOGRAPH.convert("CMYK"), "JPEG"),
     "palette with alpha": encoded(PHOTOGRAPH.convert("P"), "PNG", transparency=bytes(range(256))),
