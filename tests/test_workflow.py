@@ -1,6 +1,7 @@
 """The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for."""
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -10,10 +11,14 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
 from made_up import run_command
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.integrity import Fault, examine
 
 ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
@@ -35,13 +40,21 @@ TINY = {
     },
     "evaluate": {"bootstrap": 50},
 }
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+KILLS = 5
+TIMED = ("index", "report", "benchmarks", "plan.json", "study")
+"""Of a run: what holds measured times, what shows them, and what only some tests make."""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", *arguments]
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
     """Run the Snakefile in `folder`, as a user with a configuration of their own would."""
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    result = subprocess.run(
+        command(*arguments), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
+    )
     if check and result.returncode:
         raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
     return result
@@ -59,6 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     snakemake(folder, "all", "--configfile", "tiny.yaml")
+    (folder / "count").write_text(str(len(result_files(folder))))
     return folder
 
 
@@ -85,9 +99,8 @@ def test_it_learned_something(run: Path) -> None:
 
 def test_search_answers_both_ways(run: Path) -> None:
     def search(*arguments: str) -> list[dict]:
-        command = [sys.executable, "-m", "stages.cli", "search", "--index", "results/tiny/index/ncca", "--json"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        result = subprocess.run([*command, *arguments], cwd=run, env=environment, capture_output=True, text=True)
+        program = [sys.executable, "-m", "stages.cli", "search", "--index", "results/tiny/index/ncca", "--json"]
+        result = subprocess.run([*program, *arguments], cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
@@ -190,9 +203,8 @@ def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
         options += [f"--{name}", str(results / name)]
     options += ["--tfidf", str(results / "text/tfidf"), "--moments", str(results / "study/moments/target")]
     options += ["--auxiliary", str(results / "study/moments/auxiliary"), "--documents", str(results / "text/documents")]
-    command = [sys.executable, "-m", "stages.cli", "sweep", "ncca", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=run, env=environment, capture_output=True, text=True)
+    program = [sys.executable, "-m", "stages.cli", "sweep", "ncca", *options]
+    result = subprocess.run(program, cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     found = json.loads((run / "sweep/sweep.json").read_text())
     assert [cell["target_folds"] for cell in found["cells"]] == [1, 2, 3, 4, 5]
@@ -202,46 +214,56 @@ def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_bytes(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
+    """Its lives end at random shares of its files; every second time its jobs live on when snakemake is killed."""
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "-s",
-        str(ROOT / "Snakefile"),
-        "--cores",
-        "2",
-        "all",
-        "--configfile",
-        "tiny.yaml",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    features = tmp_path / "results/tiny/features/squeezenet-untrained"
-    deadline = time.monotonic() + 120
-    while not list(features.glob("*.h5.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert process.poll() is None, "the run must be killed while it is under way"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "results/tiny/report/index.html").exists()
-    snakemake(tmp_path, "--unlock", "--configfile", "tiny.yaml")
+    rng, quiet = Random(6), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    count = int((run / "count").read_text())
+    for number, files in enumerate(sorted(rng.sample(range(int(0.9 * count)), KILLS))):
+        whole = command("all", "--configfile", "tiny.yaml", "--rerun-incomplete")
+        process = subprocess.Popen(whole, cwd=tmp_path, env=ENVIRONMENT, start_new_session=True, **quiet)
+        while len(result_files(tmp_path)) < files and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 2))
+        assert process.poll() is None, "the run must be killed while it is under way"
+        os.kill(process.pid, signal.SIGKILL)
+        if number % 2 == 0:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for_orphans(process.pid)
+        snakemake(tmp_path, "--unlock", "--configfile", "tiny.yaml")
+        assert {fault.reason.split(":")[0] for fault in faults_of(tmp_path)} <= {"uncommitted", "missing", "mixed"}
     snakemake(tmp_path, "all", "--configfile", "tiny.yaml", "--rerun-incomplete")
-    for folder in ("features", "text", "moments", "models", "embeddings", "evaluation"):
-        paths = sorted((tmp_path / "results/tiny" / folder).rglob("*"))
-        assert paths
-        for path in paths:
-            if path.is_file():
-                twin = run / path.relative_to(tmp_path)
-                assert twin.read_bytes() == path.read_bytes(), path
+    assert not faults_of(tmp_path)
+    ours, theirs = (result_files(folder) for folder in (tmp_path, run))
+    assert len(ours) == count
+    different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
+    assert different == ["manifest/manifest.json"]  # which names the folder that it lies in
+
+
+def wait_for_orphans(group: int) -> None:
+    """Until no process of a process group is left."""
+    deadline = time.monotonic() + 120
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.1)
+        pytest.fail("the jobs of a killed snakemake do not end")
+
+
+def faults_of(folder: Path) -> list[Fault]:
+    """What `verify` would find; nothing where no artefact is there yet."""
+    try:
+        return examine(folder / "results/tiny").faults
+    except IntegrityError:
+        return []
+
+
+def result_files(folder: Path) -> dict[str, Path]:
+    """What a run has made, but what measured times go into."""
+    results = folder / "results/tiny"
+    files = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
+    return {name: path for name, path in files.items() if name.split("/")[0] not in TIMED}
 
 
 def test_a_misspelt_key_is_one_sentence(run: Path) -> None:

@@ -1,6 +1,7 @@
 """Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit; one sentence for each."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,19 @@ def test_1_failed(run: Path) -> None:
 def test_2_wrong_use(arguments: list[str], said: str) -> None:
     result = jointspace(*arguments)
     assert result.returncode == 2 and said in result.stderr and "Traceback" not in result.stderr
+
+
+def test_130_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C while the command waits for what it reads."""
+    os.mkfifo(tmp_path / "pipe")
+    program = [sys.executable, "-m", "stages.cli", "summarise", tmp_path / "pipe", "--output", tmp_path / "out.json"]
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until it reads
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
+    os.close(writer)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:

@@ -97,11 +97,12 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         ],
     }
     made = {
-        "ingest": ["manifest"], "import_features": ["features"], "build_vocabulary": ["text/vocabulary.json"],
+        "ingest": ["manifest"], "import_features": ["features/colour"], "build_vocabulary": ["text/vocabulary.json"],
         "encode_sentences": ["text/tfidf"], "build_token_vocabulary": ["text/tokens.json"],
-        "encode_tokens": ["text/tokens"], "encode_documents": ["text/documents"], "accumulate": ["moments"],
-        "fit": ["models"], "embed": ["embeddings"], "evaluate": ["evaluation/ncca.test.all-sentences.json"],
-        "summarise": ["evaluation/summary.json", "evaluation/summary.md"], "build_index": ["index"],
+        "encode_tokens": ["text/tokens"], "encode_documents": ["text/documents/all"],
+        "accumulate": ["moments/target"], "fit": ["models/ncca"], "embed": ["embeddings/ncca"],
+        "evaluate": ["evaluation/ncca.test.all-sentences.json"],
+        "summarise": ["evaluation/summary.json", "evaluation/summary.md"], "build_index": ["index/ncca"],
     }  # fmt: skip
     return {
         name: ([list(map(str, call)) for call in calls[name]], [run / part for part in made[name]]) for name in calls

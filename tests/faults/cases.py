@@ -1,0 +1,232 @@
+"""Every command that writes, as a case of the whole run: what it is called with, and what it makes."""
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import tiny_run
+from tiny_run import N_SHARDS
+
+NEEDS = {"train_parser": "spacy", "train_word_vectors": "gensim", "evaluate_descriptions": "pycocoevalcap"}
+"""Module of a command -> the library without which it refuses to run."""
+DOCUMENTS = ("all", "title", "tags", "description")
+
+
+class Case(NamedTuple):
+    """The arguments of each call of the command of module `stage`, and the files and folders that they make."""
+
+    stage: str
+    calls: list[list[str]]
+    made: list[Path]
+
+    @property
+    def possible(self) -> bool:
+        """Whether the library is there that the command needs."""
+        return self.stage not in NEEDS or find_spec(NEEDS[self.stage]) is not None
+
+
+def per_shard(folder: Path, *arguments: object, ending: str = "h5") -> list[list[object]]:
+    return [
+        [*arguments, "--shard", number, "--output", folder / f"shard-{number:05d}.{ending}"]
+        for number in range(N_SHARDS)
+    ]
+
+
+def all_cases(root: Path, place: Path) -> dict[str, Case]:
+    """The cases by name, that of a rule where there is one, in an order in which each finds what it needs.
+
+    The collection is in `root`, the run in `place / "run"`, which another demo is drawn beside.
+    """
+    run = place / "run"
+    fast = {name: Case(name, *value) for name, value in tiny_run.stages(root, run).items()}
+    later = [*_images(root, run), *_texts(root, run), *_models(root, run), *_indices(root, run), *_studies(root, run)]
+    later += [*_generators(root, run), *_pages(root, run, place)]
+    cases = fast | {name: Case(stage, calls, made) for name, stage, calls, made in later}
+    return {
+        name: Case(case.stage, [list(map(str, call)) for call in case.calls], case.made) for name, case in cases.items()
+    }
+
+
+Found = Iterable[tuple[str, str, list[list[object]], list[Path]]]
+
+
+def _options(root: Path, run: Path, *names: str) -> list[object]:
+    """Options by short names, with what the whole run has for them."""
+    table = {
+        "manifest": run / "manifest", "features": run / "features", "tfidf": run / "text/tfidf",
+        "tokens": run / "text/tokens", "trees": run / "text/trees", "parses": run / "text/parses",
+        "labels": run / "text/labels.json", "vocabulary": run / "text/tokens.json", "regions": run / "regions",
+        "encoders": run / "encoders", "models": run / "models", "network": root / "network.yaml",
+        "study": root / "study.yaml", "config": root / "config.yaml",
+    }  # fmt: skip
+    configs = ("network", "study", "config")
+    return [part for name in names for part in (f"--{'config' if name in configs else name}", table[name])]
+
+
+def _images(root: Path, run: Path) -> Found:
+    given, network = _options(root, run, "manifest"), _options(root, run, "network")
+    tuned, others = run / "encoders/tuned", ["--config", root / "encoders.yaml"]
+    yield "finetune", "finetune", [["--name", "tuned", *given, *network, "--output", tuned]], [tuned]
+    calls = [
+        ["--name", "eyes", *others, "--output", run / "encoders/eyes"],
+        ["--name", "pooled", "--of", tuned, *others, "--output", run / "encoders/pooled"],
+    ]
+    yield "prepare_encoder", "prepare_encoder", calls, [run / "encoders/eyes", run / "encoders/pooled"]
+    calls = per_shard(run / "features/tuned", *given, "--encoder", tuned, *network)
+    yield "extract", "extract", calls, [run / "features/tuned"]
+    calls = per_shard(run / "regions/tuned", *given, "--encoder", tuned, *network)
+    shards = [run / f"regions/tuned/shard-{n:05d}.h5{end}" for n in range(N_SHARDS) for end in ("", ".json")]
+    yield "extract_regions", "extract_regions", calls, shards
+    source = ["--encoder", run / "encoders/pooled", "--regions", run / "regions/tuned"]
+    pooled = run / "features/pooled"
+    yield "pool_regions", "pool_regions", per_shard(pooled, *given, *source, *network), [pooled]
+    reduced = run / "regions/reduced"
+    calls = [[*given, "--regions", run / "regions/tuned", *network, "--output", reduced]]
+    yield "reduce_regions", "reduce_regions", calls, [reduced]
+    sheet = run / "regions/tuned/sheet.png"
+    calls = [[run / "regions/tuned/shard-00000.h5", *given, *network, "--output", sheet]]
+    yield "show_regions", "show_regions", calls, [sheet]
+
+
+def _texts(root: Path, run: Path) -> Found:
+    given, network, study = (_options(root, run, name) for name in ("manifest", "network", "study"))
+    words = _options(root, run, "vocabulary")
+    text = run / "text"
+    mild = text / "simulated/mild.parquet"
+    yield "simulate_documents", "simulate_documents", [["mild", *given, *study, "--output", mild]], [mild.parent]
+    fields, terms = [text / "documents" / name for name in DOCUMENTS[1:]], ["--vocabulary", text / "vocabulary.json"]
+    calls = [call for folder in fields for call in per_shard(folder, folder.name, *given, *terms, *study)]
+    yield "encode_fields", "encode_documents", calls, fields
+    learned = text / "word-vectors.safetensors"
+    calls = [[*given, *words, *network, "--output", learned]]
+    yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
+    yield "train_parser", "train_parser", [[*network, "--output", run / "parser"]], [run / "parser"]
+    yield "parse", "parse", per_shard(text / "parses", *given, *network, ending="conllu"), [text / "parses"]
+    parses, labels = _options(root, run, "parses"), _options(root, run, "labels")
+    calls = [[*given, *parses, *words, "--output", text / "labels.json"]]
+    yield "build_label_table", "build_label_table", calls, [text / "labels.json"]
+    yield "encode_trees", "encode_trees", per_shard(text / "trees", *given, *parses, *words, *labels), [text / "trees"]
+
+
+def _models(root: Path, run: Path) -> Found:
+    given = _options(root, run, "manifest", "features", "tfidf", "tokens")
+    learning = [*given, *_options(root, run, "vocabulary", "network")]
+    regions, trees = _options(root, run, "regions"), _options(root, run, "trees", "labels")
+    models, embeddings = run / "models", run / "embeddings"
+    rows = {"train": ("gru", []), "train_sets": ("dvsa", regions), "train_dense": ("hmlstm", [*regions, *trees])}
+    for name, (row, more) in rows.items():
+        yield name, "train", [[row, *learning, *more, "--output", models / row]], [models / row]
+    calls = [
+        call
+        for row in ("gru", "dvsa")
+        for call in per_shard(embeddings / row, *given, *regions, "--model", models / row)
+    ]
+    yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
+    both = [*_options(root, run, "manifest"), "--embeddings", embeddings]
+    vocabularies = ["--vocabulary", run / "text/vocabulary.json", *_options(root, run, "vocabulary", "network")]
+    calls = [["both", *both, "--models", models, *vocabularies, "--output", models / "both"]]
+    yield "combine", "combine", calls, [models / "both"]
+    calls = per_shard(embeddings / "both", *both, "--model", models / "both")
+    yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]
+    sets = _options(root, run, "manifest", "vocabulary", "network") + ["--embeddings", embeddings / "dvsa"]
+    folder = run / "alignments/dvsa"
+    files = [folder / f"{split}{end}" for split in ("train", "dev") for end in (".jsonl", ".png")]
+    calls = [[*sets, "--split", path.stem, "--output", path] for path in files[::2]]
+    yield "align", "align", calls, files
+    table = folder / "test.magnitudes.json"
+    yield "list_magnitudes", "list_magnitudes", [[*sets, "--split", "test", "--output", table]], [
+        table, table.with_suffix(".png")
+    ]  # fmt: skip
+    phrases = run / "phrases/hmlstm/test"
+    needed = _options(root, run, "manifest", "parses", "vocabulary", "labels", "regions")
+    calls = [[*needed, "--model", models / "hmlstm", "--split", "test", "--output", phrases]]
+    yield "embed_phrases", "embed_phrases", calls, [phrases]
+    about = [*_options(root, run, "manifest", "network"), "--phrases", phrases]
+    ranking, drawing = run / "evaluation/phrases/hmlstm.test.json", run / "phrases/hmlstm/test.png"
+    yield "rank_phrases", "rank_phrases", [[*about, "--output", ranking]], [ranking]
+    yield "show_phrases", "show_phrases", [[*about, "--output", drawing]], [drawing, drawing.with_suffix(".plane.png")]
+
+
+def _indices(root: Path, run: Path) -> Found:
+    given, config = _options(root, run, "manifest"), _options(root, run, "config")
+    whole, embeddings = run / "index/ncca", ["--embeddings", run / "embeddings/ncca"]
+
+    def build(row: str, name: str, *more: object) -> list[list[object]]:
+        model = ["--embeddings", run / "embeddings" / row, "--model", run / "models" / row]
+        return [[*given, *model, *_options(root, run, "encoders"), *more, "--output", run / "index" / name]]
+
+    terms, tokens = ["--vocabulary", run / "text/vocabulary.json"], _options(root, run, "vocabulary", "network")
+    part, grown, shrunk = (run / "index" / name for name in ("part", "grown", "shrunk"))
+    yield "build_part", "build_index", build("ncca", "part", *terms, "--config", root / "part.yaml"), [part]
+    yield "build_sets", "build_index", build("dvsa", "dvsa", *tokens), [run / "index/dvsa"]
+    calls = [["--index", part, *given, *embeddings, *config, "--output", grown]]
+    yield "index_add", "index_add", calls, [grown]
+    calls = [["--index", whole, *given, *embeddings, "--image", 3, *config, "--output", shrunk]]
+    yield "index_remove", "index_remove", calls, [shrunk]
+    picture = run / "words.png"
+    calls = [["dog", "cat", "--index", whole, *given, *embeddings, "--split", "test", *config, "--output", picture]]
+    yield "show_words", "show_words", calls, [picture]
+    nearest = run / "nearest.h5"
+    asked = ["--gallery", "images", "--queries", 20, "--neighbours", 5]
+    calls = [[*given, *embeddings, *asked, "--output", nearest]]
+    yield "ground_truth", "ground_truth", calls, [nearest, nearest.with_name("nearest.h5.json")]
+
+
+def _studies(root: Path, run: Path) -> Found:
+    given, study = _options(root, run, "manifest", "features"), _options(root, run, "study")
+    sums, folder = run / "study/moments", run / "study"
+    folds = [*study, "--folds", 3]
+    calls = per_shard(sums / "target", *given, *_options(root, run, "tfidf"), "--pairs", "target", *folds)
+    yield "accumulate_folds", "accumulate", calls, [sums / "target"]
+    calls = []
+    for name in DOCUMENTS:
+        texts = ["--tfidf", run / "text/documents" / name, "--pairs", "auxiliary"]
+        calls += per_shard(sums / "auxiliary" / name, *given, *texts, *folds)
+    yield "accumulate_auxiliary", "accumulate", calls, [sums / "auxiliary"]
+    inputs = [
+        *given, *_options(root, run, "tfidf"), "--moments", sums / "target", "--auxiliary", sums / "auxiliary",
+        "--documents", run / "text/documents", *study,
+    ]  # fmt: skip
+    yield "study", "study", [[*inputs, "--output", folder]], [folder / "cells", folder / "study.json"]
+    tables = folder / "tables.md"
+    yield "tabulate", "tabulate", [["--study", folder, *study, "--output", tables]], [tables]
+    yield "sweep", "sweep", [["ncca", *inputs, "--output", run / "sweep"]], [run / "sweep"]
+    page, summary = run / "reproduction.md", ["--summary", run / "evaluation/summary.json"]
+    yield "reproduce", "reproduce", [[*summary, "--gong", tables, *study, "--output", page]], [page]
+
+
+def _generators(root: Path, run: Path) -> Found:
+    words = _options(root, run, "manifest", "tokens", "vocabulary", "network")
+    features, regions = _options(root, run, "features"), _options(root, run, "regions")
+    snippets = [part for split in ("train", "dev") for part in ("--snippets", run / f"alignments/dvsa/{split}.jsonl")]
+    made, test = run / "generators", ["--split", "test"]
+    for name, rule, more in (
+        ("mrnn", "train_generator", []), ("mrnn-regions", "train_region_generator", [*snippets, *regions])
+    ):  # fmt: skip
+        yield rule, "train_generator", [[name, *words, *features, *more, "--output", made / name]], [made / name]
+    evaluation = run / "evaluation/descriptions"
+    for what, name, end, source, more in (
+        ("", "mrnn", "", features, []),
+        ("_boxes", "mrnn-regions", ".boxes", regions, _options(root, run, "parses")),
+    ):
+        generator, folder = ["--generator", made / name], run / f"descriptions/{name}.test{end}"
+        judged = evaluation / f"{name}.test{end}.json"
+        yield f"describe{what}", "describe", [[*generator, *words, *source, *test, "--output", folder]], [folder]
+        calls = [[folder / "descriptions.json", *generator, *words, *features, *more, "--output", judged]]
+        yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, [judged]
+
+
+def _pages(root: Path, run: Path, place: Path) -> Found:
+    given, embeddings = _options(root, run, "manifest"), ["--embeddings", run / "embeddings"]
+    page, plan, demo = run / "report/index.html", run / "plan.json", place / "demo"
+    shown = [
+        *_options(root, run, "features"), "--summary", run / "evaluation/summary.json",
+        "--sheet", run / "regions/tuned/sheet.png",
+        "--descriptions", run / "descriptions/mrnn.test/descriptions.json",
+    ]  # fmt: skip
+    calls = [[run / "index/ncca", *given, *embeddings, *shown, *_options(root, run, "config"), "--output", page]]
+    yield "report", "report", calls, [page]
+    yield "plan", "plan", [[*given, *_options(root, run, "encoders", "network"), "--output", plan]], [plan]
+    drawn = ["--config", root / "demo.yaml", "--processes", 0]
+    yield "make_demo", "make_demo", [[*drawn, "--output", demo]], [demo]

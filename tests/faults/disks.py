@@ -1,0 +1,58 @@
+"""A disk that is too small: a tmpfs of its own, which takes whole pages, filled up to as many as are wanted."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PAGE = os.sysconf("SC_PAGESIZE")
+SIZE = 32 << 20
+REFUSAL = r"cannot write {root}/\S+ \([\d,]+ bytes, [\d,]+ free on its disk\): {why}; make room or choose another \w+"
+"""The sentence that a writer says."""
+
+
+class Disk(NamedTuple):
+    """A file system of its own at `root`, whose `ballast` leaves as much room as is wanted."""
+
+    root: Path
+
+    @property
+    def ballast(self) -> Path:
+        return self.root / "ballast"
+
+    def leave(self, pages: int) -> None:
+        self.ballast.unlink(missing_ok=True)
+        stat = os.statvfs(self.root)
+        with open(self.ballast, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, (stat.f_bavail - pages) * stat.f_bsize)
+        assert os.statvfs(self.root).f_bavail == pages
+
+    def files(self) -> dict[str, Path]:
+        return {name: path for name, path in files_of(self.root).items() if path != self.ballast}
+
+    def refusal(self, why: str = "No space left on device") -> str:
+        return REFUSAL.format(root=self.root, why=why) + "$"
+
+
+def mounted(root: Path) -> Iterator[Disk]:
+    """The disk at `root` until the generator ends; the test is skipped where this machine allows none."""
+    if os.name != "posix" or os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    root.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", root], capture_output=True).returncode:
+        pytest.skip("this machine does not allow mounting a tmpfs")
+    try:
+        yield Disk(root)
+    finally:
+        subprocess.run(["umount", root], check=True)
+
+
+def files_of(root: Path) -> dict[str, Path]:
+    return {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+
+
+def pages(paths: list[Path]) -> int:
+    return sum(-(-path.stat().st_size // PAGE) for path in paths)
