@@ -3,6 +3,7 @@
 import configparser
 import importlib.util
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -100,6 +101,16 @@ CHECKS = {
 def test_a_printed_command_is_one_of_this_version(command: Command) -> None:
     for program, *words in command.calls:
         CHECKS[Path(program).name](words, whole=command.language is not None)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "Snakefile", *ROOT.glob("config/*.yaml"), *ROOT.glob("profiles/*/config.yaml")],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_a_command_in_a_comment_is_one_of_this_version(path: Path) -> None:
+    for text in re.findall(r"^#.*?(snakemake [a-z]+ --.+?)(?: {3,}.*)?$", path.read_text(), flags=re.M):
+        check_snakemake(shlex.split(text.replace("--configfile my.yaml", ""))[1:], whole=True)
 
 
 def test_shell_is_marked_as_such() -> None:

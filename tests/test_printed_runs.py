@@ -53,8 +53,9 @@ class Instead(NamedTuple):
     command: str | None = None
 
 
-NETWORK, HOURS, PATTERN = "installs from a package index", "takes hours", "stands for any name"
+NETWORK, LONG, PATTERN = "installs from a package index", "takes long", "stands for any name"
 SUITE = "pytest -n auto --dist loadfile"
+OURS = "pytest -m nightly tests/test_printed_runs.py tests/test_karpathy_splits.py"
 INSTEAD = {
     "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/snakemake all --cores 2": Instead(
         NETWORK, ".venv/bin/snakemake all --cores 2"
@@ -76,15 +77,18 @@ INSTEAD = {
         " --auxiliary results/demo/study/moments/auxiliary --documents results/demo/text/documents"
         " --config results/demo/config.yaml --output sweep",
     ),
-    "pytest -m nightly tests/faults": Instead(HOURS, "pytest -m nightly tests/faults --collect-only"),
+    "pytest -m nightly tests/faults": Instead(LONG, "pytest -m nightly tests/faults --collect-only"),
+    OURS: Instead("is this", f"{OURS} --collect-only"),
     "snakemake all --profile profiles/slurm --configfile config/million.yaml": Instead(
         "needs SLURM and its plugin; the profile's other options are tried",
         "snakemake all -n --profile profiles/slurm --executor local --configfile config/million.yaml",
     ),
     "python benchmarks/NAME.py": Instead(PATTERN),
-    "python benchmarks/dask_workers.py --rows 16384": Instead(HOURS, "python benchmarks/dask_workers.py --rows 256"),
-    "python benchmarks/million.py": Instead(HOURS, "python benchmarks/million.py --images 20000 --dim 64"),
-    "python benchmarks/million.py --images 50000 --dim 1024": Instead(HOURS),
+    "python benchmarks/dask_workers.py --rows 16384": Instead(LONG, "python benchmarks/dask_workers.py --rows 256"),
+    "python benchmarks/million.py": Instead(LONG, "python benchmarks/million.py --images 20000 --dim 64"),
+    "python benchmarks/million.py --images 50000 --dim 1024": Instead(
+        f"{LONG}; in small it runs in place of the one above"
+    ),
 }
 """Command as printed -> why it is not run so."""
 WEIGHTS = re.compile(r"config/(?:gong-)?flickr8k\.yaml|boxes\.yaml")
