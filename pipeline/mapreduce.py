@@ -1,14 +1,17 @@
 """Map and reduce over shards: the same sum on one process, on threads, and on the workers of a Dask cluster.
 
-Items are mapped in any order and by anyone, but their results are combined from left to right in the order of the
-items. So the outcome is the same to the last bit wherever it is computed, and however many workers are lost meanwhile:
-what a lost worker held is computed again elsewhere, from the same items.
+Items are mapped in any order and by anyone, but their results are combined in the order of the items and in the same
+pairs: eight runs of neighbours, each from left to right, and then the runs two and two. So the outcome is the same to
+the last bit wherever it is computed, and however many workers are lost meanwhile: what a lost worker held is computed
+again elsewhere, from the same items. And no worker waits for a sum over all that came before.
 
-A worker holds at most the results of the items that it has begun, and one sum.
+One process alone holds at most four sums and one result; a worker, the results of the items that it has begun and the
+sums that are not yet part of another.
 """
 
 from collections.abc import Callable, Iterable
 from functools import reduce
+from itertools import islice
 from typing import Any, TypeVar
 
 from pipeline import runtime
@@ -18,6 +21,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LOCAL, THREADS = "local", "threads"
+RUNS = 8
+"""Sums that are taken independently of each other."""
 CONNECT_SECONDS = 10
 """Within which a Dask scheduler must answer."""
 
@@ -30,7 +35,7 @@ def map_reduce(
     shared: tuple[Any, ...] = (),
     progress: Callable[[list[Item]], Iterable[Item]] = iter,
 ) -> Result:
-    """`combine` over `function(item, *shared)` of all `items`, at least one, from left to right.
+    """`combine` over `function(item, *shared)` of all `items`, at least one, in their order; it must be associative.
 
     `scheduler` is `local` (one after another, here), `threads` (as many as the libraries may have; the function's own
     products get one each), or the address of a Dask scheduler, `tcp://host:port`, whose workers see the same files and
@@ -40,7 +45,7 @@ def map_reduce(
     """
     items = list(items)
     if scheduler == LOCAL:
-        return reduce(combine, (function(item, *shared) for item in progress(items)))
+        return _in_order((function(item, *shared) for item in progress(items)), len(items), combine)
     if scheduler == THREADS:
         return _on_threads(function, items, combine, shared)
     if "://" not in scheduler:
@@ -71,7 +76,16 @@ def _on_workers(function: Callable, items: list, combine: Callable, address: str
 def _graph(delayed: Callable, function: Callable, items: list, combine: Callable, shared: tuple) -> Any:
     """The delayed sum; one task for each item, and one for each step of the sum."""
     mapped, summed = delayed(function, pure=False), delayed(combine, pure=False)
-    return reduce(summed, (mapped(item, *shared) for item in items))
+    return _in_order((mapped(item, *shared) for item in items), len(items), summed)
+
+
+def _in_order(results: Iterable, count: int, combine: Callable, run: int | None = None) -> Any:
+    """`combine` over the `count` next results: halves of halves, down to runs that are taken from left to right."""
+    results, run = iter(results), run or -(-count // RUNS)
+    if count <= run:
+        return reduce(combine, islice(results, count))
+    left = _in_order(results, count // 2, combine, run)
+    return combine(left, _in_order(results, count - count // 2, combine, run))
 
 
 def _import_dask() -> tuple[Any, Any]:

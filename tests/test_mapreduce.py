@@ -57,11 +57,11 @@ def linger(item: int, folder: Path) -> np.ndarray:
 def test_results_are_combined_in_the_order_of_the_items(scheduler: str, address: str) -> None:
     scheduler = address if scheduler == "workers" else scheduler
     text = map_reduce(with_suffix, range(5), append, scheduler, ("!",))
-    assert text == "((((0! 1!) 2!) 3!) 4!)"
-    expected = draw(0)
-    for seed in range(1, 30):
-        expected = expected + draw(seed)
-    found = map_reduce(draw, iter(range(30)), add, scheduler)
+    assert text == "((0! 1!) (2! (3! 4!)))"
+    runs = [sum(draw(seed) for seed in range(first, first + 3)) for first in range(0, 24, 3)]
+    pairs = [left + right for left, right in zip(runs[::2], runs[1::2], strict=True)]
+    expected = (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
+    found = map_reduce(draw, iter(range(24)), add, scheduler)
     assert found.tobytes() == expected.tobytes()
     assert map_reduce(draw, [3], add, scheduler).tobytes() == draw(3).tobytes()
 
