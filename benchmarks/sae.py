@@ -70,7 +70,7 @@ def main() -> None:
     def concatenated() -> None:
         found["reference"] = dense_moments(np.hstack([x, maps.image(x)]), np.hstack([y.toarray(), maps.text(y)]))
 
-    result = compare("moments of the second fit over the concatenated matrix", ours, concatenated, 3, threads)
+    result = compare("moments of the second fit over the concatenated matrix", ours, concatenated, 5, threads)
     one, other = (CCASolver(moments).solve(RIDGE, RIDGE, DIMENSIONS).values for moments in found.values())
     report(
         {**result, "rows": rows, "largest_difference": float(np.abs(one - other).max()), "correlation": float(one[0])}

@@ -15,6 +15,9 @@ from pipeline.linear.moments import Moments, mirror
 if TYPE_CHECKING:
     import torch
 
+OUTER_ROWS = 256
+"""Of an outer product that is subtracted at once: the cache holds so many."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -31,7 +34,7 @@ def mapped_moments(
     """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`.
 
     What is known is not computed again: of [x, P] and [y, Q] only the products in which P or Q stands are summed,
-    y's part of them by sparse products. FeatureMaped rows live for one block. Computed on `device` where that is given
+    y's part of them by sparse products. Mapped rows live for one block. Computed on `device` where that is given
     and the maps fit it.
     """
     if device is not None and maps.fit_devices():
@@ -84,10 +87,10 @@ class MappedAccumulator:
         self._sum_x += counts @ z
         self._sum_p += counts @ p
         self._sum_q += q.sum(axis=0)
-        self._x_pq += z.T @ np.hstack([weighted, by_image])
+        _add_product(self._x_pq, z, np.hstack([weighted, by_image]))
         if self._maps.image:
             self._y_p += sum_by_owner(block.y, owners, len(x)).T @ p
-            self._pq += p.T @ by_image
+            _add_product(self._pq, p, by_image)
             p *= np.sqrt(counts)[:, None]
             self._pp = ssyrk(1.0, p.T, beta=1.0, c=self._pp, overwrite_c=1)
         if self._maps.text:
@@ -98,16 +101,16 @@ class MappedAccumulator:
         return feature_map(rows) if feature_map else np.zeros((rows.shape[0], 0), np.float32)
 
     def result(self) -> Moments:
-        """The moments of everything added so far, which must be all the pairs of `known`."""
+        """The moments of all the pairs of `known`, which must be added; the accumulator must not be used afterwards."""
         known, n = self._known, self._known.n
         if not np.isclose(self._n, n):
             raise ValueError(f"the second pass met {self._n:g} pairs, the first {n:g}")
         root = np.sqrt(n)
         x, p, q = (total / root for total in (self._sum_x, self._sum_p, self._sum_q))
-        xp, xq = np.split(self._x_pq - _outer(x, np.concatenate([p, q])), [len(p)], axis=1)
-        yp, yq = self._y_p - _outer(root * known.mean_y, p), self._y_q - _outer(root * known.mean_y, q)
-        pp, qq = mirror(self._pp) - _outer(p, p), mirror(self._qq) - _outer(q, q)
-        pq = self._pq - _outer(p, q)
+        xp, xq = np.split(_subtract_outer(self._x_pq, x, np.concatenate([p, q])), [len(p)], axis=1)
+        yp, yq = (_subtract_outer(total, root * known.mean_y, mean) for total, mean in ((self._y_p, p), (self._y_q, q)))
+        pp, qq = _subtract_outer(mirror(self._pp), p, p), _subtract_outer(mirror(self._qq), q, q)
+        pq = _subtract_outer(self._pq, p, q)
         keep_x, keep_y = (one is None or one.keep for one in (self._maps.image, self._maps.text))
         mean_p, mean_q = self._shift_p + p / root, self._shift_q + q / root
         return Moments(
@@ -120,8 +123,19 @@ class MappedAccumulator:
         )
 
 
-def _outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.outer(left.astype(np.float32), right.astype(np.float32))
+def _add_product(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    """total += left' right, in place: numpy would make a second matrix of total's size first."""
+    import torch  # takes seconds to import, and only a fit with feature maps needs it
+
+    torch.from_numpy(total).addmm_(torch.from_numpy(left).T, torch.from_numpy(right))
+
+
+def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """total - left right', in place."""
+    for start in range(0, len(left), OUTER_ROWS):
+        rows = slice(start, start + OUTER_ROWS)
+        total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))
+    return total
 
 
 def _assemble(xy: np.ndarray, xq: np.ndarray, py: np.ndarray, pq: np.ndarray, keep_x: bool, keep_y: bool) -> np.ndarray:
