@@ -15,10 +15,13 @@ from stages import options
 @click.option(
     "--pairs",
     type=click.Choice(["target", "auxiliary"]),
-    required=True,
+    default="target",
+    show_default=True,
     help="Images of the train split with sentences, or those of auxiliary.splits with documents; --tfidf has these.",
 )
-@click.option("--folds", type=click.IntRange(min=1), required=True, help="Parts whose moments are kept apart.")
+@click.option(
+    "--folds", type=click.IntRange(min=1), default=1, show_default=True, help="Parts whose moments are kept apart."
+)
 @click.option("--encoder", "encoders", multiple=True, help="Encoder of the image view. [default: the configuration's]")
 @options.config
 @options.output("path", "The moments, an HDF5 file; a folder for all shards.")
