@@ -84,7 +84,9 @@ INSTEAD = {
         "snakemake all -n --profile profiles/slurm --executor local --configfile config/million.yaml",
     ),
     "python benchmarks/NAME.py": Instead(PATTERN),
-    "python benchmarks/dask_workers.py --rows 16384": Instead(LONG, "python benchmarks/dask_workers.py --rows 256"),
+    "python benchmarks/dask_workers.py --rows 16384 --shards 24": Instead(
+        LONG, "python benchmarks/dask_workers.py --rows 256"
+    ),
     "python benchmarks/million.py": Instead(LONG, "python benchmarks/million.py --images 20000 --dim 64"),
     "python benchmarks/million.py --images 50000 --dim 1024": Instead(
         f"{LONG}; in small it runs in place of the one above"
