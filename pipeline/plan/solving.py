@@ -44,11 +44,13 @@ def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float | None:
     seconds = times * _tuning(config, variant.model, *views[variant.training], s, rates)
     if variant.training in ("stacked", "sae-linear", "sae"):
         seconds += _tuning(config, variant.model, dim, terms, weak, s, rates)
+    start = rates.starts_light
     if variant.training == "sae":
+        start = rates.starts  # torch
         mapped = train * (1 + s.texts) * transfer.features * (transfer.features + dim + 2 * most)
         seconds += times * mapped / EFFICIENCY["map"] / rates.flops
     read = (1 if variant.training == "target" else 2) * s.shards * s.moments_bytes / 2
-    return rates.starts_light + read / DISK_BYTES + seconds
+    return start + read / DISK_BYTES + seconds
 
 
 def _tuning(config: Config, model: str, dim: int, terms: int, rows: int, s: Sizes, rates: Rates) -> float:
