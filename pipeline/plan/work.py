@@ -77,7 +77,9 @@ def embed(config: Config, row: str, s: Sizes, rates: Rates) -> float:
     """The vectors of one row, all shards; fragments are made by networks, whose products count as the others do."""
     images, sentences = _fragments(config, row, s)
     flops = 2 * images * s.dim * s.dimensions / EFFICIENCY["embed"]
-    start = rates.starts if config.row(row).model in (*TRAINED, "fragment-ensemble") else rates.starts_light
+    variant = config.row(row)
+    torch = variant.training == "sae" or variant.model in (*TRAINED, "fragment-ensemble")
+    start = rates.starts if torch else rates.starts_light
     return s.shards * start + flops / rates.flops + 4 * s.dimensions * (images + sentences) / DISK_BYTES
 
 
