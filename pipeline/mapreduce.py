@@ -1,9 +1,9 @@
 """Map and reduce over shards: the same sum on one process, on threads, and on the workers of a Dask cluster.
 
 Items are mapped in any order and by anyone, but their results are combined in the order of the items and in the same
-pairs: eight runs of neighbours, each from left to right, and then the runs two and two. So the outcome is the same to
-the last bit wherever it is computed, and however many workers are lost meanwhile: what a lost worker held is computed
-again elsewhere, from the same items. And no worker waits for a sum over all that came before.
+pairs: at most eight runs of neighbours, each from left to right, and then the runs two and two. So the outcome is the
+same to the last bit wherever it is computed, and however many workers are lost meanwhile: what a lost worker held is
+computed again elsewhere, from the same items. And no worker waits for a sum over all that came before.
 
 One process alone holds at most four sums and one result; a worker, the results of the items that it has begun and the
 sums that are not yet part of another.
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 LOCAL, THREADS = "local", "threads"
 RUNS = 8
-"""Sums that are taken independently of each other."""
+"""At most so many sums are taken independently of each other."""
 CONNECT_SECONDS = 10
 """Within which a Dask scheduler must answer."""
 

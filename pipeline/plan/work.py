@@ -78,8 +78,8 @@ def embed(config: Config, row: str, s: Sizes, rates: Rates) -> float:
     images, sentences = _fragments(config, row, s)
     flops = 2 * images * s.dim * s.dimensions / EFFICIENCY["embed"]
     variant = config.row(row)
-    torch = variant.training == "sae" or variant.model in (*TRAINED, "fragment-ensemble")
-    start = rates.starts if torch else rates.starts_light
+    by_torch = variant.training == "sae" or variant.model in (*TRAINED, "fragment-ensemble")
+    start = rates.starts if by_torch else rates.starts_light
     return s.shards * start + flops / rates.flops + 4 * s.dimensions * (images + sentences) / DISK_BYTES
 
 
