@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_130_interrupted(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     program = [sys.executable, "-m", "stages.cli", "summarise", tmp_path / "pipe", "--output", tmp_path / "out.json"]
     process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
-    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until it reads
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until it opens it, too
+    time.sleep(0.5)  # Python does not see a signal that comes just before it waits in a read
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
