@@ -1,6 +1,7 @@
 """Fixtures that several rooms share."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,16 +44,24 @@ def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
 
 
 @pytest.fixture
-def on_device(other_device: "torch.device", monkeypatch: pytest.MonkeyPatch) -> "torch.device":
+def on_device(other_device: "torch.device") -> Iterator["torch.device"]:
     """The same, which commands find to be the one to compute on."""
     from pipeline import device
     from pipeline.index import shard_search
     from stages import inputs
 
-    finders = ((device, "find_device"), (device, "find_gpu"), (shard_search, "find_gpu"), (inputs, "read_gpu"))
-    for module, name in finders:
-        monkeypatch.setattr(module, name, lambda _: other_device)
-    return other_device
+    def find(_: object) -> "torch.device":
+        return other_device
+
+    finders = {"find_device": device.find_device, "find_gpu": device.find_gpu, "read_gpu": inputs.read_gpu}
+    for module in (device, shard_search, inputs):
+        for name in finders.keys() & vars(module).keys():
+            setattr(module, name, find)
+    yield other_device
+    for module in list(sys.modules.values()):  # also those that were first imported meanwhile
+        for name, own in finders.items():
+            if vars(module).get(name) is find:
+                setattr(module, name, own)
 
 
 def _offer(name: str) -> Iterator["torch.device"]:
