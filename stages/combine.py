@@ -45,7 +45,7 @@ def command(
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.parameters import MODEL, add_parameters
+    from pipeline.storage.parameters import MODEL, write_parameters
 
     settings = config.load(config_path)
     if row not in settings.ensembles:
@@ -70,8 +70,7 @@ def command(
     inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
     batch = Batch()
     batch.add(output / "vocabulary.json", to_json(vocabulary), commit=True)
-    add_parameters(
-        batch,
+    write_parameters(
         output / "model.safetensors",
         MODEL,
         model.tensors(),
@@ -92,6 +91,7 @@ def command(
                 "combinations": found.trials,
             },
         },
+        batch=batch,
     )
     batch.publish()
     logging.getLogger(__name__).info("%s: recall sum %.1f on dev with %s", row, found.judged, weights)

@@ -161,7 +161,7 @@ def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details
     """The encoder as `prepare-encoder` leaves it, together with the classifier beside it."""
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parameters import ENCODER, add_parameters, digest_tensors
+    from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
     from pipeline.storage.regions import CLASSIFIER
 
     parts, tensors = encoder.settings(), encoder.tensors()
@@ -170,8 +170,16 @@ def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details
     settings = {"labels": details["labels"], "encoder": digest}
     own = fingerprint(CLASSIFIER, 1, settings, {"tensors": digest_tensors(judge)})
     batch = Batch()
-    add_parameters(batch, output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own)
-    add_parameters(
-        batch, output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
+    write_parameters(
+        output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own, batch=batch
+    )
+    write_parameters(
+        output / "model.safetensors",
+        ENCODER,
+        tensors,
+        settings=parts,
+        fingerprint=digest,
+        details=details,
+        batch=batch,
     )
     batch.publish()

@@ -65,7 +65,7 @@ class Task:
     """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
 
     `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
-    Second passes over data are made on `device`, by numpy where it is None.
+    Second passes over data are made on `device`, on the processor where it is None.
     """
 
     training: str

@@ -44,12 +44,11 @@ def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float | None:
     seconds = times * _tuning(config, variant.model, *views[variant.training], s, rates)
     if variant.training in ("stacked", "sae-linear", "sae"):
         seconds += _tuning(config, variant.model, dim, terms, weak, s, rates)
-    start = rates.starts_light
     if variant.training == "sae":
-        start = rates.starts  # torch
         mapped = train * (1 + s.texts) * transfer.features * (transfer.features + dim + 2 * most)
         seconds += times * mapped / EFFICIENCY["map"] / rates.flops
     read = (1 if variant.training == "target" else 2) * s.shards * s.moments_bytes / 2
+    start = rates.starts if variant.training in ("text-feature", "sae") else rates.starts_light  # feature maps: torch
     return start + read / DISK_BYTES + seconds
 
 

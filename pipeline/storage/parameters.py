@@ -37,27 +37,18 @@ def write_parameters(
     settings: Mapping[str, Any],
     fingerprint: str,
     details: Mapping[str, Any] | None = None,
+    batch: Batch | None = None,
 ) -> None:
-    """Publish `tensors` as the safetensors file `path`; its sidecar `<stem>.json` carries the rest."""
-    batch = Batch()
-    add_parameters(batch, path, kind, tensors, settings=settings, fingerprint=fingerprint, details=details)
-    batch.publish()
+    """Publish `tensors` as the safetensors file `path`; its sidecar `<stem>.json` carries the rest.
 
-
-def add_parameters(
-    batch: Batch,
-    path: Path,
-    kind: str,
-    tensors: Mapping[str, np.ndarray],
-    *,
-    settings: Mapping[str, Any],
-    fingerprint: str,
-    details: Mapping[str, Any] | None = None,
-) -> None:
-    """As `write_parameters`, together with whatever else is in `batch`."""
+    With a `batch` both become part of it, and appear when that is published.
+    """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     details = {"settings": dict(settings), **(details or {})}
-    add_artefact(batch, path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
+    whole = Batch() if batch is None else batch
+    add_artefact(whole, path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
+    if batch is None:
+        whole.publish()
 
 
 def read_parameters(path: Path, kind: str) -> Parameters:

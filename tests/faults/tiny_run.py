@@ -82,7 +82,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "encode_documents": per_shard(
             run / "text/documents/all", "all", *manifest, "--vocabulary", run / "text/vocabulary.json", *config
         ),
-        "accumulate": per_shard(run / "moments/target", *given, "--pairs", "target", "--folds", 1, *config),
+        "accumulate": per_shard(run / "moments/target", *given, *config),
         "fit": [["ncca", *given, "--moments", run / "moments/target", *config, "--output", run / "models/ncca"]],
         "embed": per_shard(run / "embeddings/ncca", *given, "--model", run / "models/ncca"),
         "evaluate": [
