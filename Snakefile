@@ -24,7 +24,6 @@ from pipeline.models import (
     REGION_GENERATORS,
     REGIONAL,
     SETS,
-    STARTED,
     TRAINED,
     TREES,
 )
@@ -39,6 +38,7 @@ configfile: str(default_path())
 
 try:
     CONFIG = validate(config)
+    MODELS = CONFIG.every_row()
 except UsageError as error:
     raise WorkflowError(str(error))
 
@@ -46,13 +46,7 @@ RUN = f"{CONFIG.results_root}/{CONFIG.name}"
 RESOLVED = f"{RUN}/config.yaml"
 JOINTSPACE = f"{Path(sys.executable).with_name('jointspace')} --threads {{threads}}"
 ROWS = list(CONFIG.models)
-STARTS = {  # the rows that rows of a model may start from
-    model: [start, *(name for name, variant in CONFIG.variants.items() if variant.model == start)]
-    for model, start in STARTED.items()
-}
-COMBINED_ROWS = [row for row in ROWS if row in CONFIG.ensembles]
-MEMBERS = [member for row in COMBINED_ROWS for member in CONFIG.ensembles[row].members]
-MODELS = list(dict.fromkeys([*ROWS, *MEMBERS, *(row for rows in STARTS.values() for row in rows)]))
+COMBINED_ROWS = [row for row in MODELS if CONFIG.members(row)]
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
 PHRASE_ROWS = [row for row in ROWS if CONFIG.row(row).model in PHRASAL]
 TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
@@ -79,6 +73,7 @@ wildcard_constraints:
     documents="|".join(CONFIG.documents),
     generator="|".join(GENERATORS),
     sums="moments|study/moments",
+    pairs="target|dev",
 
 
 def slice_of(*sections, **values):
@@ -193,6 +188,14 @@ def every_shard(pattern):
     return lambda wildcards: expand(pattern, shard=shards(), **dict(wildcards.items()))
 
 
+def evaluations():
+    """The evaluations of all rows."""
+    judged = [(row, split) for row in ROWS for split in CONFIG.judged_splits(row)]
+    return [
+        f"{RUN}/evaluation/{row}.{split}.{protocol}.json" for row, split in judged for protocol in CONFIG.evaluate.protocols
+    ]
+
+
 def every_region_shard(wildcards):
     names = CONFIG.regions.encoders
     return expand(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5", encoder=names, shard=shards()) if names else []
@@ -249,8 +252,7 @@ def vocabulary_of(wildcards):
 
 def reads_trees(row):
     """Whether a row, or a member of an ensemble, takes sentences as trees."""
-    members = CONFIG.ensembles[row].members if row in COMBINED_ROWS else [row]
-    return any(CONFIG.row(member).model in TREES for member in members)
+    return any(CONFIG.row(member).model in TREES for member in CONFIG.members(row) or [row])
 
 
 def query_parser_of(wildcards):
@@ -269,16 +271,24 @@ def query_parser_options(wildcards, input):
 
 
 def start_of(wildcards):
-    """The row on the same encoders that a row starts from, if its model starts from another."""
-    row = CONFIG.row(wildcards.row)
-    if row.model not in STARTED:
-        return []
-    start = STARTED[row.model]
-    alike = {"model": start, "seed": CONFIG.seed}
-    rows = [name for name in STARTS[row.model] if CONFIG.row(name).model_copy(update=alike) == row.model_copy(update=alike)]
-    if not rows:
-        raise WorkflowError(f"{wildcards.row} starts from a row of {start} on the same encoders; add one to variants")
-    return [f"{RUN}/models/{rows[0]}/model.json"]
+    """The model that the row `wildcards.row` starts from, if it does."""
+    start = CONFIG.start(wildcards.row)
+    return [f"{RUN}/models/{start}/model.json"] if start else []
+
+
+def chosen_of(wildcards):
+    """The model of the row that `wildcards.row` refits, if it does."""
+    base = CONFIG.refitted(wildcards.row)
+    return [f"{RUN}/models/{base}/model.json"] if base else []
+
+
+def chosen_option(wildcards, input):
+    return f"--chosen {os.path.dirname(input.chosen[0])}" if input.chosen else ""
+
+
+def dev_moments_of(wildcards):
+    """What a refit learns from beside what the row that it refits does."""
+    return expand(f"{RUN}/moments/dev/shard-{{shard}}.h5", shard=shards()) if CONFIG.refitted(wildcards.row) else []
 
 
 def words_of(wildcards):
@@ -317,14 +327,14 @@ def names_of(wildcards):
 
 def members_of(wildcards):
     """The models of the members of the ensemble `wildcards.row`, and all shards of their embeddings."""
-    members = CONFIG.ensembles[wildcards.row].members
+    members = CONFIG.members(wildcards.row)
     models = expand(f"{RUN}/models/{{member}}/model.json", member=members)
     return models + expand(f"{RUN}/embeddings/{{member}}/shard-{{shard}}.h5", member=members, shard=shards())
 
 
 def member_vocabularies(wildcards):
     """The vocabularies that the members of the ensemble `wildcards.row` were trained with."""
-    tokens = {takes_tokens(member) for member in CONFIG.ensembles[wildcards.row].members}
+    tokens = {takes_tokens(member) for member in CONFIG.members(wildcards.row)}
     return [f"{RUN}/text/{'tokens' if form else 'vocabulary'}.json" for form in sorted(tokens)]
 
 
@@ -714,21 +724,21 @@ rule accumulate:
         f"{RUN}/text/tfidf/shard-{{shard}}.h5",
         features=summed_features,
     output:
-        f"{RUN}/{{sums}}/target/shard-{{shard}}.h5",
-        f"{RUN}/{{sums}}/target/shard-{{shard}}.h5.json",
+        f"{RUN}/{{sums}}/{{pairs}}/shard-{{shard}}.h5",
+        f"{RUN}/{{sums}}/{{pairs}}/shard-{{shard}}.h5.json",
     params:
         slice=lambda wildcards: sums_slice(wildcards, "image_view"),
         options=sums_options,
     threads: 8
     benchmark:
-        f"{BENCHMARKS}/accumulate/{{sums}}/{{shard}}.tsv"
+        f"{BENCHMARKS}/accumulate/{{sums}}/{{pairs}}.{{shard}}.tsv"
     group:
         "shard-{shard}"
     resources:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --pairs target {{params.options}} --config {RESOLVED} --output {{output[0]}}"
+        f" --tfidf {RUN}/text/tfidf --pairs {{wildcards.pairs}} {{params.options}} --config {RESOLVED} --output {{output[0]}}"
 
 
 rule accumulate_auxiliary:
@@ -890,6 +900,7 @@ rule train:
         sentences_of,
         features_of,
         start=start_of,
+        chosen=chosen_of,
         vocabulary=vocabulary_of,
         labels=labels_of,
         terms=terms_of,
@@ -903,6 +914,7 @@ rule train:
     params:
         slice=lambda wildcards: train_slice(CONFIG.row(wildcards.row)),
         start=lambda wildcards, input: f"--start {os.path.dirname(input.start[0])}" if input.start else "",
+        chosen=chosen_option,
         labels=lambda wildcards, input: f"--trees {RUN}/text/trees --labels {input.labels}" if input.labels else "",
         terms=lambda wildcards, input: f"--terms {input.terms}" if input.terms else "",
         words=lambda wildcards, input: f"--words {input.words}" if input.words else "",
@@ -915,7 +927,7 @@ rule train:
     shell:
         f"{JOINTSPACE} train {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.labels}}"
-        f" {{params.start}} {{params.terms}} {{params.words}} {{params.regions}}"
+        f" {{params.start}} {{params.chosen}} {{params.terms}} {{params.words}} {{params.regions}}"
         f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
 
 
@@ -925,6 +937,8 @@ rule fit:
         every_shard(f"{RUN}/text/tfidf/shard-{{shard}}.h5"),
         features_of,
         auxiliary_of,
+        chosen=chosen_of,
+        dev=dev_moments_of,
     output:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
@@ -933,6 +947,8 @@ rule fit:
     params:
         slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
         auxiliary=auxiliary_options,
+        chosen=chosen_option,
+        dev=lambda wildcards, input: f"--dev-moments {RUN}/moments/dev" if input.dev else "",
     threads: 8
     benchmark:
         f"{BENCHMARKS}/fit/{{row}}.tsv"
@@ -940,8 +956,8 @@ rule fit:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} fit {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target {{params.auxiliary}} --config {RESOLVED}"
-        f" --output {RUN}/models/{{wildcards.row}}"
+        f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target {{params.auxiliary}} {{params.chosen}} {{params.dev}}"
+        f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
 
 
 rule embed:
@@ -971,6 +987,7 @@ rule combine:
     input:
         members_of,
         vocabularies=member_vocabularies,
+        chosen=chosen_of,
     output:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
@@ -979,8 +996,9 @@ rule combine:
         row="|".join(COMBINED_ROWS) or "(?!)",
     params:
         slice=lambda wildcards: slice_of(
-            ensemble=CONFIG.ensembles[wildcards.row].model_dump(), dev_images=CONFIG.fit.dev_images
+            ensemble=CONFIG.ensemble(wildcards.row).model_dump(), dev_images=CONFIG.fit.dev_images
         ),
+        chosen=chosen_option,
         vocabularies=lambda wildcards, input: " ".join(f"--vocabulary {path}" for path in input.vocabularies),
     benchmark:
         f"{BENCHMARKS}/combine/{{row}}.tsv"
@@ -988,7 +1006,8 @@ rule combine:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} combine {{wildcards.row}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
-        f" --models {RUN}/models {{params.vocabularies}} --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
+        f" --models {RUN}/models {{params.vocabularies}} {{params.chosen}} --config {RESOLVED}"
+        f" --output {RUN}/models/{{wildcards.row}}"
 
 
 rule join_embeddings:
@@ -1140,12 +1159,7 @@ rule evaluate:
 
 rule summarise:
     input:
-        expand(
-            f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
-            row=ROWS,
-            split=CONFIG.evaluate.splits,
-            protocol=CONFIG.evaluate.protocols,
-        ),
+        evaluations(),
     output:
         f"{RUN}/evaluation/summary.json",
         shown(f"{RUN}/evaluation/summary.md", "summary", "Evaluation"),

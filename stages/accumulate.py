@@ -14,10 +14,11 @@ from stages import options
 @options.tfidf
 @click.option(
     "--pairs",
-    type=click.Choice(["target", "auxiliary"]),
+    type=click.Choice(["target", "dev", "auxiliary"]),
     default="target",
     show_default=True,
-    help="Images of the train split with sentences, or those of auxiliary.splits with documents; --tfidf has these.",
+    help="Images of the train split with sentences, those of the dev split with sentences, for refits, or those of"
+    " auxiliary.splits with documents; --tfidf has these texts.",
 )
 @click.option(
     "--folds", type=click.IntRange(min=1), default=1, show_default=True, help="Parts whose moments are kept apart."
@@ -58,7 +59,7 @@ def command(
     dims = tuple(opened["features"].shape[1] for opened in shards.values())
     view = ImageView(tuple(shards), dims, settings.image_view.normalise)
 
-    splits = ("train",) if pairs == "target" else settings.auxiliary.splits
+    splits = {"target": ("train",), "dev": ("dev",), "auxiliary": settings.auxiliary.splits}[pairs]
     wanted = np.isin(manifest.splits.astype(str), splits)
     wanted[: rows.first_image] = wanted[rows.last_image :] = False
     division = {"count": folds, "order": settings.study.order, "seed": settings.seed} if folds > 1 else {"count": 1}

@@ -1,6 +1,6 @@
-"""`combine`: a score-level ensemble of embedded models, its weights chosen on the dev split."""
+"""`combine`: a score-level ensemble of embedded models, its weights chosen on the dev split, or those chosen before."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from stages import options
     "--vocabulary", "vocabularies", type=options.FILE, multiple=True, required=True,
     help="A vocabulary of the members; once for each.",
 )  # fmt: skip
+@options.chosen
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
@@ -28,38 +29,39 @@ def command(
     embeddings_root: Path,
     models_root: Path,
     vocabularies: tuple[Path, ...],
+    chosen_folder: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Choose the weights of ROW, one of the configuration's ensembles, and put its members into one model."""
-    import logging
+    """Choose the weights of ROW, one of the configuration's ensembles, and put its members into one model.
 
-    from tqdm import tqdm
+    A refit has the weights of the ensemble that it refits."""
+    import logging
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.evaluate.combination import combine_scores
     from pipeline.models import SETS, model_class
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
-    from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, write_parameters
+    from stages.starts import read_chosen
 
     settings = config.load(config_path)
-    if row not in settings.ensembles:
+    if not settings.members(row):
         raise UsageError(f"{row} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})")
-    chosen, manifest = settings.ensembles[row], Manifest(manifest_folder)
-    pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
-    scores, stored = [], {}
-    for name in chosen.members:
-        embeddings, stored[name] = _open_member(name, manifest, embeddings_root / name, models_root / name)
-        scores.append(_score(embeddings, pairs))
-
-    with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
-        found = combine_scores(scores, pairs.owners, chosen.weights, bar.update)
-    weights = dict(zip(chosen.members, found.values, strict=True))
+    manifest, base = Manifest(manifest_folder), read_chosen(settings, row, chosen_folder)
+    members = {
+        name: _open_member(name, manifest, embeddings_root / name, models_root / name) for name in settings.members(row)
+    }
+    stored = {name: parameters for name, (_, parameters) in members.items()}
+    if base:
+        log = base.details["training_log"]
+        weights = {name: base.details["weights"][settings.refitted(name)] for name in members}
+    else:
+        log = _choose(row, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
+        weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
     sets = any(parameters.details["registered"] in SETS for parameters in used.values())
     kind = "fragment-ensemble" if sets else "ensemble"
@@ -68,6 +70,7 @@ def command(
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
     inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
+    inputs |= {"chosen": base.fingerprint} if base else {}
     batch = Batch()
     batch.add(output / "vocabulary.json", to_json(vocabulary), commit=True)
     write_parameters(
@@ -78,23 +81,41 @@ def command(
         fingerprint=fingerprint("ensemble", 1, weights, inputs),
         details={
             "row": row,
+            "refits": settings.refitted(row),
             "registered": kind,
             "training": settings.row(row).training,
             "vocabulary": vocabulary["fingerprint"],
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
             "inputs": inputs,
-            "training_log": {
-                "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
-                "weights": weights,
-                "recall_sum": found.judged,
-                "combinations": found.trials,
-            },
+            "training_log": log,
         },
         batch=batch,
     )
     batch.publish()
-    logging.getLogger(__name__).info("%s: recall sum %.1f on dev with %s", row, found.judged, weights)
+    judged = "weights chosen before" if base else f"recall sum {log['recall_sum']:.1f} on dev"
+    logging.getLogger(__name__).info("%s: %s, with %s", row, judged, weights)
+
+
+def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of `members`, name -> embeddings, that are best on dev, with what led to them."""
+    from tqdm import tqdm
+
+    from pipeline.evaluate.combination import combine_scores
+    from pipeline.storage.embeddings import split_pairs
+
+    pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
+    for embeddings in members.values():
+        embeddings.require_unseen("dev")
+    scores = [_score(embeddings, pairs) for embeddings in members.values()]
+    with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
+        found = combine_scores(scores, pairs.owners, settings.ensembles[row].weights, bar.update)
+    return {
+        "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
+        "weights": dict(zip(members, found.values, strict=True)),
+        "recall_sum": found.judged,
+        "combinations": found.trials,
+    }
 
 
 def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder: Path) -> tuple[Any, Any]:

@@ -79,7 +79,8 @@ def command(
         "sentences": rows.fingerprints["sentences"],
     }
     details = {
-        "model": parameters.details["row"], "registered": parameters.details["registered"], "metric": model.metric
+        "model": parameters.details["row"], "refits": parameters.details.get("refits"),
+        "registered": parameters.details["registered"], "metric": model.metric,
     }  # fmt: skip
     if parameters.details["registered"] in SETS:
         regions = _open_regions(manifest, regions_root, model, ids)

@@ -52,6 +52,7 @@ def command(
     settings = config.load(config_path)
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
     embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+    embeddings.require_unseen(split)
     sets = isinstance(embeddings, Fragments)
     pairs = split_pairs(embeddings.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)

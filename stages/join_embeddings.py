@@ -41,8 +41,11 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
         **{f"embeddings/{name}": member.shards[shard].fingerprint for name, member in members.items()},
         **{what: rows.fingerprints[what] for what in ("images", "sentences")},
     }
-    details = {key: parameters.details[key] for key in ("row", "registered")}
-    details = {"model": details.pop("row"), **details, "metric": "inner_product", "inputs": inputs}
+    known = parameters.details
+    details = {
+        "model": known["row"], "refits": known.get("refits"), "registered": known["registered"],
+        "metric": "inner_product", "inputs": inputs,
+    }  # fmt: skip
 
     fragments = any(hasattr(member, "score") for member in members.values())
     write = _write_sets if fragments else _write_vectors

@@ -38,6 +38,9 @@ token_vocabulary = click.option(
 regions = click.option(
     "--regions", "regions_root", type=FOLDER, help="Folder with one folder of region shards for each encoder."
 )
+chosen = click.option(
+    "--chosen", "chosen_folder", type=FOLDER, help="Model of the row that this row refits. [default: none]"
+)
 
 embeddings = click.option(
     "--embeddings", "embeddings_folder", type=FOLDER, required=True, help="Folder of one row's `embed` shards."

@@ -1,4 +1,4 @@
-"""What the training of a neural model begins with: word vectors, or another model."""
+"""What a training begins with: word vectors, another model, or what another row has chosen."""
 
 from pathlib import Path
 from typing import Any
@@ -82,3 +82,21 @@ def read_start(folder: Path | None, registered: str, vocabulary: str) -> tuple[A
     require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
     start = restore(registered, parameters.settings, parameters.tensors)
     return start, {"start": parameters.fingerprint}
+
+
+def read_chosen(settings: Any, row: str, folder: Path | None) -> Any:
+    """The model in `folder`, whose row has chosen on dev what `row` is refitted by; None where `row` is no refit."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.parameters import MODEL, read_parameters
+
+    base = settings.refitted(row)
+    if base is None:
+        if folder is not None:
+            raise UsageError(f"{row} is no refit and chooses for itself; leave --chosen out")
+        return None
+    if folder is None:
+        raise UsageError(f"{row} is fitted by what {base} chose on dev; give the folder of that model as --chosen")
+    parameters = read_parameters(folder / "model.safetensors", MODEL)
+    if (held := parameters.details["row"]) != base:
+        raise UsageError(f"{folder} holds {held}; give the folder of {base} as --chosen")
+    return parameters

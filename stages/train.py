@@ -21,6 +21,7 @@ from stages import options
 @click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the model that this one starts from.")
 @click.option("--terms", "terms_path", type=options.FILE, help="What `build-vocabulary` wrote; for ncca-recurrent.")
 @click.option("--words", "words_path", type=options.FILE, help="What `train-word-vectors` wrote.")
+@options.chosen
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
 def command(
@@ -36,10 +37,11 @@ def command(
     start_folder: Path | None,
     terms_path: Path | None,
     words_path: Path | None,
+    chosen_folder: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Train ROW: a registered neural model, or one of the configuration's variants."""
+    """Train ROW: a registered neural model, one of the configuration's variants, or a refit of either."""
     import logging
 
     from pipeline import config
@@ -53,20 +55,25 @@ def command(
     from pipeline.storage.parameters import MODEL, digest_tensors, write_parameters
     from pipeline.storage.rows import open_rows
     from stages.inputs import follow_training
-    from stages.starts import read_start, read_word_start, read_words
+    from stages.starts import read_chosen, read_start, read_word_start, read_words
 
     settings = config.load(config_path)
     variant = settings.row(row)
     model, own = trained_class(variant.model), settings.own_section(variant.model)
     device = find_device(settings.device)
     seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"), device)
+    base = read_chosen(settings, row, chosen_folder)
+    if base:
+        # As long as was best, on dev too: nothing is left to judge by.
+        own |= {"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0}
     features = Features(Manifest(manifest_folder), features_root)
+    splits = {"train": ("train", "dev") if base else ("train",), "dev": ("dev",)}
     folders = {"tfidf": tfidf_folder, "tokens": tokens_folder, "trees": trees_folder}
     stored = open_rows(model.sentence_view, features.manifest, folders)
-    view, pairs = _read_pairs(features, variant.encoders, settings.image_view.normalise, stored)
+    view, pairs = _read_pairs(features, splits, variant.encoders, settings.image_view.normalise, stored)
     region_view, region_inputs = None, {}
     if variant.model in REGIONAL:
-        region_view, pairs, region_inputs = _read_regions(settings, features.manifest, regions_root, pairs)
+        region_view, pairs, region_inputs = _read_regions(settings, features.manifest, splits, regions_root, pairs)
     words, start, start_inputs = None, None, {}
     if variant.model == "ncca-recurrent":
         start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
@@ -86,6 +93,7 @@ def command(
     about += [] if words is None else [settings.word_vectors.train, digest_tensors({"words": words})]
     inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
+    inputs |= {"chosen": base.fingerprint} if base else {}
     digest = fingerprint("model", 2, about, inputs)
     with follow_training(row, own["epochs"], output / "checkpoints", digest, seconds) as (checkpoint, after_step):
         trained = train(model, task, checkpoint, after_step)
@@ -97,20 +105,26 @@ def command(
             fingerprint=digest,
             details={
                 "row": row,
+                "refits": settings.refitted(row),
                 "registered": variant.model,
                 "training": variant.training,
                 "vocabulary": stored.vocabulary,
                 "labels": getattr(stored, "labels", None),
                 "inputs": inputs,
-                "training_log": trained.log,
+                "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
             },
         )
-    best, n = trained.log["chosen"], trained.log["pairs"]
-    logging.getLogger(__name__).info("%s on %d pairs: %s", row, n, best)
+    log = logging.getLogger(__name__)
+    if base:
+        log.info("%s on %d pairs, for %d epochs as %s", row, trained.log["pairs"], own["epochs"], base.details["row"])
+    else:
+        log.info("%s on %d pairs: %s", row, trained.log["pairs"], trained.log["chosen"])
 
 
-def _read_pairs(features: Any, encoders: tuple[str, ...], steps: tuple[str, ...], stored: Any) -> tuple[Any, dict]:
-    """The image view, and the pairs of train and dev."""
+def _read_pairs(
+    features: Any, splits: dict, encoders: tuple[str, ...], steps: tuple[str, ...], stored: Any
+) -> tuple[Any, dict]:
+    """The image view, and the pairs to train on and of dev, each of the `splits` that its name has."""
     from pipeline.linear.views import ImageView
     from pipeline.neural.task import Pairs
     from pipeline.storage.embeddings import split_pairs
@@ -119,8 +133,8 @@ def _read_pairs(features: Any, encoders: tuple[str, ...], steps: tuple[str, ...]
     from pipeline.text.trees import Trees
 
     pairs = {}
-    for split in ("train", "dev"):
-        found = split_pairs(features.manifest, split)
+    for use, names in splits.items():
+        found = split_pairs(features.manifest, *names)
         rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
         if hasattr(stored, "matrix"):
             sentences = stored.matrix[found.sentence_id]
@@ -128,7 +142,7 @@ def _read_pairs(features: Any, encoders: tuple[str, ...], steps: tuple[str, ...]
             sentences = Trees(**stored.trees).take(found.sentence_id)
         else:
             sentences = Tokens(stored.ids, stored.offsets).take(found.sentence_id)
-        pairs[split] = Pairs(rows, sentences, found.owners, found.sentence_id)
+        pairs[use] = Pairs(rows, sentences, found.owners, found.sentence_id)
     return ImageView(tuple(encoders), tuple(block.shape[1] for block in rows.values()), tuple(steps)), pairs
 
 
@@ -147,7 +161,9 @@ def _read_noun_phrase(labels_path: Path | None, stored: Any) -> int:
     return table["phrases"].index("NP")
 
 
-def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) -> tuple[Any, dict, dict[str, str]]:
+def _read_regions(
+    settings: Any, manifest: Any, splits: dict, root: Path | None, pairs: dict
+) -> tuple[Any, dict, dict[str, str]]:
     """The view of regions, the pairs with their regions, and these regions' fingerprints."""
     from dataclasses import replace
 
@@ -161,7 +177,7 @@ def _read_regions(settings: Any, manifest: Any, root: Path | None, pairs: dict) 
     if root is None or not names:
         raise UsageError("this model learns from regions; name regions.encoders, and give extract-regions' --regions")
     folders = {name: root / name for name in names}
-    rows = {split: RegionRows(manifest, folders, split_pairs(manifest, split).image_id) for split in pairs}
+    rows = {key: RegionRows(manifest, folders, split_pairs(manifest, *splits[key]).image_id) for key in pairs}
     features = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
     view = RegionView(features, settings.regions.geometry)
     return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"].fingerprints

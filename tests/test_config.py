@@ -21,7 +21,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fitt": 1}, "unknown key fitt; legal here: name, data_root"),
+        ({"fitt": 1}, "unknown key fitt; legal here: models, seed"),
         ({"fit": {"rigde": [1]}}, "unknown key fit.rigde; legal here: dimensions, image_ridge"),
         ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; legal here: name, architecture"),
         ({"encoders": [{"name": "x"}]}, "key encoders.0.architecture is missing"),
@@ -39,6 +39,8 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
             "mrnn_regions.snippets: not a row of fragments in models (none); name one",
         ),
         ({"variants": 3}, "key variants: "),
+        ({"models": ["nca-refit"]}, "unknown model nca-refit; there are"),
+        ({"variants": {"a-refit": {"model": "ncca"}}}, "variants: a-refit would be the refit of another row; choose"),
     ],
 )
 def test_mistakes_are_named_in_one_sentence(change: dict, message: str) -> None:
@@ -46,6 +48,29 @@ def test_mistakes_are_named_in_one_sentence(change: dict, message: str) -> None:
         validate(merge(defaults(), change))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_refit_means_what_its_row_does_and_needs_the_rows_that_it_comes_from() -> None:
+    encoders = [{"name": name, "architecture": "alexnet"} for name in ("a", "b")]
+    change = {
+        "encoders": encoders,
+        "variants": {
+            "small": {"model": "ncca", "encoders": ["a"]},
+            "fine": {"model": "ncca-refined", "encoders": ["a"], "seed": 3},
+        },
+        "ensembles": {"two": {"members": ["fine", "bow"]}},
+        "models": ["two-refit"],
+    }
+    config = validate(merge(defaults(), change))
+    assert config.row("fine-refit") == config.row("fine") and config.row("two-refit").model == "ensemble"
+    assert config.start("fine-refit") == "small-refit" and config.start("fine") == "small"
+    assert config.members("two-refit") == ("fine-refit", "bow-refit") and config.members("bow-refit") == ()
+    needed = {"fine", "bow", "small", "two"}
+    assert set(config.every_row()) == needed | {f"{name}-refit" for name in needed}
+    assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
+    lonely = validate(merge(defaults(), change | {"variants": {"fine": change["variants"]["fine"]}}))
+    with pytest.raises(UsageError, match="fine-refit starts from a row of ncca on the same encoders; add one to variants"):
+        lonely.every_row()
 
 
 def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:

@@ -1,5 +1,7 @@
 """One contract for every registered model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -133,6 +135,16 @@ def test_missing_or_misshapen_features_are_named(fitted) -> None:
         model.embed_images({"one": pairs.features["one"]})
     with pytest.raises(IntegrityError, match="encoder two have shape"):
         model.embed_images({"one": pairs.features["one"], "two": pairs.features["one"]})
+
+
+@pytest.mark.parametrize(("name", "training"), ROWS)
+def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) -> None:
+    task, _ = make_task(model_class(name), training)
+    tuned = model_class(name).fit(task)
+    again = model_class(name).fit(replace(task, chosen=tuned.chosen))
+    assert len(again.trials) == 1
+    for part, tensor in tuned.model.tensors().items():
+        np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -11,8 +11,6 @@ from pipeline.config.models import (
     Align,
     AlignedTrain,
     DenseTrain,
-    Ensemble,
-    EnsembleDefaults,
     Fit,
     FragmentTrain,
     Kernels,
@@ -22,15 +20,14 @@ from pipeline.config.models import (
     Study,
     Train,
     Transfer,
-    Variant,
-    VariantDefaults,
     WordVectors,
     Wsabie,
 )
 from pipeline.config.parse import Parse
+from pipeline.config.rows import Rows
 from pipeline.config.section import Name, Positive, Section, Split
 from pipeline.errors import UsageError
-from pipeline.models import COMBINED, GENERATORS, REGION_GENERATORS, REGISTRY, SETS, TRAININGS
+from pipeline.models import GENERATORS, REGION_GENERATORS, SETS, TRAININGS
 
 
 class Shortlist(Section):
@@ -78,19 +75,16 @@ class Serve(Section):
     thumbnail_side: Positive
 
 
-class Config(Section):
+class Config(Rows):
     name: Name
     data_root: str
     weights_root: str
     results_root: str
-    models: Annotated[tuple[Name, ...], Field(min_length=1)]
-    seed: Annotated[int, Field(ge=0)]
     shard_size: Positive
     device: str
     demo: Demo
     collection: Collection
     plan: Plan
-    encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
     extract: Extract
     regions: Regions
     finetune: Finetune
@@ -98,7 +92,6 @@ class Config(Section):
     image_view: ImageView
     fit: Fit
     auxiliary: Auxiliary
-    documents: dict[Name, Documents]
     transfer: Transfer
     kcca: Kernels
     wsabie_sgd: Wsabie
@@ -122,10 +115,6 @@ class Config(Section):
     ncca_refined: Train
     ncca_recurrent: RecurrentTrain
     study: Study
-    variant_defaults: VariantDefaults
-    variants: dict[Name, Variant]
-    ensemble_defaults: EnsembleDefaults
-    ensembles: dict[Name, Ensemble]
     align: Align
     phrases: Phrases
     index: Index
@@ -151,19 +140,9 @@ class Config(Section):
         if unknown := set(self.regions.encoders) - set(encoders):
             raise ValueError(f"regions.encoders: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
         self._check_pooled()
-        for name, variant in self.variants.items():
-            if name in REGISTRY:
-                raise ValueError(f"variants: {name} is the name of a registered model; choose another")
-            if unknown := set(variant.encoders or ()) - set(encoders):
-                raise ValueError(f"variants.{name}: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
-            if variant.documents not in self.documents:
-                known = ", ".join(self.documents)
-                raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
         if unknown := set(self.study.noise) - set(self.documents):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
-        self._check_ensembles()
-        if unknown := set(self.models) - set(self._row_names):
-            raise ValueError(f"models: unknown model {min(unknown)}; there are {', '.join(self._row_names)}")
+        self._check_rows()
         self._check_regions_described(encoders)
         return self
 
@@ -189,55 +168,9 @@ class Config(Section):
             known = ", ".join(rows) or "none"
             raise ValueError(f"mrnn_regions.snippets: not a row of fragments in models ({known}); name one")
 
-    @property
-    def _single_rows(self) -> list[str]:
-        """The rows that are no ensembles: registered models and variants."""
-        return [*(name for name in REGISTRY if name not in COMBINED), *self.variants]
-
-    @property
-    def _row_names(self) -> list[str]:
-        return [*self._single_rows, *self.ensembles]
-
-    def _check_ensembles(self) -> None:
-        for name, variant in self.variants.items():
-            if variant.model in COMBINED:
-                raise ValueError(f"variants.{name}: an {variant.model} is no variant; name it in ensembles")
-        for name, ensemble in self.ensembles.items():
-            if name in REGISTRY or name in self.variants:
-                raise ValueError(f"ensembles: {name} is the name of another row; choose another")
-            if unknown := set(ensemble.members) - set(self._single_rows):
-                known = ", ".join(self._single_rows)
-                raise ValueError(f"ensembles.{name}: unknown member {min(unknown)}; there are {known}")
-            if len(set(ensemble.members)) < len(ensemble.members):
-                raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
-            if not any(ensemble.weights):
-                raise ValueError(f"ensembles.{name}: no weight is positive; put one into weights")
-
-    def row(self, name: str) -> Variant:
-        """What the row `name` of results means: a variant, a registered model on all encoders, or an ensemble on the
-        encoders of its members. UsageError for a name that is none of these."""
-        if name not in self._row_names:
-            raise UsageError(f"no row {name} in the configuration; there are {', '.join(self._row_names)}")
-        if name in self.ensembles:
-            encoders = dict.fromkeys(e for member in self.ensembles[name].members for e in self.row(member).encoders)
-            sets = any(self.row(member).model in SETS for member in self.ensembles[name].members)
-            kind = "fragment-ensemble" if sets else "ensemble"
-            values = self.variant_defaults.model_dump() | {
-                "model": kind,
-                "encoders": tuple(encoders),
-                "seed": self.seed,
-            }
-            return Variant.model_validate(values)
-        values = (
-            self.variants[name].model_dump()
-            if name in self.variants
-            else {**self.variant_defaults.model_dump(), "model": name}
-        )
-        if values["encoders"] is None:
-            values["encoders"] = tuple(encoder.name for encoder in self.encoders)
-        if values["seed"] is None:
-            values["seed"] = self.seed
-        return Variant.model_validate(values)
+    def judged_splits(self, row: str) -> tuple[str, ...]:
+        """The splits that a row is evaluated on; not on dev for a refit, which has learned from it."""
+        return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(row))
 
     def transfer_of(self, training: str) -> dict[str, Any]:
         """The keys of `transfer` that matter to `training`."""

@@ -112,7 +112,7 @@ class KernelCCA(NormalizedCCA):
             KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
         )
         prepared = Prepared(mapped_moments(task.sets.target, blocks, maps), maps)
-        return tune(cls, task.view, prepared, task.dev, task.grid, task.progress)
+        return tune(cls, task.view, prepared, task.dev, task.own_grid, task.progress)
 
 
 def _spread(rows: Rows) -> float:

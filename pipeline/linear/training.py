@@ -13,7 +13,7 @@ from pipeline.linear.fourier import FourierFeatures, FourierMap, bandwidth
 from pipeline.linear.mapped import Block, mapped_moments
 from pipeline.linear.moments import Expansion, Moments
 from pipeline.linear.neighbours import NeighbourText
-from pipeline.linear.tuning import Grid, Pairs, Prepared, Tuned, tune
+from pipeline.linear.tuning import Grid, Pairs, Prepared, Trial, Tuned, tune
 from pipeline.linear.views import ImageView
 from pipeline.models import TRAININGS
 
@@ -65,7 +65,8 @@ class Task:
     """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
 
     `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
-    Second passes over data are made on `device`, on the processor where it is None.
+    Second passes over data are made on `device`, on the processor where it is None. `chosen` is the combination to fit
+    with, where it was chosen before; else all are tried.
     """
 
     training: str
@@ -79,6 +80,12 @@ class Task:
     progress: Callable[[Sequence], Iterable] = iter
     memory: dict[tuple[type, int], Tuned] = field(default_factory=dict)
     device: "torch.device | None" = None
+    chosen: Trial | None = None
+
+    @property
+    def own_grid(self) -> Grid:
+        """What to try for the model itself: `grid`, or the one combination chosen before."""
+        return self.grid if self.chosen is None else Grid.at(self.chosen)
 
 
 def fit_on_moments(model: type, task: Task) -> Tuned:
@@ -89,7 +96,8 @@ def fit_on_moments(model: type, task: Task) -> Tuned:
             " images have a title, tags or a description, or take the row out of models"
         )
     trainer = _Trainer(model, task)
-    tuned = [trainer.tune(chosen) for chosen in task.transfer.combinations(task.training)]
+    combinations = [task.chosen.transfer] if task.chosen else task.transfer.combinations(task.training)
+    tuned = [trainer.tune(chosen) for chosen in combinations]
     best = max(tuned, key=lambda one: one.chosen.recall_sum)
     return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
 
@@ -104,7 +112,7 @@ class _Trainer:
         """The best over ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
         prepared = getattr(self, "_" + self.task.training.replace("-", "_"))(**chosen)
         task = self.task
-        return tune(self.model, task.view, prepared, task.dev, task.grid, task.progress, chosen)
+        return tune(self.model, task.view, prepared, task.dev, task.own_grid, task.progress, chosen)
 
     def _target(self) -> Prepared:
         return Prepared(self.sets.target)

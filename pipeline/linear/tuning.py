@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,12 @@ class Grid:
     text_ridge: Sequence[float]
     eigenvalue_power: Sequence[float]
     search: str
+
+    @classmethod
+    def at(cls, trial: "Trial") -> "Grid":
+        """The one combination of `trial`."""
+        axes = ((trial.dimensions,), (trial.image_ridge,), (trial.text_ridge,), (trial.eigenvalue_power,))
+        return cls(*axes, search="grid")
 
 
 @dataclass(frozen=True)
@@ -79,21 +85,27 @@ class _ExpandedSolver:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The chosen model, the combination that chose it, every trial, and the correlations that show overfitting."""
+    """The chosen model, the combination that chose it, every trial, and the correlations that show overfitting; of
+    held-out pairs there are none where dev was learned from."""
 
     model: LinearModel
     chosen: Trial
     trials: Sequence[Trial]
     train_correlations: np.ndarray
-    dev_correlations: np.ndarray
+    dev_correlations: np.ndarray | None
+
+    def refitted(self, chosen: Trial) -> "Tuned":
+        """This model of pairs that held dev: what it does on dev says nothing, and `chosen` was chosen before."""
+        return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
     def log(self) -> dict[str, Any]:
         """What a person needs to judge the choice, as JSON values."""
+        held_out = self.dev_correlations
         return {
             "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
             "chosen": asdict(self.chosen),
             "train_correlations": np.round(self.train_correlations, 6).tolist(),
-            "dev_correlations": np.round(self.dev_correlations, 6).tolist(),
+            "dev_correlations": None if held_out is None else np.round(held_out, 6).tolist(),
             "trials": [asdict(trial) for trial in self.trials],
         }
 

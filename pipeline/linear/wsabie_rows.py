@@ -49,7 +49,8 @@ class WsabieSGD(LinearModel):
 
     @classmethod
     def fit(cls, task: Task) -> Tuned:
-        """The best of all learning rates and alphas, stopped early on dev. UsageError unless training is target."""
+        """The best of all learning rates and alphas, stopped early on dev; those chosen before, for as many epochs as
+        were best then. UsageError unless training is target."""
         if task.training != "target":
             raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
         settings, moments, dev = task.settings, task.sets.target, task.dev
@@ -63,10 +64,15 @@ class WsabieSGD(LinearModel):
         def score(found: Directions) -> float:
             return recall_sum(*map(unit_rows, embed(found)), dev.owners, cls.metric)
 
+        tried = list(itertools.product(settings.learning_rate, settings.max_norm))
+        epochs, interval = settings.epochs, settings.interval
+        if task.chosen:
+            tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
+            epochs = interval = task.chosen.transfer["epochs"]  # so that the last one is kept
         trials, best = [], None
-        for rate, norm in task.progress(list(itertools.product(settings.learning_rate, settings.max_norm))):
+        for rate, norm in task.progress(tried):
             schedule = Schedule(
-                epochs=settings.epochs,
+                epochs=epochs,
                 batch=settings.batch,
                 learning_rate=rate,
                 max_norm=norm,
@@ -75,7 +81,7 @@ class WsabieSGD(LinearModel):
                 seed=task.seed,
                 max_samples=settings.max_samples,
             )
-            watch = EarlyStopping(score, settings.interval, settings.patience)
+            watch = EarlyStopping(score, interval, settings.patience)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
             trials.append(Trial(0.0, 0.0, settings.dimensions, 0.0, watch.scores[watch.best_epoch], chosen))

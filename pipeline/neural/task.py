@@ -166,7 +166,7 @@ def train(model: Any, task: Task, checkpoint: Checkpoint | None, after_step: Cal
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "pairs": len(task.train.owners),
         "best_epoch": best,
-        "chosen": {"recall_sum": history[best]["dev"]},
+        "chosen": {"recall_sum": history[best].get("dev")},
         "history": history,
     }
     return Trained(begun.finish(), log)

@@ -28,7 +28,7 @@ class Schedule:
     `weight_decay` pulls every parameter towards `Training`'s anchor for it, decoupled from the gradient. `clip` is the
     largest norm of the whole gradient. What is judged and kept are running averages of the parameters, of which every
     step replaces the share 1 - `averaging`. Training ends after `epochs`, or after `patience` epochs without a better
-    dev score.
+    dev score; with a patience of 0 nothing is judged and the last epoch is kept.
     """
 
     optimiser: str
@@ -127,13 +127,14 @@ class Training:
     @property
     def finished(self) -> bool:
         state, schedule = self.progress, self.schedule
-        return state.epoch >= schedule.epochs or state.epoch >= state.best_epoch + 1 + schedule.patience
+        stale = schedule.patience and state.epoch >= state.best_epoch + 1 + schedule.patience
+        return state.epoch >= schedule.epochs or bool(stale)
 
     def run(self, after_step: Callable[["Training"], None]) -> list[dict[str, float]]:
         """Train to the end, calling `after_step` after every batch; leaves the best epoch's parameters in the module.
 
-        Returns the history: epoch, loss, dev score, learning rate. Raises JointspaceError naming a batch whose loss or
-        gradient is no finite number, before it changes a parameter.
+        Returns the history: epoch, loss, learning rate, and the dev score where epochs are judged. Raises
+        JointspaceError naming a batch whose loss or gradient is no finite number, before it changes a parameter.
         """
         while not self.finished:
             if self.progress.step == 0:
@@ -220,19 +221,25 @@ class Training:
 
     def _finish_epoch(self) -> None:
         state = self.progress
+        rate = self.schedule.learning_rate * self.schedule.decay**state.epoch
+        entry = {"epoch": state.epoch, "loss": state.losses / self.steps, "learning_rate": rate}
+        if self.schedule.patience:
+            entry["dev"] = self._judge_average()
+        if not self.schedule.patience or state.best_epoch < 0 or entry["dev"] > state.history[state.best_epoch]["dev"]:
+            state.best_epoch = state.epoch
+            self.best = {name: tensor.clone() for name, tensor in {**self.average, **self.carried}.items()}
+        state.history.append(entry)
+        state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
+
+    def _judge_average(self) -> float:
+        """The dev score of the averages; leaves the parameters as they are."""
         self.module.eval()
         now = {name: p.detach().clone() for name, p in self.trained.items()}
         self._put(self.average)
         with torch.inference_mode():
             score = self.judge()
         self._put(now)
-        rate = self.schedule.learning_rate * self.schedule.decay**state.epoch
-        entry = {"epoch": state.epoch, "loss": state.losses / self.steps, "dev": score, "learning_rate": rate}
-        if state.best_epoch < 0 or score > state.history[state.best_epoch]["dev"]:
-            state.best_epoch = state.epoch
-            self.best = {name: tensor.clone() for name, tensor in {**self.average, **self.carried}.items()}
-        state.history.append(entry)
-        state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
+        return score
 
     @torch.no_grad()
     def _put(self, values: Mapping[str, Tensor]) -> None:

@@ -32,12 +32,14 @@ class Stage:
 
 def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
     """The rules that `all` runs, in their order; on a machine with a `gpu` or without."""
-    plain = [row for row in config.models if config.row(row).model not in {*TRAINED, *COMBINED}]
-    trained = [row for row in config.models if config.row(row).model in TRAINED]
+    rows = config.every_row()
+    plain = [row for row in rows if config.row(row).model not in {*TRAINED, *COMBINED}]
+    trained = [row for row in rows if config.row(row).model in TRAINED]
+    summed = ("train", "dev") if any(config.refitted(row) for row in plain) else ("train",)
     weak = sorted({config.row(row).documents for row in plain if config.row(row).training != "target"})
     finetuned = [e for e in config.encoders if e.weights == "finetuned"]
-    pairs = {"target": s.splits.get("train", 0), "auxiliary": sum(s.splits.get(x, 0) for x in config.auxiliary.splits)}
-    evaluations = len(config.models) * len(config.evaluate.splits) * len(config.evaluate.protocols)
+    weakly = sum(s.splits.get(split, 0) for split in config.auxiliary.splits)
+    evaluations = sum(len(config.judged_splits(row)) for row in config.models) * len(config.evaluate.protocols)
     start, light, n = rates.starts, rates.starts_light, s.shards
     text = light + rates.first_text
     fits = [fit(config, row, s, rates) for row in plain]
@@ -53,9 +55,9 @@ def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
         ("pool_regions", n * (len(config.encoders) - len(rates.images)), None),
         ("build_vocabulary", 1, text + s.sentences * work.train_share(s) / rates.encoded),
         ("encode_sentences", n, n * text + s.sentences / rates.encoded),
-        ("encode_documents", n * len(weak), len(weak) * (n * text + pairs["auxiliary"] / rates.encoded)),
-        ("accumulate", n, work.accumulate(pairs["target"], s, rates)),
-        ("accumulate_auxiliary", n * len(weak), len(weak) * work.accumulate(pairs["auxiliary"], s, rates)),
+        ("encode_documents", n * len(weak), len(weak) * (n * text + weakly / rates.encoded)),
+        ("accumulate", n * len(summed), sum(work.accumulate(s.splits.get(split, 0), s, rates) for split in summed)),
+        ("accumulate_auxiliary", n * len(weak), len(weak) * work.accumulate(weakly, s, rates)),
         ("train", len(trained), None),
         ("fit", len(plain), None if None in fits else sum(fits)),
         ("embed", n * len(config.models), sum(work.embed(config, row, s, rates) for row in config.models)),

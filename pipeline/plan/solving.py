@@ -7,6 +7,7 @@ product of that kind, a Gram matrix and its eigenvectors; each dimension and pow
 from math import prod
 
 from pipeline.config import Config
+from pipeline.config.models import Fit
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 
@@ -40,10 +41,13 @@ def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float | None:
         "sae": (dim + transfer.features, terms + transfer.features, train),
     }  # fmt: skip
     axes = config.transfer_of(variant.training).values()
-    times = prod(len(axis) for axis in axes if isinstance(axis, list | tuple))
-    seconds = times * _tuning(config, variant.model, *views[variant.training], s, rates)
+    times, grid = prod(len(axis) for axis in axes if isinstance(axis, list | tuple)), config.fit
+    if config.refitted(row):
+        point = {name: getattr(grid, name)[:1] for name in ("image_ridge", "text_ridge", "eigenvalue_power")}
+        times, grid = 1, grid.model_copy(update=point)
+    seconds = times * _tuning(grid, variant.model, *views[variant.training], s, rates)
     if variant.training in ("stacked", "sae-linear", "sae"):
-        seconds += _tuning(config, variant.model, dim, terms, weak, s, rates)
+        seconds += _tuning(config.fit, variant.model, dim, terms, weak, s, rates)
     if variant.training == "sae":
         mapped = train * (1 + s.texts) * transfer.features * (transfer.features + dim + 2 * most)
         seconds += times * mapped / EFFICIENCY["map"] / rates.flops
@@ -52,9 +56,9 @@ def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float | None:
     return start + read / DISK_BYTES + seconds
 
 
-def _tuning(config: Config, model: str, dim: int, terms: int, rows: int, s: Sizes, rates: Rates) -> float:
+def _tuning(grid: Fit, model: str, dim: int, terms: int, rows: int, s: Sizes, rates: Rates) -> float:
     """All ridges, dimensions and powers of views of `dim` and `terms` columns; the image view's are at most `rows`."""
-    grid, dim = config.fit, min(dim, rows)
+    dim = min(dim, rows)
     image, text = len(grid.image_ridge), 1 if model == "ridge" else len(grid.text_ridge)
     pairs = image * text if grid.search == "grid" else min(image * text, LINES * (image + text))
     kept = min(max(grid.dimensions), dim)

@@ -89,7 +89,7 @@ def evaluate(config: Config, s: Sizes, rates: Rates) -> float:
     galleries = 1 if folds == 1 else 2
     for row in config.models:
         sets = is_of_sets(config, row)
-        for split in config.evaluate.splits:
+        for split in config.judged_splits(row):
             for protocol in config.evaluate.protocols:
                 texts = s.texts if protocol == "all-sentences" else 1
                 images, sentences = s.splits.get(split, 0), s.splits.get(split, 0) * texts

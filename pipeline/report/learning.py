@@ -33,6 +33,7 @@ def _correlations(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
             lines = [
                 Line(label, list(enumerate(log[key], start=1)))
                 for label, key in (("training", "train_correlations"), ("held out", "dev_correlations"))
+                if log[key]
             ]
             charts.append(Chart(f"Correlations of {row}", "dimension", "correlation", lines))
     return charts
@@ -43,6 +44,6 @@ def _histories(logs: Mapping[str, Mapping[str, Any]]) -> list[Chart]:
     lines = [
         Line(row, [(epoch["epoch"] + 1, epoch["dev"]) for epoch in log["history"]])
         for row, log in logs.items()
-        if len(log.get("history", ())) > 1
+        if len(log.get("history", ())) > 1 and "dev" in log["history"][0]  # a refit is judged by nothing
     ]
     return [Chart("Learning curves", "epoch", "recall sum on dev", lines)] if lines else []

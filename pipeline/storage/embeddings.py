@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import open_shards
 from pipeline.storage.manifest import Manifest, ShardRows
@@ -18,7 +18,7 @@ BLOCK_ROWS = 65536
 
 class Embedded:
     """The shards `<folder>/shard-00000.h5` of `kind`. `row` names the model, `registered` its class and `model` its
-    fingerprint; `metric` is how its vectors compare, `dim` is c.
+    fingerprint; `metric` is how its vectors compare, `dim` is c; `refits` the row of which it is a refit, if it is one.
 
     Raises IntegrityError for a shard that is missing, damaged, of another model than the first, or made from other
     images or sentences than the manifest's.
@@ -38,8 +38,16 @@ class Embedded:
         details = self.shards[0].details
         self.row: str = details["model"]
         self.registered: str = details["registered"]
+        self.refits: str | None = details.get("refits")
         self.metric: str = details["metric"]
         self.dim: int = details["dim"]
+
+    def require_unseen(self, split: str) -> None:
+        """Raises UsageError for the dev split of a refit, which has learned from it."""
+        if self.refits and split == "dev":
+            raise UsageError(
+                f"{self.row} has learned from the dev split and cannot be judged there; take {self.refits}, or test"
+            )
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -132,15 +140,15 @@ class SplitPairs:
             yield SplitPairs(self.image_id[chosen], self.sentence_id[first:last], self.owners[first:last] - start)
 
 
-def split_pairs(manifest: Manifest, split: str) -> SplitPairs:
-    """The pairs of `split`. Raises InputError where there is none."""
-    sentence_id = np.flatnonzero((manifest.splits == split)[manifest.sentence_images])
+def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
+    """The pairs of one split, or of several together. Raises InputError where there is none."""
+    sentence_id = np.flatnonzero(np.isin(manifest.splits.astype(str), splits)[manifest.sentence_images])
     image_id, owners = np.unique(manifest.sentence_images[sentence_id], return_inverse=True)
     if not len(image_id):
         counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
         raise InputError(
-            f"the {split} split of {manifest.folder} has no image with a sentence (images: {counts}); put some into it"
-            " and run ingest again, or leave it out of evaluate.splits"
+            f"the {' and '.join(splits)} split of {manifest.folder} has no image with a sentence (images: {counts});"
+            " put some into it and run ingest again, or leave it out of evaluate.splits"
         )
     return SplitPairs(image_id, sentence_id, owners)
 

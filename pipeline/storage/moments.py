@@ -50,6 +50,7 @@ class PairSet:
 
     def __init__(self, features: Features, texts: Sentences, folder: Path) -> None:
         self._features, self._texts = features, texts
+        self.folder = Path(folder)
         self._shards = open_shards(folder, MOMENTS, features.manifest.n_shards)
         for what in ("view", "folds"):
             require_same(what, {str(shard.path): str(shard.details[what]) for shard in self._shards})
@@ -93,3 +94,32 @@ class PairSet:
         for shard in self._shards:
             wanted[shard["image_id"][np.isin(shard["fold"], folds)]] = True
         return read_pairs(self._features, self._texts, encoders, wanted, rows)
+
+
+class JoinedPairs:
+    """Two sets of pairs as one, with the folds of the first and then those of the second.
+
+    Raises IntegrityError where they are of other views or vocabularies.
+    """
+
+    def __init__(self, first: PairSet, second: PairSet) -> None:
+        self._parts = (first, second)
+        for what in ("view", "vocabulary"):
+            require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
+        self.view, self.vocabulary, self.terms = first.view, first.vocabulary, first.terms
+        self.n_folds = first.n_folds + second.n_folds
+
+    def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        """As of a PairSet."""
+        return [reader for part, own in self._of(folds) for reader in part.moments(own)]
+
+    def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
+        """As of a PairSet."""
+        for part, own in self._of(folds):
+            yield from part.blocks(own, encoders, rows)
+
+    def _of(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
+        """Each part with those of `folds` that are its own, by its own count."""
+        first, second = self._parts
+        own = [fold for fold in folds if fold < first.n_folds]
+        return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

@@ -82,6 +82,15 @@ def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
     np.testing.assert_array_equal(begun.finish().tensors()["image_map"], seen[1])
 
 
+def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None:
+    begun = model_class("bow").begin(make_task("tokens", epochs=3, patience=0))
+    begun.training.judge = lambda: pytest.fail("judged")
+    history = begun.training.run(lambda training: None)
+    assert [set(entry) for entry in history] == [{"epoch", "loss", "learning_rate"}] * 3
+    last = begun.training.average["image_map"].numpy()
+    np.testing.assert_array_equal(begun.finish().tensors()["image_map"], last)
+
+
 def test_the_learning_rate_decays_and_the_log_says_so() -> None:
     log = train(model_class("bow"), make_task("tokens", epochs=3), None, lambda training: None).log
     assert [entry["learning_rate"] for entry in log["history"]] == pytest.approx([0.01, 0.009, 0.0081])

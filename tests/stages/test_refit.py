@@ -1,0 +1,158 @@
+"""Refits: rows that learn from train and dev by what another row chose on dev."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_up import THINGS, run_command
+from made_up_training import CONFIG, make_trainable, train
+
+from pipeline.errors import UsageError
+from pipeline.linear.accumulation import MomentsAccumulator
+from pipeline.linear.cca import CCASolver
+from pipeline.storage.embeddings import Embeddings, split_pairs
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, Parameters, read_parameters
+from pipeline.storage.sentences import TfidfShard
+from pipeline.storage.shards import FEATURES, Shard
+
+GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
+ROWS = {"fit": GRID, "models": ["both-refit"], "ensembles": {"both": {"members": ["ncca", "bow"]}}}
+
+
+def options(run: Path, *parts: str) -> list[object]:
+    return [argument for name in parts for argument in (f"--{name}", run / name)]
+
+
+def fit(run: Path, row: str, *more: object) -> Parameters:
+    given = options(run, "manifest", "features", "tfidf")
+    run_command(
+        "fit", row, *given, "--moments", run / "moments/target", "--config", run / "rows.yaml",
+        "--output", run / "models" / row, *more,
+    )  # fmt: skip
+    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
+
+
+def embed(run: Path, row: str) -> Path:
+    given = options(run, "manifest", "features", "tfidf", "tokens")
+    run_command("embed", *given, "--model", run / "models" / row, "--output", run / "embeddings" / row)
+    return run / "embeddings" / row
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows `ncca` and `bow`, and both of them refitted."""
+    run = make_trainable(tmp_path_factory.mktemp("run"))
+    (run / "rows.yaml").write_text(yaml.safe_dump(CONFIG | ROWS))
+    given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
+    for pairs in ("target", "dev"):
+        run_command("accumulate", *given, "--pairs", pairs, "--output", run / "moments" / pairs)
+    fit(run, "ncca")
+    fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
+    words = ("--vocabulary", run / "tokens.json")
+    train(run, "bow", "models/bow", *words, config=ROWS)
+    train(run, "bow-refit", "models/bow-refit", *words, "--chosen", run / "models/bow", config=ROWS)
+    for row in ("ncca", "ncca-refit", "bow", "bow-refit"):
+        embed(run, row)
+    return run
+
+
+def read(run: Path, row: str) -> Parameters:
+    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
+
+
+def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Path) -> None:
+    chosen, refit = (read(run, row) for row in ("ncca", "ncca-refit"))
+    log = refit.details["training_log"]
+    assert log["chosen"] == chosen.details["training_log"]["chosen"] and log["trials"] == []
+    assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
+
+    manifest, found = Manifest(run / "manifest"), log["chosen"]
+    shards = [TfidfShard(path) for path in sorted((run / "tfidf").glob("*.h5"))]
+    accumulator = MomentsAccumulator(len(THINGS), shards[0].matrix.shape[1], threads=1)
+    for number, shard in enumerate(shards):
+        features = Shard(run / f"features/colour/shard-{number:05d}.h5", FEATURES)["features"][:].astype(np.float32)
+        accumulator.add(features, shard.matrix, shard.image_id - manifest.shard(number).first_image)
+    moments = accumulator.result()
+    assert moments.n == manifest.sentences.num_rows
+    expected = CCASolver(moments).solve(found["image_ridge"], found["text_ridge"], found["dimensions"])
+    np.testing.assert_allclose(refit.tensors["mean_y"], moments.mean_y, atol=1e-6)
+    np.testing.assert_allclose(refit.tensors["values"], expected.values, atol=1e-4)
+    assert not np.allclose(refit.tensors["values"], chosen.tensors["values"], atol=1e-4)
+
+
+def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_nothing(run: Path) -> None:
+    chosen, refit = (read(run, row).details["training_log"] for row in ("bow", "bow-refit"))
+    manifest = Manifest(run / "manifest")
+    assert chosen["pairs"] == len(split_pairs(manifest, "train").sentence_id) < refit["pairs"]
+    assert refit["pairs"] == manifest.sentences.num_rows
+    assert len(refit["history"]) == refit["best_epoch"] + 1 == chosen["best_epoch"] + 1
+    assert all("dev" not in entry for entry in refit["history"]) and refit["chosen"] == chosen["chosen"]
+
+
+def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Path) -> None:
+    about = (*options(run, "manifest", "embeddings", "models"), "--config", run / "rows.yaml")
+    words = ("--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json")
+    run_command("combine", "both", *about, *words, "--output", run / "models/both")
+    more = ("--chosen", run / "models/both", "--output", run / "models/both-refit")
+    run_command("combine", "both-refit", *about, *words, *more)
+    chosen, refit = (read(run, row).details for row in ("both", "both-refit"))
+    assert refit["weights"] == {f"{name}-refit": weight for name, weight in chosen["weights"].items()}
+    about = options(run, "manifest", "embeddings")
+    for number in range(Manifest(run / "manifest").n_shards):
+        output = run / f"embeddings/both-refit/shard-{number:05d}.h5"
+        run_command(
+            "join_embeddings", *about, "--shard", number, "--model", run / "models/both-refit", "--output", output
+        )
+    joined = Embeddings(Manifest(run / "manifest"), run / "embeddings/both-refit")
+    assert (joined.row, joined.refits) == ("both-refit", "both")
+
+
+def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> None:
+    def evaluate(row: str) -> None:
+        run_command(
+            "evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings" / row, "--split", "dev",
+            "--protocol", "all-sentences", "--output", tmp_path / f"{row}.json",
+        )  # fmt: skip
+
+    evaluate("ncca")
+    with pytest.raises(UsageError, match="ncca-refit has learned from the dev split .*; take ncca, or test"):
+        evaluate("ncca-refit")
+
+    for kind in ("embeddings", "models"):
+        (tmp_path / kind).mkdir()
+        for name, held in (("ncca", "ncca-refit"), ("bow", "bow")):
+            (tmp_path / kind / name).symlink_to(run / kind / held)
+    with pytest.raises(UsageError, match="ncca-refit has learned from the dev split"):
+        run_command(
+            "combine", "both", "--manifest", run / "manifest", *options(tmp_path, "embeddings", "models"),
+            "--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json", "--config",
+            run / "rows.yaml", "--output", tmp_path / "both",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "more", "message"),
+    [
+        ("ncca-refit", (), "ncca-refit is fitted by what ncca chose on dev; give the folder of that model as --chosen"),
+        ("ncca-refit", ("--chosen", "models/bow"), "models/bow holds bow; give the folder of ncca as --chosen"),
+        ("ncca-refit", ("--chosen", "models/ncca"), "learns from --dev-moments too"),
+        ("ncca", ("--chosen", "models/ncca"), "ncca is no refit and chooses for itself; leave --chosen out"),
+        ("ncca", ("--dev-moments", "moments/dev"), "learns from --dev-moments too"),
+    ],
+)
+def test_what_is_missing_or_too_much_is_named(run: Path, row: str, more: tuple[str, ...], message: str) -> None:
+    given = [run / one if "/" in one else one for one in more]
+    with pytest.raises(UsageError, match=message):
+        fit(run, row, *given)
+
+
+def test_dev_pairs_of_another_view_are_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({**CONFIG, "image_view": {"normalise": ["l2"]}}))
+    given = (*options(run, "manifest", "features", "tfidf"), "--config", tmp_path / "c.yaml")
+    run_command("accumulate", *given, "--pairs", "dev", "--output", tmp_path / "dev")
+    with pytest.raises(Exception, match="view of .* and of .* differ"):
+        fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", tmp_path / "dev")
+    assert json.loads((run / "models/ncca-refit/model.json").read_text())
