@@ -49,7 +49,8 @@ ROWS = list(CONFIG.models)
 COMBINED_ROWS = [row for row in MODELS if CONFIG.members(row)]
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
 PHRASE_ROWS = [row for row in ROWS if CONFIG.row(row).model in PHRASAL]
-TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED]
+SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
+TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
 FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
@@ -943,7 +944,7 @@ rule fit:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
     wildcard_constraints:
-        row="|".join(row for row in MODELS if row not in [*TRAINED_ROWS, *COMBINED_ROWS]) or "(?!)",
+        row="|".join(row for row in MODELS if row not in [*TRAINED_ROWS, *SCALED_ROWS, *COMBINED_ROWS]) or "(?!)",
     params:
         slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
         auxiliary=auxiliary_options,
@@ -981,6 +982,32 @@ rule embed:
         f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
         f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --trees {RUN}/text/trees --regions {RUN}/regions"
         f" --model {RUN}/models/{{wildcards.row}} --config {RESOLVED} --output {{output[0]}}"
+
+
+rule fit_csls:
+    input:
+        lambda wildcards: expand(
+            f"{RUN}/embeddings/{CONFIG.scaled(wildcards.row)}/shard-{{shard}}.h5", shard=shards()
+        ),
+        lambda wildcards: f"{RUN}/models/{CONFIG.scaled(wildcards.row)}/model.json",
+        chosen=chosen_of,
+    output:
+        f"{RUN}/models/{{row}}/model.json",
+        f"{RUN}/models/{{row}}/model.safetensors",
+    wildcard_constraints:
+        row="|".join(SCALED_ROWS) or "(?!)",
+    params:
+        slice=slice_of("csls", "seed", dev_images=CONFIG.fit.dev_images),
+        chosen=chosen_option,
+        plain=lambda wildcards: CONFIG.scaled(wildcards.row),
+    benchmark:
+        f"{BENCHMARKS}/fit_csls/{{row}}.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} fit-csls {{wildcards.row}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{params.plain}}"
+        f" --model {RUN}/models/{{params.plain}} {{params.chosen}} --config {RESOLVED}"
+        f" --output {RUN}/models/{{wildcards.row}}"
 
 
 rule combine:

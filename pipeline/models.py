@@ -106,24 +106,35 @@ TRAININGS: dict[str, tuple[str, ...]] = {
 
 def model_class(name: str) -> Any:
     """The class registered as `name`; UsageError lists the known names."""
-    try:
-        module, _, attribute = REGISTRY[name].partition(":")
-    except KeyError:
-        raise UsageError(f"unknown model {name}; there are {', '.join(REGISTRY)}") from None
-    return getattr(importlib.import_module(module), attribute)
+    if name not in REGISTRY:
+        raise UsageError(f"unknown model {name}; there are {', '.join(REGISTRY)}")
+    return _import(REGISTRY[name])
 
 
 def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    """The registered model `name` from the `settings` and `tensors` that were stored. IntegrityError where their form
-    is not that of its class."""
+    """The registered model `name` from the `settings` and `tensors` that were stored, its scores scaled where these say
+    so (pipeline.linear.csls). IntegrityError where their form is not that of its class."""
     registered = model_class(name)
     try:
+        if "csls" in settings:
+            return scaled_class(name).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise IntegrityError(
             f"the stored {name} has another form than this version reads ({type(error).__name__}: {error}); run"
             f" {_maker(name)} again"
         ) from error
+
+
+def scaled_class(name: str) -> Any:
+    """The class that scales the scores of the registered model `name`; see pipeline.linear.csls."""
+    return _import("pipeline.neural.fragment_csls:ScaledSets" if name in SETS else "pipeline.linear.csls:Scaled")
+
+
+def _import(place: str) -> Any:
+    """The class that stands at `module:name`."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def trained_class(name: str) -> Any:
@@ -145,5 +156,4 @@ def generator_class(name: str) -> Any:
     """The class of the generator `name`; UsageError lists the known names."""
     if name not in GENERATORS:
         raise UsageError(f"unknown generator {name}; there are {', '.join(GENERATORS)}")
-    module, _, attribute = GENERATORS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return _import(GENERATORS[name])

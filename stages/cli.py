@@ -35,6 +35,7 @@ COMMANDS = {
     "fit": "stages.fit",
     "train": "stages.train",
     "embed": "stages.embed",
+    "fit-csls": "stages.fit_csls",
     "combine": "stages.combine",
     "join-embeddings": "stages.join_embeddings",
     "align": "stages.align",

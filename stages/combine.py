@@ -103,11 +103,12 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
 
     from pipeline.evaluate.combination import combine_scores
     from pipeline.storage.embeddings import split_pairs
+    from stages.scores import score_pairs
 
     pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
     for embeddings in members.values():
         embeddings.require_unseen("dev")
-    scores = [_score(embeddings, pairs) for embeddings in members.values()]
+    scores = [score_pairs(embeddings, pairs) for embeddings in members.values()]
     with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
         found = combine_scores(scores, pairs.owners, settings.ensembles[row].weights, bar.update)
     return {
@@ -133,19 +134,6 @@ def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     return embeddings, parameters
-
-
-def _score(embeddings: Any, pairs: Any) -> Any:
-    """(n, m) the scores of all images by all sentences of `pairs`."""
-    ids = {"images": pairs.image_id, "sentences": pairs.sentence_id}
-    if not hasattr(embeddings, "score"):
-        images, sentences = (embeddings.read(what, ids[what]) for what in ids)
-        return images @ sentences.T
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
-
-    read = (embeddings.read_sets(what, ids[what]) for what in ids)
-    images, sentences = (FragmentSets(one.vectors, one.offsets, one.globals) for one in read)
-    return fragment_scores(images, sentences, ScoreRule.from_dict(embeddings.score)).numpy()
 
 
 def _member(parameters: Any, weight: float) -> Any:

@@ -40,7 +40,15 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ),
         ({"variants": 3}, "key variants: "),
         ({"models": ["nca-refit"]}, "unknown model nca-refit; there are"),
-        ({"variants": {"a-refit": {"model": "ncca"}}}, "variants: a-refit would be the refit of another row; choose"),
+        ({"models": ["nca-csls"]}, "unknown model nca-csls; there are"),
+        (
+            {"models": ["two-csls"], "ensembles": {"two": {"members": ["ncca", "bow"]}}},
+            "two-csls: the scores of an ensemble are not scaled; give -csls to its members",
+        ),
+        (
+            {"variants": {"a-refit": {"model": "ncca"}}},
+            "variants: a-refit has an ending that makes it a row of another",
+        ),
     ],
 )
 def test_mistakes_are_named_in_one_sentence(change: dict, message: str) -> None:
@@ -68,8 +76,15 @@ def test_a_refit_means_what_its_row_does_and_needs_the_rows_that_it_comes_from()
     needed = {"fine", "bow", "small", "two"}
     assert set(config.every_row()) == needed | {f"{name}-refit" for name in needed}
     assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
+    scaled = validate(merge(defaults(), change | {"models": ["fine-csls-refit"]}))
+    assert scaled.refitted("fine-csls-refit") == "fine-csls" and scaled.scaled("fine-csls-refit") == "fine-refit"
+    assert scaled.scaled("fine") is None and scaled.start("fine-csls") is None
+    rows = {"fine-csls-refit", "fine-csls", "fine-refit", "fine", "small-refit", "small"}
+    assert set(scaled.every_row()) == rows
     lonely = validate(merge(defaults(), change | {"variants": {"fine": change["variants"]["fine"]}}))
-    with pytest.raises(UsageError, match="fine-refit starts from a row of ncca on the same encoders; add one to variants"):
+    with pytest.raises(
+        UsageError, match="fine-refit starts from a row of ncca on the same encoders; add one to variants"
+    ):
         lonely.every_row()
 
 

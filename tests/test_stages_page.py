@@ -12,7 +12,7 @@ from pipeline.plan.reference import STAGES, render
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-HELPERS = ("inputs", "boxes", "generators", "starts")
+HELPERS = ("inputs", "boxes", "generators", "scores", "starts")
 OWN = {name.replace("-", "_") for name in [*TRAINED, *GENERATORS]}
 """Sections of one model or generator; the page names the defaults that they are laid over."""
 KEYS = Config.model_fields.keys() - OWN

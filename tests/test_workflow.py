@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 TINY = {
     "name": "tiny",
-    "models": ["ncca", "sae", "ncca-refit"],
+    "models": ["ncca", "sae", "ncca-csls-refit"],
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
     "shard_size": 64,
     "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
@@ -79,9 +79,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_artefacts_are_there(run: Path) -> None:
     results = run / "results" / "tiny"
-    for row in ("ncca", "sae", "ncca-refit"):
+    for row in ("ncca", "sae", "ncca-csls-refit"):
         assert json.loads((results / f"index/{row}/card.json").read_text())
-        for split in ("test",) if row == "ncca-refit" else ("dev", "test"):
+        for split in ("test",) if row == "ncca-csls-refit" else ("dev", "test"):
             value = json.loads((results / f"evaluation/{row}.{split}.all-sentences.json").read_text())
             assert (value["n_images"], value["n_sentences"]) == (20, 100)
             for direction in ("image_to_sentence", "sentence_to_image"):
@@ -125,15 +125,26 @@ def test_a_second_run_does_nothing(run: Path) -> None:
         ("index={recall_floor: 0.9}", {"build_index", "report"}),
         (
             "fit={text_ridge: [2]}",
-            {"fit", "embed", "evaluate", "summarise", "build_index", "report"},
+            {"fit", "fit_csls", "embed", "evaluate", "summarise", "build_index", "report"},
         ),
         (
             "image_view={normalise: [l2]}",
-            {"accumulate", "accumulate_auxiliary", "fit", "embed", "evaluate", "summarise", "build_index", "report"},
+            {
+                "accumulate",
+                "accumulate_auxiliary",
+                "fit",
+                "fit_csls",
+                "embed",
+                "evaluate",
+                "summarise",
+                "build_index",
+                "report",
+            },
         ),
         ("extract={batch_size: 7}", set()),
         ("transfer={bandwidth: [2]}", {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
         ("transfer={beta: [2]}", set()),
+        ("csls={bank: 30}", {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
         ("models=[ncca]", {"summarise", "report"}),
     ],
 )

@@ -160,6 +160,13 @@ class Align(Section):
     least_count: Positive
 
 
+class Csls(Section):
+    neighbours: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    bank: Positive
+    bank_of_sets: Positive
+
+
 class EnsembleDefaults(Section):
     weights: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
 

@@ -10,6 +10,7 @@ from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Region
 from pipeline.config.models import (
     Align,
     AlignedTrain,
+    Csls,
     DenseTrain,
     Fit,
     FragmentTrain,
@@ -115,6 +116,7 @@ class Config(Rows):
     ncca_refined: Train
     ncca_recurrent: RecurrentTrain
     study: Study
+    csls: Csls
     align: Align
     phrases: Phrases
     index: Index

@@ -13,6 +13,13 @@ from pipeline.models import COMBINED, REGISTRY, SETS, STARTED
 
 REFIT = "-refit"
 """What the name of a row ends with that learns from train and dev, by what the row without it chose on dev."""
+CSLS = "-csls"
+"""What the name of a row ends with, before REFIT, that scales the scores of the row without it."""
+
+
+def _plain(name: str) -> str:
+    """A row's name without its endings."""
+    return name.removesuffix(REFIT).removesuffix(CSLS)
 
 
 class Rows(Section):
@@ -27,9 +34,9 @@ class Rows(Section):
 
     def row(self, name: str) -> Variant:
         """What the row `name` of results means: a variant, a registered model on all encoders, or an ensemble on the
-        encoders of its members; a refit means what the row that it refits does. UsageError for a name that is none of
+        encoders of its members; with an ending, what the row without it does. UsageError for a name that is none of
         these."""
-        name = self.refitted(name) or name
+        name = _plain(name)
         if name not in self._row_names:
             raise UsageError(f"no row {name} in the configuration; there are {', '.join(self._row_names)}")
         if name in self.ensembles:
@@ -51,6 +58,11 @@ class Rows(Section):
         """The row that the row `name` is a refit of; None for all others."""
         return name.removesuffix(REFIT) if name.endswith(REFIT) else None
 
+    def scaled(self, name: str) -> str | None:
+        """The row whose scores the row `name` scales, a refit for a refit; None for all others."""
+        once, ending = name.removesuffix(REFIT), REFIT if self.refitted(name) else ""
+        return once.removesuffix(CSLS) + ending if once.endswith(CSLS) else None
+
     def members(self, name: str) -> tuple[str, ...]:
         """The rows that the ensemble `name` adds up, refits for a refit; nothing for a row of another kind."""
         ensemble, ending = self.ensemble(name), REFIT if self.refitted(name) else ""
@@ -64,7 +76,7 @@ class Rows(Section):
         """The row on the same encoders that the row `name` starts from, a refit for a refit; None where it starts from
         none. UsageError where there is no such row."""
         row, ending = self.row(name), REFIT if self.refitted(name) else ""
-        if row.model not in STARTED:
+        if row.model not in STARTED or self.scaled(name):
             return None
         start = STARTED[row.model]
         alike = row.model_copy(update={"model": start, "seed": self.seed})
@@ -74,10 +86,10 @@ class Rows(Section):
         raise UsageError(f"{name} starts from a row of {start} on the same encoders; add one to variants")
 
     def every_row(self) -> list[str]:
-        """`models`, and the rows that these start from, add up or refit, and so on. Raises as `start`."""
+        """`models`, and the rows that these start from, add up, refit or scale, and so on. Raises as `start`."""
         found = list(self.models)
         for name in found:  # which grows meanwhile
-            needed = (*self.members(name), self.refitted(name), self.start(name))
+            needed = (*self.members(name), self.refitted(name), self.scaled(name), self.start(name))
             found += [other for other in dict.fromkeys(needed) if other and other not in found]
         return found
 
@@ -92,13 +104,18 @@ class Rows(Section):
 
     def _check_rows(self) -> None:
         for section in ("variants", "ensembles"):
-            if ending := [name for name in getattr(self, section) if name.endswith(REFIT)]:
-                raise ValueError(f"{section}: {ending[0]} would be the refit of another row; choose another name")
+            if ending := [name for name in getattr(self, section) if _plain(name) != name]:
+                raise ValueError(f"{section}: {ending[0]} has an ending that makes it a row of another; leave it out")
         self._check_variants([encoder.name for encoder in self.encoders])
         self._check_ensembles()
         for name in self.models:
-            if (self.refitted(name) or name) not in self._row_names:
+            if _plain(name) not in self._row_names:
                 raise ValueError(f"models: unknown model {name}; there are {', '.join(self._row_names)}")
+            self._check_scaled(name)
+
+    def _check_scaled(self, name: str) -> None:
+        if self.scaled(name) and _plain(name) in self.ensembles:
+            raise ValueError(f"{name}: the scores of an ensemble are not scaled; give {CSLS} to its members")
 
     def _check_variants(self, encoders: list[str]) -> None:
         for name, variant in self.variants.items():
@@ -116,9 +133,11 @@ class Rows(Section):
         for name, ensemble in self.ensembles.items():
             if name in REGISTRY or name in self.variants:
                 raise ValueError(f"ensembles: {name} is the name of another row; choose another")
-            if unknown := set(ensemble.members) - set(self._single_rows):
+            if unknown := [m for m in ensemble.members if m.removesuffix(CSLS) not in self._single_rows]:
                 known = ", ".join(self._single_rows)
-                raise ValueError(f"ensembles.{name}: unknown member {min(unknown)}; there are {known}")
+                raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")
+            for member in ensemble.members:
+                self._check_scaled(member)
             if len(set(ensemble.members)) < len(ensemble.members):
                 raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
             if not any(ensemble.weights):

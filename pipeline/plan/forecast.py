@@ -32,7 +32,7 @@ class Stage:
 
 def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
     """The rules that `all` runs, in their order; on a machine with a `gpu` or without."""
-    rows = config.every_row()
+    rows = [row for row in config.every_row() if not config.scaled(row)]
     plain = [row for row in rows if config.row(row).model not in {*TRAINED, *COMBINED}]
     trained = [row for row in rows if config.row(row).model in TRAINED]
     summed = ("train", "dev") if any(config.refitted(row) for row in plain) else ("train",)

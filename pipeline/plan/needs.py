@@ -126,6 +126,7 @@ NEEDS: dict[str, Need] = {
     ),
     "train_word_vectors": Need(lambda s: PYTHON + 500 + 0.003 * s.sentences, _fixed(100), _all(50)),
     "train": Need(lambda s: TORCH + 3000 + 0.004 * s.images, _fixed(500), _described(2), gpu=_network),
+    "fit_csls": Need(lambda s: TORCH + 1000 + 0.001 * s.images + 0.1 * _joint(s), _fixed(100), _fixed(60)),
     "combine": Need(lambda s: TORCH + 500 + 0.1 * _joint(s), _fixed(50), _fixed(60)),
     "embed": Need(
         lambda s: TORCH + 0.001 * s.images + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,

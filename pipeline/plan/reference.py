@@ -68,6 +68,7 @@ STAGES = {
         "sentences times epochs",
     ),
     "embed": Stage(("device",), "shard and row", "images times D times dimensions"),
+    "fit-csls": Stage(("csls", "fit", "seed", *ROWS), "row", "dev pairs and the bank times the grid"),
     "combine": Stage(("ensembles", "ensemble_defaults", "fit"), "ensemble", "dev pairs times members times weights"),
     "join-embeddings": Stage((), "shard and ensemble", "bytes of the members' vectors"),
     "align": Stage(("align", "collection"), "row and split", "words of the split times regions"),

@@ -1,0 +1,112 @@
+"""`fit-csls`: a row whose scores are scaled by how near its neighbours are, as dev would have it."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stages import options
+
+
+@click.command("fit-csls")
+@click.argument("row")
+@options.manifest
+@options.embeddings
+@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of that row's model.")
+@options.chosen
+@options.config
+@options.output("folder", "Folder of the model.")
+def command(
+    row: str,
+    manifest_folder: Path,
+    embeddings_folder: Path,
+    model_folder: Path,
+    chosen_folder: Path | None,
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Make ROW, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
+    import logging
+
+    from pipeline import config
+    from pipeline.errors import UsageError
+    from pipeline.models import restore, scaled_class
+    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.fragments import open_embedded
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+    from stages.starts import read_chosen
+
+    settings = config.load(config_path)
+    plain, refits = settings.scaled(row), settings.refitted(row)
+    if plain is None:
+        raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
+    settings.row(row)
+    base = read_chosen(settings, row, chosen_folder)
+    embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
+    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
+    if parameters.details["row"] != plain:
+        raise UsageError(f"{model_folder} holds {parameters.details['row']}; {row} is made of {plain}, give that")
+    if embeddings.metric != "inner_product":
+        raise UsageError(f"{plain} scores by distance, not by inner products, and cannot be scaled")
+
+    learned = split_pairs(embeddings.manifest, *(("train", "dev") if refits else ("train",)))
+    bank = _draw_bank(embeddings, learned, settings)
+    if base:
+        log = base.details["training_log"]
+    else:
+        embeddings.require_unseen("dev")
+        dev = split_pairs(embeddings.manifest, "dev").first(settings.fit.dev_images)
+        trials = _try_all(embeddings, dev, bank, settings)
+        log = {
+            "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
+        }  # fmt: skip
+    registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
+    plainly = restore(registered, parameters.settings, parameters.tensors)
+    model = scaled_class(registered)(plainly, weight, k, bank)
+
+    inputs = {"manifest": embeddings.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
+    inputs |= {"chosen": base.fingerprint} if base else {}
+    write_parameters(
+        output / "model.safetensors",
+        MODEL,
+        model.tensors(),
+        settings=model.settings(),
+        fingerprint=fingerprint("model", 2, [row, settings.csls.model_dump(), settings.seed], inputs),
+        details={**parameters.details, "row": row, "refits": refits, "inputs": inputs, "training_log": log},
+    )
+    logging.getLogger(__name__).info("%s: %s", row, log["chosen"])
+
+
+def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
+    """Some images and some sentences of `pairs`."""
+    import numpy as np
+
+    from pipeline.linear.csls import VectorBank
+    from stages.scores import read_side
+
+    of_sets, rng = hasattr(embeddings, "score"), np.random.default_rng(settings.seed)
+    most, sides = settings.csls.bank_of_sets if of_sets else settings.csls.bank, []
+    for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
+        drawn = rng.choice(len(ids), min(most, len(ids)), replace=False)
+        sides.append(read_side(embeddings, modality, ids[np.sort(drawn)]))
+    if not of_sets:
+        return VectorBank(*sides)
+    from pipeline.neural.fragment_csls import SetBank
+    from pipeline.neural.fragment_scores import ScoreRule
+
+    return SetBank(*sides, ScoreRule.from_dict(embeddings.score))
+
+
+def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict[str, float]]:
+    """Every weight and number of neighbours on `pairs`, the best first."""
+    from pipeline.linear.csls import choose_scaling
+    from stages.scores import read_side, score_pairs
+
+    ks = settings.csls.neighbours
+    near_images = bank.near_images(read_side(embeddings, "images", pairs.image_id), ks)
+    near_sentences = bank.near_sentences(read_side(embeddings, "sentences", pairs.sentence_id), ks)
+    scores = score_pairs(embeddings, pairs)
+    return choose_scaling(scores, near_images, near_sentences, pairs.owners, ks, settings.csls.weight)

@@ -1,0 +1,121 @@
+"""`fit-csls`: rows whose scores are scaled, alone, refitted, and in ensembles."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_up import run_command
+from made_up_training import CONFIG, make_trainable
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.linear.csls import VectorBank, choose_scaling
+from pipeline.storage.embeddings import Embeddings, split_pairs
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import MODEL, Parameters, read_parameters
+
+ROWS = {
+    "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
+    "csls": {"neighbours": [2, 4], "weight": [0.25, 0.5], "bank": 20},
+    "variants": {"other": {"model": "ncca"}, "far": {"model": "cca"}},
+    "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
+    "models": ["both"],
+}
+
+
+def options(run: Path, *parts: str) -> list[object]:
+    return [argument for name in parts for argument in (f"--{name}", run / name)]
+
+
+def fit(run: Path, row: str, *more: object) -> None:
+    given = (*options(run, "manifest", "features", "tfidf"), "--moments", run / "moments/target")
+    run_command("fit", row, *given, "--config", run / "rows.yaml", "--output", run / "models" / row, *more)
+    embed(run, row)
+
+
+def embed(run: Path, row: str) -> None:
+    given = options(run, "manifest", "features", "tfidf")
+    run_command("embed", *given, "--model", run / "models" / row, "--output", run / "embeddings" / row)
+
+
+def scale(run: Path, row: str, plain: str, *more: object, model: str | None = None) -> Parameters:
+    run_command(
+        "fit_csls", row, "--manifest", run / "manifest", "--embeddings", run / "embeddings" / plain, "--model",
+        run / "models" / (model or plain), "--config", run / "rows.yaml", "--output", run / "models" / row, *more,
+    )  # fmt: skip
+    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = make_trainable(tmp_path_factory.mktemp("run"))
+    (run / "rows.yaml").write_text(yaml.safe_dump(CONFIG | ROWS))
+    given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
+    for pairs in ("target", "dev"):
+        run_command("accumulate", *given, "--pairs", pairs, "--output", run / "moments" / pairs)
+    for row in ("ncca", "other", "far"):
+        fit(run, row)
+    fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
+    return run
+
+
+def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
+    found = scale(run, "ncca-csls", "ncca")
+    log, bank = found.details["training_log"], VectorBank(found.tensors["csls/images"], found.tensors["csls/sentences"])
+    assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 4
+    manifest = Manifest(run / "manifest")
+    plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")
+    x, y = plain.read("images", dev.image_id), plain.read("sentences", dev.sentence_id)
+    ks, weights = ROWS["csls"]["neighbours"], ROWS["csls"]["weight"]
+    near = bank.near_images(x, ks), bank.near_sentences(y, ks)
+    assert log["chosen"] == choose_scaling(x @ y.T, *near, dev.owners, ks, weights)[0]
+    assert found.settings["csls"] == {name: log["chosen"][name] for name in ("weight", "neighbours")}
+    train = split_pairs(manifest, "train").image_id
+    assert {tuple(row) for row in bank.images} <= {tuple(row) for row in plain.read("images", train)}
+
+    embed(run, "ncca-csls")
+    scaled = Embeddings(manifest, run / "embeddings/ncca-csls")
+    assert (scaled.row, scaled.registered, scaled.dim) == ("ncca-csls", "ncca", plain.dim + 4)
+    weight, column = log["chosen"]["weight"], ks.index(log["chosen"]["neighbours"])
+    expected = x @ y.T - weight * (near[0][:, column, None] + near[1][:, column])
+    products = scaled.read("images", dev.image_id) @ scaled.read("sentences", dev.sentence_id).T
+    np.testing.assert_allclose(products * (2 + weight**2), expected, atol=1e-5)
+
+
+def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> None:
+    chosen = scale(run, "ncca-csls", "ncca")
+    refit = scale(run, "ncca-csls-refit", "ncca-refit", "--chosen", run / "models/ncca-csls")
+    assert refit.settings["csls"] == chosen.settings["csls"]
+    assert refit.details["refits"] == "ncca-csls" and refit.details["row"] == "ncca-csls-refit"
+    embed(run, "ncca-csls-refit")
+    with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):
+        run_command(
+            "evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls-refit",
+            "--split", "dev", "--protocol", "all-sentences", "--output", run / "evaluation.json",
+        )  # fmt: skip
+
+
+def test_an_ensemble_takes_scaled_members(run: Path) -> None:
+    scale(run, "ncca-csls", "ncca")
+    embed(run, "ncca-csls")
+    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "vocabulary.json")
+    run_command("combine", "both", *given, "--config", run / "rows.yaml", "--output", run / "models/both")
+    details = read_parameters(run / "models/both/model.safetensors", MODEL).details
+    assert set(details["weights"]) == {"ncca-csls", "other"}
+
+
+@pytest.mark.parametrize(
+    ("row", "plain", "model", "error", "message"),
+    [
+        ("ncca", "ncca", None, UsageError, "ncca is not scaled; name the row that shall be, ncca-csls"),
+        ("other-csls", "ncca", None, UsageError, "models/ncca holds ncca; other-csls is made of other, give that"),
+        ("far-csls", "far", None, UsageError, "far scores by distance, not by inner products, and cannot be scaled"),
+        ("ncca-csls", "ncca", "ncca-refit", IntegrityError, "model of .*embeddings/ncca and of .*models/ncca-refit"),
+        ("ncca-csls-refit", "ncca-refit", None, UsageError, "give the folder of that model as --chosen"),
+    ],
+)
+def test_what_does_not_belong_together_is_named(
+    run: Path, row: str, plain: str, model: str | None, error: type, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        scale(run, row, plain, model=model)
