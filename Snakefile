@@ -24,6 +24,7 @@ from pipeline.models import (
     REGION_GENERATORS,
     REGIONAL,
     SETS,
+    STARTED,
     TRAINED,
     TREES,
 )

@@ -162,6 +162,15 @@ def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
     }  # fmt: skip
 
 
+def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:
+    keys = ["models=[best-refit]", "ensembles={best: {members: [ncca-refined-csls, ncca-recurrent, bow-csls]}}"]
+    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
+    made = set(re.findall(r"^ +output: results/tiny/models/([a-z-]+)/model.json", output, flags=re.M))
+    members = {"ncca-refined-csls", "ncca-recurrent", "bow-csls"}
+    plain = {"ncca-refined", "bow", *members, "best"}
+    assert made == plain | {f"{row}-refit" for row in plain}  # but for ncca and its refit, which the run has
+
+
 @pytest.mark.slow
 def test_snakemake_reports_on_a_run(run: Path) -> None:
     snakemake(run, "all", "--report", "report.zip", "--configfile", "tiny.yaml")

@@ -123,10 +123,10 @@ def _models(root: Path, run: Path) -> Found:
         for call in per_shard(embeddings / row, *given, *regions, "--model", models / row)
     ]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
-    for row in ("gru", "dvsa"):
+    for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
         made = ["--embeddings", embeddings / row, "--model", models / row, "--output", models / f"{row}-csls"]
         calls = [[f"{row}-csls", *_options(root, run, "manifest", "network"), *made]]
-        yield f"fit_csls_{row}", "fit_csls", calls, [models / f"{row}-csls"]
+        yield name, "fit_csls", calls, [models / f"{row}-csls"]
     both = [*_options(root, run, "manifest"), "--embeddings", embeddings]
     vocabularies = ["--vocabulary", run / "text/vocabulary.json", *_options(root, run, "vocabulary", "network")]
     calls = [["both", *both, "--models", models, *vocabularies, "--output", models / "both"]]

@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import run_command
+from made_up import THINGS, run_command
 from made_up_training import CONFIG, make_trainable
 
 from pipeline.errors import IntegrityError, UsageError
+from pipeline.index.search import Searcher
 from pipeline.linear.csls import VectorBank, choose_scaling
+from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters
@@ -102,6 +104,28 @@ def test_an_ensemble_takes_scaled_members(run: Path) -> None:
     run_command("combine", "both", *given, "--config", run / "rows.yaml", "--output", run / "models/both")
     details = read_parameters(run / "models/both/model.safetensors", MODEL).details
     assert set(details["weights"]) == {"ncca-csls", "other"}
+
+
+def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_path: Path) -> None:
+    scale(run, "ncca-csls", "ncca")
+    embed(run, "ncca-csls")
+    run_command(
+        "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls", "--model",
+        run / "models/ncca-csls", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders",
+        "--output", tmp_path / "bundle",
+    )  # fmt: skip
+    searcher, embeddings = Searcher(Bundle(tmp_path / "bundle")), Embeddings(
+        Manifest(run / "manifest"), run / "embeddings/ncca-csls"
+    )  # fmt: skip
+    for thing in THINGS:
+        hits = searcher.images(f"a {thing}", 3)
+        assert all(thing in hit.row["path"] for hit in hits[:2])
+    texts = embeddings.manifest.sentences["text"].to_pylist()
+    asked = texts.index(f"a {THINGS[0]}")
+    images = embeddings.read("images", np.arange(len(embeddings.manifest.splits)))
+    products = images @ embeddings.read("sentences", np.array([asked]))[0]
+    hit = searcher.images(texts[asked], 1)[0]
+    assert hit.score == pytest.approx(products.max(), abs=1e-5)
 
 
 @pytest.mark.parametrize(
