@@ -1,7 +1,7 @@
 """What a run will take: seconds, memory and disk of every rule, and what does not fit into the machine.
 
 Seconds are work (pipeline.plan.work, pipeline.plan.solving) over a rate that was measured here. Rules whose work
-depends on the data more than on its size (train, combine, kernels, Wsabie, generators, parsers, the study) are left out
+depends on the data more than on its size (train, combine, fit-csls, kernels, Wsabie, generators, parsers, the study) are left out
 and named, rather than guessed.
 """
 
