@@ -1,8 +1,8 @@
 """What a run will take: seconds, memory and disk of every rule, and what does not fit into the machine.
 
 Seconds are work (pipeline.plan.work, pipeline.plan.solving) over a rate that was measured here. Rules whose work
-depends on the data more than on its size (train, combine, fit-csls, kernels, Wsabie, generators, parsers, the study) are left out
-and named, rather than guessed.
+depends on the data more than on its size (train, fit-csls, combine, kernels, Wsabie, generators, parsers, the study)
+are left out and named, rather than guessed.
 """
 
 from collections.abc import Mapping
