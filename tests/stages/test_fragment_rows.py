@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from made_up import THINGS, features_of, make_run, run_command
-from test_train import CONFIG, with_dev
+from made_up_training import CONFIG, with_dev
 
 from pipeline.config import merge
 from pipeline.errors import UsageError
