@@ -48,6 +48,7 @@ def command(
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
+    from stages.scores import read_side
 
     settings = config.load(config_path)
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
@@ -56,18 +57,17 @@ def command(
     sets = isinstance(embeddings, Fragments)
     pairs = split_pairs(embeddings.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
-    read = embeddings.read_sets if sets else embeddings.read
-    images, sentences = read("images", pairs.image_id), read("sentences", pairs.sentence_id[chosen])
+    images = read_side(embeddings, "images", pairs.image_id)
+    sentences = read_side(embeddings, "sentences", pairs.sentence_id[chosen])
 
     owners = pairs.owners[chosen]
     folds = divide(owners, settings.evaluate.folds) if settings.evaluate.folds > 1 else []
 
     similarity: dict = {}
     if sets:
-        from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores  # torch
+        from pipeline.neural.fragment_scores import ScoreRule, exact_scores  # torch
 
-        sides = [FragmentSets(side.vectors, side.offsets, side.globals) for side in (images, sentences)]
-        scores = exact_scores(*sides, ScoreRule.from_dict(embeddings.score))
+        scores = exact_scores(images, sentences, ScoreRule.from_dict(embeddings.score))
         measured = evaluate_scores(scores, owners, bootstrap)
         ranked = [rank_scores(scores[fold.images, fold.sentences], fold.owners) for fold in folds]
     else:
@@ -142,9 +142,8 @@ def _cost_of_sets(bundle, part, sets, embeddings, queries, of):
     from pipeline.index.format import from_bytes
     from pipeline.index.fragment_gallery import FragmentGallery
     from pipeline.index.shortlist import shortlist_of
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.neural.fragment_scores import ScoreRule
 
     index, rule = from_bytes(bundle.index(part.name), f"{part.name}.faiss", part.card), embeddings.score
     gallery = FragmentGallery(part.modality, index, sets.offsets, ScoreRule.from_dict(rule), sets.globals)
-    asking = FragmentSets(queries.vectors, queries.offsets, queries.globals)
-    return cost_of_shortlist(gallery, shortlist_of(part.card["shortlist"]), part.owners, asking, of)
+    return cost_of_shortlist(gallery, shortlist_of(part.card["shortlist"]), part.owners, queries, of)

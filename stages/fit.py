@@ -72,13 +72,12 @@ def command(
         weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder)
         vocabularies[str(auxiliary_folder)] = weak.vocabulary
     vocabulary = require_same("vocabulary", vocabularies)
-    base, known = read_chosen(settings, row, chosen_folder), None
+    base = read_chosen(settings, row, chosen_folder)
     if bool(base) != bool(dev_folder):
         raise UsageError("a refit, and only that, learns from --dev-moments too; give --chosen and it, or neither")
-    source = target
-    if base:
-        known, dev_pairs = Trial(**base.details["training_log"]["chosen"]), PairSet(features, sentences, dev_folder)
-        source = JoinedPairs(target, dev_pairs)
+    known = Trial(**base.details["training_log"]["chosen"]) if base else None
+    dev_pairs = PairSet(features, sentences, dev_folder) if base else None
+    source = JoinedPairs(target, dev_pairs) if base else target
     restriction = Restriction(variant.encoders)
     folded = FoldedMoments(source, scheduler)
     sets = make_sets(

@@ -42,7 +42,7 @@ def command(
     plain, refits = settings.scaled(row), settings.refitted(row)
     if plain is None:
         raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
-    settings.row(row)
+    settings.row(row)  # or there is no such row
     base = read_chosen(settings, row, chosen_folder)
     embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)

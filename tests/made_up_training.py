@@ -11,6 +11,7 @@ from made_up import THINGS, features_of, make_run, run_command
 from pipeline.config import merge
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest, write_manifest
+from pipeline.storage.parameters import MODEL, Parameters, read_parameters
 from pipeline.storage.sentences import write_tfidf
 from pipeline.text.tfidf import encode
 from pipeline.text.vocabulary import Vocabulary
@@ -66,7 +67,34 @@ def train(run: Path, row: str, output: str, *more: object, config: dict | None =
     """The model that the command `train` makes of `row`, in `run / output`."""
     path = run / f"{output}.yaml"
     path.write_text(yaml.safe_dump(merge(CONFIG, config or {})))
-    parts = ("manifest", "features", "tfidf", "tokens")
-    options = [argument for name in parts for argument in (f"--{name}", run / name)]
-    run_command("train", row, *options, "--config", path, "--output", run / output, *more)
+    given = options(run, "manifest", "features", "tfidf", "tokens")
+    run_command("train", row, *given, "--config", path, "--output", run / output, *more)
     return run / output
+
+
+def options(run: Path, *parts: str) -> list[object]:
+    """The options of a command that are called as their artefacts in `run`."""
+    return [argument for name in parts for argument in (f"--{name}", run / name)]
+
+
+def add_moments(run: Path, rows: dict) -> None:
+    """The configuration CONFIG | `rows` as `rows.yaml`, and the moments of both splits."""
+    (run / "rows.yaml").write_text(yaml.safe_dump(CONFIG | rows))
+    given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
+    for pairs in ("target", "dev"):
+        run_command("accumulate", *given, "--pairs", pairs, "--output", run / "moments" / pairs)
+
+
+def fit(run: Path, row: str, *more: object) -> None:
+    """The model of `row` by `rows.yaml`, in `run / models`."""
+    given = (*options(run, "manifest", "features", "tfidf"), "--moments", run / "moments/target")
+    run_command("fit", row, *given, "--config", run / "rows.yaml", "--output", run / "models" / row, *more)
+
+
+def embed(run: Path, row: str) -> None:
+    given = options(run, "manifest", "features", "tfidf", "tokens")
+    run_command("embed", *given, "--model", run / "models" / row, "--output", run / "embeddings" / row)
+
+
+def read_model(run: Path, row: str) -> Parameters:
+    return read_parameters(run / "models" / row / "model.safetensors", MODEL)

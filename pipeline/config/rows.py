@@ -14,7 +14,7 @@ from pipeline.models import COMBINED, REGISTRY, SETS, STARTED
 REFIT = "-refit"
 """What the name of a row ends with that learns from train and dev, by what the row without it chose on dev."""
 CSLS = "-csls"
-"""What the name of a row ends with, before REFIT, that scales the scores of the row without it."""
+"""What the name of a row ends with, or has before REFIT, that scales the scores of the row without it."""
 
 
 def _plain(name: str) -> str:
@@ -36,6 +36,8 @@ class Rows(Section):
         """What the row `name` of results means: a variant, a registered model on all encoders, or an ensemble on the
         encoders of its members; with an ending, what the row without it does. UsageError for a name that is none of
         these."""
+        if reason := self._why_not_scaled(name):
+            raise UsageError(reason)
         name = _plain(name)
         if name not in self._row_names:
             raise UsageError(f"no row {name} in the configuration; there are {', '.join(self._row_names)}")
@@ -111,11 +113,14 @@ class Rows(Section):
         for name in self.models:
             if _plain(name) not in self._row_names:
                 raise ValueError(f"models: unknown model {name}; there are {', '.join(self._row_names)}")
-            self._check_scaled(name)
+            if reason := self._why_not_scaled(name):
+                raise ValueError(reason)
 
-    def _check_scaled(self, name: str) -> None:
-        if self.scaled(name) and _plain(name) in self.ensembles:
-            raise ValueError(f"{name}: the scores of an ensemble are not scaled; give {CSLS} to its members")
+    def _why_not_scaled(self, name: str) -> str | None:
+        """Why there can be no row `name`, which ends as a scaled one; None where there can."""
+        if self.scaled(name) is None or _plain(name) not in self.ensembles:
+            return None
+        return f"{name}: the scores of an ensemble are not scaled; give {CSLS} to its members"
 
     def _check_variants(self, encoders: list[str]) -> None:
         for name, variant in self.variants.items():
@@ -136,8 +141,6 @@ class Rows(Section):
             if unknown := [m for m in ensemble.members if m.removesuffix(CSLS) not in self._single_rows]:
                 known = ", ".join(self._single_rows)
                 raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")
-            for member in ensemble.members:
-                self._check_scaled(member)
             if len(set(ensemble.members)) < len(ensemble.members):
                 raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
             if not any(ensemble.weights):

@@ -106,7 +106,7 @@ class JoinedPairs:
         self._parts = (first, second)
         for what in ("view", "vocabulary"):
             require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
-        self.view, self.vocabulary, self.terms = first.view, first.vocabulary, first.terms
+        self.view, self.terms = first.view, first.terms
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from made_up import THINGS, run_command
-from made_up_training import CONFIG, make_trainable
+from made_up_training import add_moments, embed, fit, make_trainable, options, read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -14,7 +13,7 @@ from pipeline.linear.csls import VectorBank, choose_scaling
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parameters import MODEL, Parameters, read_parameters
+from pipeline.storage.parameters import Parameters
 
 ROWS = {
     "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
@@ -25,44 +24,30 @@ ROWS = {
 }
 
 
-def options(run: Path, *parts: str) -> list[object]:
-    return [argument for name in parts for argument in (f"--{name}", run / name)]
-
-
-def fit(run: Path, row: str, *more: object) -> None:
-    given = (*options(run, "manifest", "features", "tfidf"), "--moments", run / "moments/target")
-    run_command("fit", row, *given, "--config", run / "rows.yaml", "--output", run / "models" / row, *more)
-    embed(run, row)
-
-
-def embed(run: Path, row: str) -> None:
-    given = options(run, "manifest", "features", "tfidf")
-    run_command("embed", *given, "--model", run / "models" / row, "--output", run / "embeddings" / row)
-
-
 def scale(run: Path, row: str, plain: str, *more: object, model: str | None = None) -> Parameters:
     run_command(
         "fit_csls", row, "--manifest", run / "manifest", "--embeddings", run / "embeddings" / plain, "--model",
         run / "models" / (model or plain), "--config", run / "rows.yaml", "--output", run / "models" / row, *more,
     )  # fmt: skip
-    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
+    return read_model(run, row)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_trainable(tmp_path_factory.mktemp("run"))
-    (run / "rows.yaml").write_text(yaml.safe_dump(CONFIG | ROWS))
-    given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
-    for pairs in ("target", "dev"):
-        run_command("accumulate", *given, "--pairs", pairs, "--output", run / "moments" / pairs)
+    add_moments(run, ROWS)
     for row in ("ncca", "other", "far"):
         fit(run, row)
     fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
+    for row in ("ncca", "other", "far", "ncca-refit"):
+        embed(run, row)
+    scale(run, "ncca-csls", "ncca")
+    embed(run, "ncca-csls")
     return run
 
 
 def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
-    found = scale(run, "ncca-csls", "ncca")
+    found = read_model(run, "ncca-csls")
     log, bank = found.details["training_log"], VectorBank(found.tensors["csls/images"], found.tensors["csls/sentences"])
     assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 4
     manifest = Manifest(run / "manifest")
@@ -75,7 +60,6 @@ def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     train = split_pairs(manifest, "train").image_id
     assert {tuple(row) for row in bank.images} <= {tuple(row) for row in plain.read("images", train)}
 
-    embed(run, "ncca-csls")
     scaled = Embeddings(manifest, run / "embeddings/ncca-csls")
     assert (scaled.row, scaled.registered, scaled.dim) == ("ncca-csls", "ncca", plain.dim + 4)
     weight, column = log["chosen"]["weight"], ks.index(log["chosen"]["neighbours"])
@@ -85,7 +69,7 @@ def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
 
 
 def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> None:
-    chosen = scale(run, "ncca-csls", "ncca")
+    chosen = read_model(run, "ncca-csls")
     refit = scale(run, "ncca-csls-refit", "ncca-refit", "--chosen", run / "models/ncca-csls")
     assert refit.settings["csls"] == chosen.settings["csls"]
     assert refit.details["refits"] == "ncca-csls" and refit.details["row"] == "ncca-csls-refit"
@@ -98,25 +82,20 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
 
 
 def test_an_ensemble_takes_scaled_members(run: Path) -> None:
-    scale(run, "ncca-csls", "ncca")
-    embed(run, "ncca-csls")
     given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "vocabulary.json")
     run_command("combine", "both", *given, "--config", run / "rows.yaml", "--output", run / "models/both")
-    details = read_parameters(run / "models/both/model.safetensors", MODEL).details
+    details = read_model(run, "both").details
     assert set(details["weights"]) == {"ncca-csls", "other"}
 
 
 def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_path: Path) -> None:
-    scale(run, "ncca-csls", "ncca")
-    embed(run, "ncca-csls")
     run_command(
         "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls", "--model",
         run / "models/ncca-csls", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders",
         "--output", tmp_path / "bundle",
     )  # fmt: skip
-    searcher, embeddings = Searcher(Bundle(tmp_path / "bundle")), Embeddings(
-        Manifest(run / "manifest"), run / "embeddings/ncca-csls"
-    )  # fmt: skip
+    searcher = Searcher(Bundle(tmp_path / "bundle"))
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca-csls")
     for thing in THINGS:
         hits = searcher.images(f"a {thing}", 3)
         assert all(thing in hit.row["path"] for hit in hits[:2])
@@ -135,6 +114,7 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_pa
         ("other-csls", "ncca", None, UsageError, "models/ncca holds ncca; other-csls is made of other, give that"),
         ("far-csls", "far", None, UsageError, "far scores by distance, not by inner products, and cannot be scaled"),
         ("ncca-csls", "ncca", "ncca-refit", IntegrityError, "model of .*embeddings/ncca and of .*models/ncca-refit"),
+        ("both-csls", "ncca", None, UsageError, "the scores of an ensemble are not scaled; give -csls to its members"),
         ("ncca-csls-refit", "ncca-refit", None, UsageError, "give the folder of that model as --chosen"),
     ],
 )

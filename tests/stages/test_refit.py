@@ -1,20 +1,18 @@
 """Refits: rows that learn from train and dev by what another row chose on dev."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from made_up import THINGS, run_command
-from made_up_training import CONFIG, make_trainable, train
+from made_up_training import CONFIG, add_moments, embed, fit, make_trainable, options, read_model, train
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.linear.accumulation import MomentsAccumulator
 from pipeline.linear.cca import CCASolver
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.parameters import MODEL, Parameters, read_parameters
 from pipeline.storage.sentences import TfidfShard
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -22,33 +20,11 @@ GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1],
 ROWS = {"fit": GRID, "models": ["both-refit"], "ensembles": {"both": {"members": ["ncca", "bow"]}}}
 
 
-def options(run: Path, *parts: str) -> list[object]:
-    return [argument for name in parts for argument in (f"--{name}", run / name)]
-
-
-def fit(run: Path, row: str, *more: object) -> Parameters:
-    given = options(run, "manifest", "features", "tfidf")
-    run_command(
-        "fit", row, *given, "--moments", run / "moments/target", "--config", run / "rows.yaml",
-        "--output", run / "models" / row, *more,
-    )  # fmt: skip
-    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
-
-
-def embed(run: Path, row: str) -> Path:
-    given = options(run, "manifest", "features", "tfidf", "tokens")
-    run_command("embed", *given, "--model", run / "models" / row, "--output", run / "embeddings" / row)
-    return run / "embeddings" / row
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rows `ncca` and `bow`, and both of them refitted."""
     run = make_trainable(tmp_path_factory.mktemp("run"))
-    (run / "rows.yaml").write_text(yaml.safe_dump(CONFIG | ROWS))
-    given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
-    for pairs in ("target", "dev"):
-        run_command("accumulate", *given, "--pairs", pairs, "--output", run / "moments" / pairs)
+    add_moments(run, ROWS)
     fit(run, "ncca")
     fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
     words = ("--vocabulary", run / "tokens.json")
@@ -59,12 +35,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def read(run: Path, row: str) -> Parameters:
-    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
-
-
 def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Path) -> None:
-    chosen, refit = (read(run, row) for row in ("ncca", "ncca-refit"))
+    chosen, refit = (read_model(run, row) for row in ("ncca", "ncca-refit"))
     log = refit.details["training_log"]
     assert log["chosen"] == chosen.details["training_log"]["chosen"] and log["trials"] == []
     assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
@@ -84,7 +56,7 @@ def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Pat
 
 
 def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_nothing(run: Path) -> None:
-    chosen, refit = (read(run, row).details["training_log"] for row in ("bow", "bow-refit"))
+    chosen, refit = (read_model(run, row).details["training_log"] for row in ("bow", "bow-refit"))
     manifest = Manifest(run / "manifest")
     assert chosen["pairs"] == len(split_pairs(manifest, "train").sentence_id) < refit["pairs"]
     assert refit["pairs"] == manifest.sentences.num_rows
@@ -98,7 +70,7 @@ def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Pat
     run_command("combine", "both", *about, *words, "--output", run / "models/both")
     more = ("--chosen", run / "models/both", "--output", run / "models/both-refit")
     run_command("combine", "both-refit", *about, *words, *more)
-    chosen, refit = (read(run, row).details for row in ("both", "both-refit"))
+    chosen, refit = (read_model(run, row).details for row in ("both", "both-refit"))
     assert refit["weights"] == {f"{name}-refit": weight for name, weight in chosen["weights"].items()}
     about = options(run, "manifest", "embeddings")
     for number in range(Manifest(run / "manifest").n_shards):
@@ -153,6 +125,5 @@ def test_dev_pairs_of_another_view_are_refused(run: Path, tmp_path: Path) -> Non
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({**CONFIG, "image_view": {"normalise": ["l2"]}}))
     given = (*options(run, "manifest", "features", "tfidf"), "--config", tmp_path / "c.yaml")
     run_command("accumulate", *given, "--pairs", "dev", "--output", tmp_path / "dev")
-    with pytest.raises(Exception, match="view of .* and of .* differ"):
+    with pytest.raises(IntegrityError, match="view of .* and of .* differ"):
         fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", tmp_path / "dev")
-    assert json.loads((run / "models/ncca-refit/model.json").read_text())
