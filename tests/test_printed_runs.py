@@ -54,16 +54,13 @@ class Instead(NamedTuple):
 
 
 NETWORK, LONG, PATTERN = "installs from a package index", "takes long", "stands for any name"
-SUITE = "pytest -n auto --dist loadfile"
 OURS = "pytest -m nightly tests/test_printed_runs.py tests/test_karpathy_splits.py"
 INSTEAD = {
     "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/snakemake all --cores 2": Instead(
         NETWORK, ".venv/bin/snakemake all --cores 2"
     ),
-    f"python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m {SUITE}": Instead(
-        "is what .ci/run runs, and the fast checks say so"
-    ),
-    SUITE: Instead("is the suite that this is part of", f"{SUITE} --collect-only"),
+    "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto"
+    " --dist loadfile": Instead("is what .ci/run runs, and the fast checks say so"),
     ".venv/bin/pip install -e '.[serve]'": Instead(NETWORK),
     "pip install -e '.[standard]'": Instead(NETWORK),
     "pip install 'jointspace[cluster]'": Instead(NETWORK),
