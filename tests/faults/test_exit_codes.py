@@ -1,10 +1,10 @@
 """Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit; one sentence for each."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,9 +52,12 @@ def test_130_interrupted(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "stages.cli", "summarise", tmp_path / "pipe", "--output", tmp_path / "out.json"]
     process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
     writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until it opens it, too
-    time.sleep(0.5)  # Python does not see a signal that comes just before it waits in a read
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    for _ in range(60):  # as Python does not see a signal that comes just before it waits in a read
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+            break
+    said = process.communicate(timeout=1)[1]
     assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
     os.close(writer)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
