@@ -50,7 +50,7 @@ class DescribingNetwork(Recurrent):
         packed = sentences.inputs
         first = self.image_bias(x)[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
-        words = functional.dropout(self.words[packed.ids], self.dropout, self.training)
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         parts = (part.to(self.precision) for part in (words, self.w, self.u, bias, self.hidden_bias))
         hidden = Recurrence.apply(self.cell, packed.sizes, *parts)
         hidden = functional.dropout(hidden, self.dropout, self.training)
@@ -84,5 +84,5 @@ class Decoder:
 
     def _advance(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         hidden = functional.linear(state[0].to(self.precision), self.u, self.hidden_bias)
-        state = self.cell.step(inputs, hidden, state)
+        state, _ = self.cell.step(inputs, hidden, state)
         return functional.linear(state[0].to(self.precision), self.output, self.output_bias).float(), state

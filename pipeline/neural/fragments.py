@@ -60,7 +60,7 @@ class RectifiedBRNN(nn.Module):
 
     def forward(self, packed: Packed) -> Tensor:
         """(total, h) float32, s_t of every word, in packed order."""
-        x = self._drop(self.words[packed.ids])
+        x = self._drop(functional.embedding(packed.ids, self.words))
         e = self._drop(functional.linear(x, self.e, self.b_e).relu())
         back = packed.mirrored
         forwards = self._run(e, packed.sizes, self.f, self.b_f)

@@ -97,7 +97,7 @@ class HierarchicalLSTM(nn.Module):
     def forward(self, levels: Levels) -> Tensor:
         """(total, K) float32."""
         leaves = levels.words[: levels.levels[0].stop] if levels.levels else levels.words
-        words = functional.dropout(self.words[leaves], self.dropout, self.training)
+        words = functional.dropout(functional.embedding(leaves, self.words), self.dropout, self.training)
         inner = self.bias.expand(len(levels.words) - len(leaves), -1)
         first = (words.to(self.precision) @ self.w.T.to(self.precision)).float() + self.bias
         return HierarchicalRecurrence.apply(levels, torch.cat([first, inner]), self.u.to(self.precision))

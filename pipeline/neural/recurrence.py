@@ -1,43 +1,80 @@
 """Recurrent cells over packed sentences: no padding enters a product, and weight gradients are one product each."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+"""(gradient, value of the function) to the gradient of its argument, in one pass."""
 State = tuple[Tensor, ...]
 """What a cell carries from word to word, each (k, H) float32; the first is the hidden state."""
 
 
 class Cell(NamedTuple):
-    """`gates` blocks of H columns from input and from hidden state, `states` tensors carried on, and the `step`:
-    (input part (k, gates H), hidden part (k, gates H), state) to the next state."""
+    """`gates` blocks of H columns from input and from hidden state, and `states` tensors carried on.
+
+    `step`: (input part x (k, gates H), hidden part a (k, gates H), state) to the next state and what `back` needs;
+    `back`: (that, the gradients of the next state) to those of x and of a, each in blocks (k, H), and those of the
+    state before, without what comes through a. None stands for zeros, and for the blocks of a where they are x's.
+    """
 
     gates: int
     states: int
-    step: Callable[[Tensor, Tensor, State], State]
+    step: Callable[[Tensor, Tensor, State], tuple[State, State]]
+    back: Callable[[State, Sequence[Tensor]], "Gradients"]
 
 
-def _step_rnn(x: Tensor, a: Tensor, state: State) -> State:
-    return ((x + a).float().tanh(),)
+Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
 
 
-def _step_lstm(x: Tensor, a: Tensor, state: State) -> State:
+def _step_rnn(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
+    h = (x + a).float().tanh()
+    return (h,), (h,)
+
+
+def _back_rnn(kept: State, d: Sequence[Tensor]) -> Gradients:
+    return (tanh_backward(d[0], kept[0]),), None, (None,)
+
+
+def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
     """Equations 1 to 5 of seed 001, without the cell's connections to its gates (Wci, Wcf, Wco)."""
     i, f, u, o = (x + a).float().chunk(4, dim=1)
-    c = f.sigmoid() * state[1] + i.sigmoid() * u.tanh()
-    return o.sigmoid() * c.tanh(), c
+    i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
+    c = torch.addcmul(f * state[1], i, u)
+    t = c.tanh()
+    return (o * t, c), (i, f, u, o, t, state[1])
 
 
-def _step_gru(x: Tensor, a: Tensor, state: State) -> State:
+def _back_lstm(kept: State, d: Sequence[Tensor]) -> Gradients:
+    i, f, u, o, t, before = kept
+    d_c = d[1] + tanh_backward(d[0] * o, t)
+    gates = sigmoid_backward(d_c * u, i), sigmoid_backward(d_c * before, f), tanh_backward(d_c * i, u)
+    return (*gates, sigmoid_backward(d[0] * t, o)), None, (None, d_c * f)
+
+
+def _step_gru(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
     (xr, xz, xn), (ar, az, an) = x.float().chunk(3, dim=1), a.float().chunk(3, dim=1)
-    z = (xz + az).sigmoid()
-    n = (xn + (xr + ar).sigmoid() * an).tanh()
-    return (n + z * (state[0] - n),)
+    r, z = (xr + ar).sigmoid(), (xz + az).sigmoid()
+    n = torch.addcmul(xn, r, an).tanh()
+    return (n + z * (state[0] - n),), (r, z, n, an, state[0])
 
 
-CELLS: dict[str, Cell] = {"rnn": Cell(1, 1, _step_rnn), "gru": Cell(3, 1, _step_gru), "lstm": Cell(4, 2, _step_lstm)}
+def _back_gru(kept: State, d: Sequence[Tensor]) -> Gradients:
+    r, z, n, an, before = kept
+    through = d[0] * z
+    d_n = tanh_backward(d[0] - through, n)
+    d_r, d_z = sigmoid_backward(d_n * an, r), sigmoid_backward(d[0] * (before - n), z)
+    return (d_r, d_z, d_n), (d_r, d_z, d_n * r), (through,)
+
+
+CELLS: dict[str, Cell] = {
+    "rnn": Cell(1, 1, _step_rnn, _back_rnn),
+    "gru": Cell(3, 1, _step_gru, _back_gru),
+    "lstm": Cell(4, 2, _step_lstm, _back_lstm),
+}
 
 
 class Recurrence(torch.autograd.Function):
@@ -49,8 +86,8 @@ class Recurrence(torch.autograd.Function):
     (total, gates H), one for every word. Products are made in the dtype of `words`, everything else in float32. Values
     and gradients are those of torch.nn.{RNN,GRU,LSTM}.
 
-    Each step's small graph is kept and run backwards by hand, so that the gradient of u is one product over all words
-    where torch's own loop makes, and adds up, a (gates H, H) matrix for every position.
+    The gradient of u is one product over all words where torch's own loop makes, and adds up, a (gates H, H) matrix
+    for every position.
     """
 
     @staticmethod
@@ -61,39 +98,48 @@ class Recurrence(torch.autograd.Function):
         states = words.new_empty(len(words), u.shape[1], dtype=torch.float32)
         before = torch.empty_like(states, dtype=words.dtype)
         state: State = (states.new_zeros(sizes[0], u.shape[1]),) * cell.states
-        steps, start, learning = [], 0, any(ctx.needs_input_grad)
-        for size in sizes:
-            rows = slice(start, start + size)
-            state = tuple(t[:size].detach() for t in state)
+        steps, learning = [], any(ctx.needs_input_grad)
+        for rows in _rows(sizes):
+            state = tuple(t[: rows.stop - rows.start] for t in state)
             before[rows] = state[0]
-            hidden = torch.addmm(c, before[rows], u.T)
-            with torch.set_grad_enabled(learning):
-                leaves = [t.detach().requires_grad_(learning) for t in (inputs[rows], hidden, *state)]
-                state = cell.step(leaves[0], leaves[1], tuple(leaves[2:]))
+            state, kept = cell.step(inputs[rows], torch.addmm(c, before[rows], u.T), state)
             if learning:
-                steps.append((rows, leaves, state))
-            states[rows] = state[0].detach()
-            start += size
+                steps.append(kept)
+            states[rows] = state[0]
         ctx.save_for_backward(words, w, u, before)
-        ctx.steps, ctx.biases = steps, b.dim()
+        ctx.steps, ctx.cell, ctx.sizes, ctx.biases = steps, cell, sizes, b.dim()
         return states
 
     @staticmethod
     def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
         words, w, u, before = ctx.saved_tensors
+        cell: Cell = ctx.cell
         d_inputs = words.new_empty(len(words), len(u))
-        d_hidden = torch.empty_like(d_inputs)
-        d_next: State = ()
-        while ctx.steps:
-            rows, leaves, state = ctx.steps.pop()
-            d_state = [d_states[rows].clone(), *(torch.zeros_like(t) for t in state[1:])]
+        d_hidden = d_inputs
+        d_next: tuple[Tensor, ...] = ()
+        for rows in reversed(_rows(ctx.sizes)):
+            d_state = [d_states[rows].clone(), *(torch.zeros_like(d_states[rows]) for _ in range(cell.states - 1))]
             for total, part in zip(d_state, d_next, strict=False):
                 total[: len(part)] += part
-            grads = torch.autograd.grad(state, leaves, d_state, allow_unused=True)
-            d_inputs[rows], d_hidden[rows] = grads[:2]
+            d_x, d_a, (direct, *others) = cell.back(ctx.steps.pop(), d_state)
+            _put(d_inputs[rows], d_x)
+            if d_a is not None:
+                d_hidden = torch.empty_like(d_inputs) if d_hidden is d_inputs else d_hidden
+                _put(d_hidden[rows], d_a)
             through = torch.mm(d_hidden[rows], u).float()
-            d_next = (through if grads[2] is None else grads[2] + through, *grads[3:])
+            d_next = (through if direct is None else through.add_(direct), *others)
         return (
             None, None, d_inputs @ w, d_inputs.T @ words, d_hidden.T @ before,
             d_inputs.sum(0) if ctx.biases == 1 else d_inputs, d_hidden.sum(0),
         )  # fmt: skip
+
+
+def _put(rows: Tensor, blocks: State) -> None:
+    for place, block in zip(rows.chunk(len(blocks), dim=1), blocks, strict=True):
+        place.copy_(block)
+
+
+def _rows(sizes: Sequence[int]) -> list[slice]:
+    """The words at each position."""
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -65,7 +65,7 @@ class Recurrent(nn.Module):
 
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""
-        words = functional.dropout(self.words[packed.ids], self.dropout, self.training)
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         parts = (words, self.w, self.u, self.bias, self.hidden_bias)
         return Recurrence.apply(self.cell, packed.sizes, *(part.to(self.precision) for part in parts))
 

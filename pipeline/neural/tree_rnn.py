@@ -104,8 +104,8 @@ class TreeRNN(nn.Module):
 
     def vectors(self, levels: Levels) -> Tensor:
         """(total, d) the vectors of the words, zero at nodes without one."""
-        words = functional.dropout(self.words[levels.words], self.dropout, self.training)
-        return words * (levels.words >= 0)[:, None]
+        rows = functional.embedding(levels.words.clamp(min=0), self.words)
+        return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
 
     def forward(self, levels: Levels) -> Tensor:
         """(n, K) float32, not of unit length."""

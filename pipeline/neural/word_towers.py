@@ -152,7 +152,7 @@ class RecurrentTowers(nn.Module):
 
     def read(self, packed: Packed) -> Reading:
         """Packed words, any of which may be left out in training."""
-        e = self.words[packed.ids]
+        e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
         owners, n = packed.owners, len(packed.lengths)

@@ -1,11 +1,14 @@
 """Recurrence and packing against torch's own modules and against naive loops."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from pipeline.neural.packing import pack
 from pipeline.neural.recurrence import CELLS, Recurrence
+from pipeline.neural.sentences import MeanOfWords, Recurrent
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -71,3 +74,17 @@ def test_a_sentence_of_five_hundred_words_and_an_empty_one() -> None:
     packed = pack(make_tokens([500, 0, 3]), unknown=20)
     assert packed.sizes[:4] == [3, 2, 2, 1] and len(packed.sizes) == 500
     assert packed.ids[packed.last[1]] == 20
+
+
+@pytest.mark.parametrize("make", [MeanOfWords, partial(Recurrent, "gru"), partial(Recurrent, "lstm")])
+def test_gradients_of_words_are_the_same_every_time(make) -> None:
+    """Many places of a batch hold one word; their gradients are added up in one order, whatever the threads do."""
+    words = torch.randn(21, 256, generator=torch.Generator().manual_seed(0))
+    packed = pack(make_tokens([12] * 128), unknown=20)
+    encoder = make(words, 256, dropout=0)
+    found = []
+    for _ in range(10):
+        encoder.zero_grad()
+        encoder(packed).square().sum().backward()
+        found.append(encoder.words.grad.clone())
+    assert all(torch.equal(found[0], one) for one in found[1:])
