@@ -76,7 +76,7 @@ class Trainee:
             encoder.precision = choose_precision("auto", torch.device("cpu"))
             encoder = PaddedLSTM(encoder, dimensions) if padded else encoder
             self.network = JointNetwork(torch.zeros(IMAGE_DIM), encoder, dimensions, dropout=0)
-        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=1e-3)
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=1e-3, fused=True)
 
     def loss(self, batch: tuple[torch.Tensor, Packed]) -> torch.Tensor:
         return OBJECTIVE(self.network(*batch), torch.arange(BATCH))

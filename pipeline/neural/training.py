@@ -106,12 +106,13 @@ class Training:
         self.anchors = {name: (anchors or {}).get(name) for name in self.trained}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
         self.best = {name: t.detach().clone() for name, t in {**self.trained, **self.carried}.items()}
+        on_cpu = self.device.type == "cpu"  # where one pass over the parameters is a fraction of a step's many
         make = {
-            "adam": torch.optim.Adam,
+            "adam": partial(torch.optim.Adam, fused=on_cpu or None),
             "sgd": torch.optim.SGD,
             "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
             "rmsprop": torch.optim.RMSprop,
-            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=self.device.type == "cpu"),
+            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=on_cpu),
         }[schedule.optimiser]
         self.optimiser = make(self.trained.values(), lr=schedule.learning_rate)
 
