@@ -26,6 +26,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; legal here: name, architecture"),
         ({"encoders": [{"name": "x"}]}, "key encoders.0.architecture is missing"),
         ({"models": ["nca"]}, "unknown model nca; there are"),
+        ({"transfer": {"features": 301}}, "features: must be even for the rule cosine-sine"),
         ({"text": {"size": "many"}}, "key text.size: "),
         ({"text": {"size": 0}}, "greater than 0, not 0"),
         ({"variants": {"v": {"model": "ncca", "encoders": ["e"]}}}, "variants.v: unknown encoder e; there are"),

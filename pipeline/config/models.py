@@ -26,11 +26,17 @@ class Transfer(Section):
     auxiliary_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     second_beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    rule: Annotated[tuple[Literal["rahimi-recht", "paper"], ...], Field(min_length=1)]
+    rule: Annotated[tuple[Literal["rahimi-recht", "cosine-sine", "paper"], ...], Field(min_length=1)]
     bandwidth: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
     features: Positive
     sample: Positive
     neighbours: Positive
+
+    @model_validator(mode="after")
+    def _frequencies_are_whole(self) -> "Transfer":
+        if "cosine-sine" in self.rule and self.features % 2:
+            raise ValueError("features: must be even for the rule cosine-sine, which uses every frequency twice")
+        return self
 
 
 class Kernels(Section):

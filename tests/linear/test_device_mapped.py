@@ -32,11 +32,12 @@ def assert_same(found, expected) -> None:
 
 
 def test_the_maps_that_fit_devices_are_those_of_fourier() -> None:
-    assert set(ON_DEVICES) == {"both kept", "images only", "sentences only"}
+    assert set(ON_DEVICES) == {"both kept", "cosines and sines", "images only", "sentences only"}
 
 
-def test_the_map_is_that_of_numpy(device: torch.device) -> None:
-    block, (of_images, of_texts) = BLOCKS[0], (make_fourier(12, 3), make_fourier(9, 4))
+@pytest.mark.parametrize("rule", ["rahimi-recht", "cosine-sine"])
+def test_the_map_is_that_of_numpy(device: torch.device, rule: str) -> None:
+    block, (of_images, of_texts) = BLOCKS[0], (make_fourier(12, 3, rule), make_fourier(9, 4, rule))
     for fourier, rows, tensor in (
         (of_images, block.x, torch.from_numpy(block.x).to(device)),
         (of_texts, block.y, sparse_on(block.y, device)),
