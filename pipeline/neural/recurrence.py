@@ -11,6 +11,8 @@ sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.ate
 """(gradient, value of the function) to the gradient of its argument, in one pass."""
 State = tuple[Tensor, ...]
 """What a cell carries from word to word, each (k, H) float32; the first is the hidden state."""
+Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
+"""Those of a cell's input part, of its hidden part and of the state before; see Cell.back."""
 
 
 class Cell(NamedTuple):
@@ -24,10 +26,7 @@ class Cell(NamedTuple):
     gates: int
     states: int
     step: Callable[[Tensor, Tensor, State], tuple[State, State]]
-    back: Callable[[State, Sequence[Tensor]], "Gradients"]
-
-
-Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
+    back: Callable[[State, Sequence[Tensor]], Gradients]
 
 
 def _step_rnn(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
