@@ -45,6 +45,7 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         standard=tuple(encoder.name for encoder in chosen.encoders),
         fold_images=target.fold_images,
         weak_fold_images=study.auxiliary("all").source.fold_images,
+        betas=settings.transfer.beta,
         **chosen.model_dump(
             include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws"}
         ),

@@ -106,13 +106,13 @@ class Training:
         self.anchors = {name: (anchors or {}).get(name) for name in self.trained}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
         self.best = {name: t.detach().clone() for name, t in {**self.trained, **self.carried}.items()}
-        on_cpu = self.device.type == "cpu"  # where one pass over the parameters is a fraction of a step's many
+        fused = self.device.type == "cpu" or None  # one pass over the parameters; elsewhere as torch has it
         make = {
-            "adam": partial(torch.optim.Adam, fused=on_cpu or None),
+            "adam": partial(torch.optim.Adam, fused=fused),
             "sgd": torch.optim.SGD,
             "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
             "rmsprop": torch.optim.RMSprop,
-            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=on_cpu),
+            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=fused),
         }[schedule.optimiser]
         self.optimiser = make(self.trained.values(), lr=schedule.learning_rate)
 

@@ -56,7 +56,7 @@ def test_rates_are_pinned_after_the_first_draw() -> None:
 
 def test_the_tables_are_rectangular_and_name_real_trainings() -> None:
     setting = Setting(
-        ("net",), ("standard",), (1, 3, 5), (1, 2, 3), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000
+        ("net",), ("standard",), (1, 3, 5), (1, 2, 3), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1)
     )
     made = tables(setting)
     assert [table.number for table in made] == ["1", "2", "3", "4", "5", "6", "noise"]
@@ -64,3 +64,11 @@ def test_the_tables_are_rectangular_and_name_real_trainings() -> None:
         for row in table.rows:
             assert len(row.cells) == len(table.columns)
             assert len(row.printed) in (0, len(table.printed_columns))
+
+
+def test_our_rows_can_come_to_joint_training_and_to_the_target_set_alone() -> None:
+    setting = Setting(("net",), (), (1,), (1,), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1))
+    ours = [row for table in tables(setting) for row in table.rows if "second CCA joint" in row.label]
+    assert len(ours) == 4
+    for cell in (cell for row in ours for cell in row.cells):
+        assert cell.transfer["second_beta"] == (0, 0.3, 1) and 0 in cell.transfer["weight"]
