@@ -54,11 +54,13 @@ def read_regions(
 ) -> dict[str, "Regions"]:
     """Encoder -> the stored regions of the images `image_id` (n,), ascending."""
     from pipeline.language.snippets import Regions
+    from pipeline.storage.names import plain
     from pipeline.storage.regions import Regions as StoredRegions
 
     found = {}
     for name in encoders:
-        block, order = StoredRegions(manifest, regions_root / name).packed(image_id)
+        folder = regions_root / plain(name, "the model")
+        block, order = StoredRegions(manifest, folder).packed(image_id)
         found[name] = Regions(image_id[order], block.offsets, block.boxes, block.features)
     return found
 

@@ -55,6 +55,7 @@ def command(
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.names import plain
     from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
     from pipeline.storage.trees import ParseShards
 
@@ -69,6 +70,8 @@ def command(
     require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
     model = restore(embeddings.registered, parameters.settings, parameters.tensors)
     names = dict.fromkeys((*model.encoders, *(model.region_encoders if sets else ())))
+    for name in names:
+        plain(name, model_folder)
     encoders = {name: read_parameters(encoders_root / name / "model.safetensors", ENCODER) for name in names}
 
     parse = None

@@ -103,11 +103,13 @@ def command(
 def _open_regions(manifest: Any, root: Path | None, model: Any, ids: dict[str, Any]) -> Any:
     """The regions of the shard's images."""
     from pipeline.errors import UsageError
+    from pipeline.storage.names import plain
     from pipeline.storage.region_rows import RegionRows
 
     if root is None:
         raise UsageError("this model embeds regions; give what extract-regions wrote as --regions")
-    return RegionRows(manifest, {name: root / name for name in model.region_encoders}, ids["images"])
+    folders = {name: root / plain(name, "the model") for name in model.region_encoders}
+    return RegionRows(manifest, folders, ids["images"])
 
 
 def _embed_sets(

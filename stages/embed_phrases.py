@@ -53,6 +53,7 @@ def command(
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.names import plain
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.region_rows import RegionRows
@@ -74,7 +75,8 @@ def command(
         require_same(what, {str(path): given["fingerprint"], str(model_folder): parameters.details[what]})
     vocabulary, manifest = Vocabulary.from_dict(value), Manifest(manifest_folder)
     pairs = split_pairs(manifest, split)
-    regions = RegionRows(manifest, {name: regions_root / name for name in model.encoders}, pairs.image_id)
+    folders = {name: regions_root / plain(name, model_folder) for name in model.encoders}
+    regions = RegionRows(manifest, folders, pairs.image_id)
 
     sentences, parsed = read_sentence_trees(
         manifest, parses_folder, make_analyzer(vocabulary.settings), pairs.sentence_id

@@ -31,7 +31,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.errors import RejectLimitError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
-    from pipeline.storage.manifest import write_manifest, write_rejects
+    from pipeline.storage.manifest import remove_rejects, write_manifest, write_rejects
     from pipeline.storage.sources import ImageSource, read_list
     from pipeline.workers import isolated_map
 
@@ -55,6 +55,6 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
         write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
     write_manifest(output, root.resolve(), collection.tables, rejects, collection.counts, config.shard_size)
-    report.unlink(missing_ok=True)
+    remove_rejects(report)
     for line in collection.describe():
         logger.info(line)

@@ -24,6 +24,7 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.fragments import Fragments, holds_fragments
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.names import plain
     from pipeline.storage.parameters import MODEL, read_parameters
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
@@ -32,7 +33,7 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
     manifest, weights = Manifest(manifest_folder), parameters.details["weights"]
     rows, members = manifest.shard(shard), {}
     for name in (name for name, weight in weights.items() if weight):
-        folder = embeddings_root / name
+        folder = embeddings_root / plain(name, model_folder)
         members[name] = (Fragments if holds_fragments(folder) else Embeddings)(manifest, folder)
         expected = parameters.details["inputs"][f"models/{name}"]
         require_same("model", {str(folder): members[name].model, str(model_folder): expected})

@@ -67,10 +67,11 @@ def command(
     from pipeline.report.tables import best_row, shown_split
     from pipeline.report.thumbnails import drawing, vector_drawing
     from pipeline.storage.atomic import publish_text, read_json
-    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.bundle import CARD, Bundle
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.names import plain
 
     settings = config.load(config_path)
     manifest, evaluations = Manifest(manifest_folder), read_json(summary_path)
@@ -81,7 +82,8 @@ def command(
     if not shown:
         raise UsageError("the report shows what a row of one vector an image finds; add one, such as ncca, to models")
     best, show = opened[best_row(evaluations, shown)], _pictures(settings, manifest)
-    embeddings, split = Embeddings(manifest, embeddings_root / best.card["model"]), shown_split(evaluations)
+    folder = embeddings_root / plain(best.card["model"], best.folder / CARD)
+    embeddings, split = Embeddings(manifest, folder), shown_split(evaluations)
     gallery = read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
 
     plan = read_json(plan_path) if plan_path else None

@@ -21,14 +21,16 @@ def command(study_folder: Path, config_path: Path | None, output: Path) -> None:
     from pipeline.linear.study import Cell
     from pipeline.report.gong import render
     from pipeline.storage.atomic import publish_text, read_json
+    from pipeline.storage.names import inside
 
     settings = config.load(config_path)
-    study = read_json(study_folder / "study.json")
+    list_path = study_folder / "study.json"
+    study = read_json(list_path)
     setting = gong.Setting(**{name: _tuples(value) for name, value in study["setting"].items()})
 
     @cache
     def draws(key: str) -> list[dict]:
-        return [read_json(study_folder / "cells" / name) for name in study["files"][key]]
+        return [read_json(inside(study_folder / "cells", name, list_path)) for name in study["files"][key]]
 
     def measured(cell: Cell) -> list[dict]:
         return draws(cell.key)[: cell.draws]

@@ -21,13 +21,14 @@ def command(config_path: Path | None, output: Path) -> None:
     from pipeline.errors import UsageError
     from pipeline.storage.batch import file_sha256
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.parsers import publish_parser
+    from pipeline.storage.parsers import publish_parser, require_own
     from pipeline.storage.trees import text_lines
     from pipeline.text.conllu import read_conllu
     from pipeline.text.parser_training import ParserSettings, ParserTraining, judge
     from pipeline.text.parsing import require_spacy
 
     settings, spacy = config.load(config_path), require_spacy()
+    require_own(output)
     treebanks, sources = {}, {}
     for part, name in settings.parse.treebank.model_dump().items():
         if name is None:

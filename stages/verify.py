@@ -21,13 +21,13 @@ def command(run: Path, sweep: bool) -> None:
 
     from pipeline.errors import IntegrityError
     from pipeline.storage.integrity import examine
-    from pipeline.storage.locks import LOCK, remove_free
+    from pipeline.storage.locks import is_lock, remove_free
 
     found = examine(run, lambda commits: tqdm(commits, "verify", unit=" commits", disable=None))
 
     for path, orphan in found.temporaries.items():
         if orphan and sweep:
-            remove_free(path) if LOCK.match(path.name) else path.unlink(missing_ok=True)
+            remove_free(path) if is_lock(path) else path.unlink(missing_ok=True)
         fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
         click.echo(f"{path}: temporary, {fate}")
     for fault in found.faults:

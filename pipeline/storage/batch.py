@@ -11,12 +11,14 @@ import hashlib
 import os
 import re
 import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import JointspaceError
 
 HASH_BLOCK = 1 << 22
-TEMPORARY = re.compile(r"^\.(?P<name>.+)\.tmp\.(?P<pid>\d+)$", re.DOTALL)
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.(?P<pid>[1-9]\d*)", re.DOTALL)
 
 
 class Batch:
@@ -90,7 +92,7 @@ def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=open_no_link) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -102,6 +104,11 @@ def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
             temporary.unlink(missing_ok=True)
         raise failure from error
     return temporary
+
+
+def open_no_link(path: str, flags: int) -> int:
+    """An `opener` for files of ours: nothing is written through a link."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _rename(temporary: Path, path: Path) -> None:
@@ -132,8 +139,29 @@ def sweep(folder: Path, name: str | None = None) -> list[Path]:
 
 def is_orphan(path: Path) -> bool:
     """Whether `path` is a temporary file whose process on this machine is gone."""
-    match = TEMPORARY.match(path.name)
-    return match is not None and not is_alive(int(match["pid"]))
+    match = TEMPORARY.fullmatch(path.name)
+    return match is not None and is_regular(path) and not is_alive(int(match["pid"]))
+
+
+def is_regular(path: Path) -> bool:
+    """Whether `path` is a file itself: not a link to one, a folder, a pipe or nothing."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def remove_own(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove the files of `folder` whose whole name is one of `names`, and the temporary ones of dead writers; then the
+    folder, if nothing is left in it. Whatever else lies there stays."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    sweep(folder)
+    for path in sorted(folder.iterdir()):
+        if names.fullmatch(path.name) and is_regular(path):
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # not empty
+        folder.rmdir()
 
 
 def is_alive(pid: int) -> bool:

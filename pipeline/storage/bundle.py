@@ -42,6 +42,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import Batch, file_sha256
 from pipeline.storage.carried_parsers import load_carried_parser
+from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
 from pipeline.storage.tables import PackedTable, to_parquet
 
@@ -57,8 +58,8 @@ class BundleWriter:
         self._batch = Batch()
 
     def add(self, name: str, data: bytes | memoryview) -> None:
-        """Write the file `name`, a path with forward slashes."""
-        sha256 = self._batch.add(self.folder / name, data)
+        """Write the file `name`, a path with forward slashes. Raises IntegrityError as `inside` does."""
+        sha256 = self._batch.add(self._path(name), data)
         self.files[name] = {"bytes": memoryview(data).nbytes, "sha256": sha256}
 
     def add_table(self, name: str, table: pa.Table) -> None:
@@ -83,23 +84,26 @@ class BundleWriter:
 
     def place_for(self, name: str) -> Path:
         """Where the file `name` can be written by others, under a temporary name, before `adopt` takes it."""
-        return self._batch.place_for(self.folder / name)
+        return self._batch.place_for(self._path(name))
 
     def adopt(self, name: str) -> None:
         """Take over what was written at `place_for(name)`."""
-        sha256 = self._batch.adopt(self.folder / name)
+        sha256 = self._batch.adopt(self._path(name))
         self.files[name] = {"bytes": self.place_for(name).stat().st_size, "sha256": sha256}
 
     def commit(self, card: Mapping[str, Any]) -> None:
         """Write the card, with the files in it, and give everything its name. An older bundle ends here."""
-        self._batch.add(self.folder / CARD, to_json({**card, "files": self.files}), commit=True)
+        self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
+
+    def _path(self, name: str) -> Path:
+        return inside(self.folder, name, self.folder / CARD)
 
 
 class Bundle:
     """A published bundle. Each file is checked against the card before it is parsed, when it is first asked for.
 
-    Raises IntegrityError naming a file that is missing or changed.
+    Raises IntegrityError naming a file that is missing or changed, and for a card that names a file outside.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -107,6 +111,8 @@ class Bundle:
         self.card: dict[str, Any] = read_json(self.folder / CARD)
         if not isinstance(self.card, dict) or not isinstance(self.card.get("files"), dict):
             raise IntegrityError(f"{self.folder / CARD} is no bundle's card; give a folder that build-index wrote")
+        for name in self.card["files"]:
+            self._path(name)
 
     def read(self, name: str) -> bytes:
         """The bytes of the file `name`."""
@@ -122,7 +128,7 @@ class Bundle:
 
     def _check(self, name: str, opened: Callable[[Path], Any], measure: Callable[[Any], tuple[int, str]]) -> Any:
         """What `opened` makes of the file's path, if its size and sha256 are those of the card."""
-        path, expected = self.folder / name, self.card["files"].get(name)
+        path, expected = self._path(name), self.card["files"].get(name)
         if expected is None:
             raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
         try:
@@ -178,7 +184,10 @@ class Bundle:
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors
-        return read_parameters(self.folder / f"{prefix}model.safetensors", kind)
+        return read_parameters(self._path(f"{prefix}model.safetensors"), kind)
+
+    def _path(self, name: str) -> Path:
+        return inside(self.folder, name, self.folder / CARD)
 
 
 def map_file(path: Path) -> memoryview:

@@ -4,21 +4,23 @@ The card's `parse` says how that was: `engine`, `files` or `spacy`, and for the 
 `spacy`, and `package`, the name of an installed pipeline, or null where the bundle holds the pipeline in `parser/`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.atomic import read_json
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.parsers import find_parser, load_parser
+from pipeline.storage.parsers import find_parser, load_parser, package_digest
 
 if TYPE_CHECKING:
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
 
 FOLDER = "parser/"
+PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class Writer(Protocol):
@@ -80,18 +82,20 @@ def load_carried_parser(bundle: Carrier) -> Any:
     """The spaCy pipeline of a bundle, each of its files after its check.
 
     Raises UsageError where it is a package that is not installed, or not in the version that parsed the sentences, and
-    IntegrityError as `Bundle.read` does.
+    IntegrityError as `Bundle.read` does, or where the folder holds a file that the card does not list.
     """
     package = bundle.card["parse"]["package"]
     if package is None:
-        for name in bundle.card["files"]:
-            if name.startswith(FOLDER):
-                bundle.read(name)
-        return load_parser(str(bundle.folder / FOLDER))
-    try:
-        there = find_parser(None, package, bundle.folder)[1] == bundle.card["inputs"]["parser"]
-    except UsageError:
-        there = False
-    if not there:
+        listed = {name for name in bundle.card["files"] if name.startswith(FOLDER)}
+        for name in listed:
+            bundle.read(name)
+        folder = bundle.folder / FOLDER
+        for path in folder.rglob("*"):  # spaCy reads whatever lies there
+            if not path.is_dir() and path.relative_to(bundle.folder).as_posix() not in listed:
+                raise IntegrityError(f"{path} is not in the card of its bundle; remove it, or run build-index again")
+        return load_parser(str(folder))
+    # By its name alone: a folder of that name would be another parser.
+    digest = package_digest(package) if PACKAGE.fullmatch(str(package)) else None
+    if digest is None or digest != bundle.card["inputs"].get("parser"):
         raise UsageError(f"the sentences of {bundle.folder} were parsed by {package}; install it, in the same version")
     return load_parser(package)

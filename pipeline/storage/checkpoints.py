@@ -1,6 +1,6 @@
 """Checkpoints of a training: `<folder>/step-00000001.safetensors`, the newest whole one counts, older ones go."""
 
-import shutil
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,10 +10,11 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import sidecar_path
-from pipeline.storage.batch import sweep
+from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.parameters import Parameters, read_parameters, write_parameters
 
 CHECKPOINT = "checkpoint"
+FILES = re.compile(r"step-\d{8}\.(safetensors|json)")
 
 
 class Checkpoints:
@@ -56,7 +57,7 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Remove all: the training is done."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_own(self.folder, FILES)
 
     def _paths(self) -> list[Path]:
-        return list(self.folder.glob("step-*.safetensors"))
+        return [path for path in self.folder.glob("step-*.safetensors") if FILES.fullmatch(path.name)]

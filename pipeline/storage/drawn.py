@@ -2,18 +2,20 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.storage.atomic import publish_json, publish_text, read_json
-from pipeline.storage.batch import cannot_write, file_sha256, sweep
+from pipeline.storage.batch import cannot_write, file_sha256, is_regular, open_no_link, sweep
 from pipeline.storage.fingerprint import fingerprint
 
 MARK = ".jointspace-demo"
 """This file in a folder says that what lies there is ours to replace."""
-PATTERNS = ("scene-*.jpg", "weak-*.jpg")
+IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
+"""Names of its images."""
 
 
 class DrawnFolder:
@@ -35,6 +37,8 @@ class DrawnFolder:
 
     def claim(self) -> None:
         """Mark the folder as ours and take its commit away. UsageError when it holds somebody else's files."""
+        if (self.folder / "images").is_symlink():
+            raise UsageError(f"{self.folder / 'images'} is a link; name another folder, or set demo.generate to false")
         if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
             raise UsageError(f"{self.folder} holds files that are no demo; name another, or set demo.generate to false")
         try:
@@ -48,7 +52,8 @@ class DrawnFolder:
     def add(self, name: str, jpeg: bytes) -> None:
         path = self.folder / "images" / name
         try:
-            path.write_bytes(jpeg)
+            with open(path, "wb", opener=open_no_link) as file:
+                file.write(jpeg)
         except OSError as error:
             path.unlink(missing_ok=True)
             raise cannot_write(path, len(jpeg), error, "data_root") from error
@@ -76,4 +81,4 @@ class DrawnFolder:
         return {**digests, "images": fingerprint("demo-images", 1, images)}
 
     def _images(self) -> list[Path]:
-        return [path for pattern in PATTERNS for path in (self.folder / "images").glob(pattern)]
+        return [path for path in (self.folder / "images").iterdir() if IMAGE.fullmatch(path.name) and is_regular(path)]

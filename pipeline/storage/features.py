@@ -1,7 +1,7 @@
 """Feature shards: written part by part, so that a killed job loses at most one part; weights files from outside."""
 
 import hashlib
-import shutil
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.storage.atomic import Sidecar, is_published
-from pipeline.storage.batch import sweep
+from pipeline.storage.batch import remove_own, sweep
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.shards import FEATURES, Shard, write_shard
 
 PART = "features-part"
+PARTS = re.compile(r"\d{7}\.h5(\.json)?")
+"""Names of the files in the folder of a shard's parts."""
 
 
 class UnfinishedShard:
@@ -38,7 +40,7 @@ class UnfinishedShard:
         """Whether there is nothing left to do; parts that were left behind by a kill just after that are removed."""
         published = is_published(self.path, self.kind, self.fingerprint)
         if published:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_own(self.folder, PARTS)
         return published
 
     def missing(self) -> list[range]:
@@ -54,7 +56,7 @@ class UnfinishedShard:
         """Publish the shard from its parts, then remove them."""
         features = np.concatenate([Shard(self._file(rows), PART)["features"] for rows in self._parts])
         sidecar = write_features(self.path, features, self.image_id, self.fingerprint, details)
-        shutil.rmtree(self.folder)
+        remove_own(self.folder, PARTS)
         return sidecar
 
     def _file(self, rows: range) -> Path:

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.names import plain
 from pipeline.storage.sentences import TfidfShard
 from pipeline.storage.shards import FEATURES, Shard
 
@@ -52,7 +53,7 @@ class Features:
 
     def open(self, encoder: str, number: int) -> Shard:
         """Shard `number` of `encoder`; IntegrityError unless it was made from exactly the images of the manifest."""
-        shard = Shard(shard_path(self.root / encoder, number), FEATURES)
+        shard = Shard(shard_path(self.root / plain(encoder, "the model"), number), FEATURES)
         rows = self.manifest.shard(number)
         if shard.details["inputs"]["images"] != rows.fingerprints["images"]:
             raise IntegrityError(f"{shard.path} was made from other images than the manifest's; run extract again")

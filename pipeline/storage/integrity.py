@@ -14,11 +14,12 @@ from typing import Any
 from pipeline.errors import IntegrityError
 from pipeline.storage import shards
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
-from pipeline.storage.batch import TEMPORARY, file_sha256, is_orphan
+from pipeline.storage.batch import TEMPORARY, file_sha256, is_orphan, is_regular
 from pipeline.storage.bundle import CARD
 from pipeline.storage.fragments import FRAGMENTS
-from pipeline.storage.locks import LOCK, is_held
+from pipeline.storage.locks import is_held, is_lock
 from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints
+from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL
 from pipeline.storage.tokens import TOKENS
 
@@ -80,9 +81,9 @@ class _Examiner:
         self.commits: list[tuple[Path, Mapping[str, Any]]] = []
         self.manifests: list[Path] = []
         for path in _walk(run):
-            if TEMPORARY.match(path.name):
+            if TEMPORARY.fullmatch(path.name) and is_regular(path):
                 self.result.temporaries[path] = is_orphan(path)
-            elif LOCK.match(path.name):
+            elif is_lock(path):
                 self.result.temporaries[path] = not is_held(path)
             elif not any(part.endswith(UNFINISHED) for part in path.relative_to(run).parts[:-1]):
                 self.files.append(path)
@@ -119,10 +120,19 @@ class _Examiner:
                 cells.update(about)
                 continue
             folder = path.with_suffix("") if isinstance(about, str) else path.parent
-            self.check_file(folder / name, {"sha256": about} if isinstance(about, str) else about, path)
-        for cell in (path.parent / "cells" / name for name in cells):  # each of them a commit of its own
-            if not cell.exists():
+            if (file := self._named(folder, name, path)) is not None:
+                self.check_file(file, {"sha256": about} if isinstance(about, str) else about, path)
+        for cell in (self._named(path.parent / "cells", name, path) for name in cells):
+            if cell is not None and not cell.exists():  # each of them a commit of its own
                 self.add(cell, f"missing: {path.name} lists it", path)
+
+    def _named(self, folder: Path, name: Any, commit: Path) -> Path | None:
+        """The file `name` of a commit; None, and a fault, where it lies elsewhere."""
+        try:
+            return inside(folder, name, commit)
+        except IntegrityError as error:
+            self.add(commit, f"damaged: {error}", commit)
+            return None
 
     def check_file(self, path: Path, about: Mapping[str, Any], target: Path) -> None:
         self.vouched.add(path)

@@ -21,11 +21,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.batch import is_alive
+from pipeline.storage.batch import is_alive, is_regular
 
 log = logging.getLogger(__name__)
-LOCK = re.compile(r"^\..+\.lock$", re.DOTALL)
-LONGEST_COMMAND = 200
+LOCK = re.compile(r"\..+\.lock", re.DOTALL)
+SIGNED = {"host", "pid", "command", "since"}
+LONGEST_COMMAND, LONGEST_SIGNATURE = 200, 1 << 14
+"""Characters of the command in a signature, and bytes of all of it."""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What file systems answer that have no locks."""
 
@@ -59,6 +61,9 @@ def hold(path: Path) -> Iterator[None]:
                 " or name another --output"
             ) from error
         log.warning("%s lies on a file system without locks; see to it that no other run writes it", path)
+    if lock.exists() and not is_lock(lock):
+        kernel.release()
+        raise JointspaceError(f"{lock} is no lock of ours and stands where one goes; move it, or name another --output")
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same
             lock.write_text(json.dumps(_signature()), encoding="utf-8")
@@ -71,14 +76,25 @@ def hold(path: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
+def is_lock(path: Path) -> bool:
+    """Whether `path` is a lock of ours: its name, and a signature in it, or nothing yet."""
+    if not LOCK.fullmatch(path.name) or not is_regular(path):
+        return False
+    try:
+        text = path.read_bytes()[:LONGEST_SIGNATURE]
+        return not text or json.loads(text).keys() == SIGNED
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
 def is_held(lock: Path) -> bool:
     """Whether some process holds the lock file `lock`."""
     return not _while_free(lock, remove=False)
 
 
 def remove_free(lock: Path) -> bool:
-    """Remove the lock file `lock` unless some process holds it; whether it is gone."""
-    return _while_free(lock, remove=True)
+    """Remove the file `lock` if it is a lock of ours that no process holds; whether it is gone."""
+    return is_lock(lock) and _while_free(lock, remove=True)
 
 
 def _while_free(lock: Path, remove: bool) -> bool:

@@ -7,6 +7,7 @@ leave the files of the earlier shards, and all that was made from them, as they 
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, add_artefact, publish_bytes, read_json, to_json
-from pipeline.storage.batch import Batch, file_sha256
+from pipeline.storage.batch import Batch, file_sha256, is_regular
 from pipeline.storage.fingerprint import canonical_json, fingerprint
 from pipeline.storage.tables import read_table, to_parquet
 
@@ -45,6 +46,9 @@ DOCUMENTS = pa.schema(
 BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
+SHARD_FILE, SHARD_KEYS = re.compile(r"\d{5,}\.json"), {"images", "splits", "sentences", "documents"}
+"""Names of the files in shards/, and what each of them holds beside its check."""
+REJECT_KEYS = {"file", "row", "what", "reason"}
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 
 
@@ -90,13 +94,32 @@ def write_manifest(
     batch.add(folder / "manifest.json", to_json(value), commit=True)
     batch.publish()
     for path in (folder / "shards").glob("*.json"):
-        if int(path.stem) >= len(shards):
+        if SHARD_FILE.fullmatch(path.name) and int(path.stem) >= len(shards) and _is_shard(path):
             path.unlink()
+
+
+def _is_shard(path: Path) -> bool:
+    """Whether the file is what `write_manifest` says of a shard."""
+    try:
+        value = read_json(path) if is_regular(path) else None
+    except (IntegrityError, OSError):
+        return False
+    return isinstance(value, dict) and value.keys() == {*SHARD_KEYS, CHECK}
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
     """Publish what was left out, one JSON object a line."""
     publish_bytes(path, _lines(rejects))
+
+
+def remove_rejects(path: Path) -> None:
+    """Remove what `write_rejects` wrote, and nothing else of that name."""
+    try:
+        lines = path.read_bytes().splitlines() if is_regular(path) else []
+        if lines and all(json.loads(line).keys() == REJECT_KEYS for line in lines):
+            path.unlink()
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return
 
 
 def _lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
@@ -170,6 +193,8 @@ class Manifest:
             self.n_shards: int = self.summary["shards"]
         except (KeyError, TypeError) as error:
             raise IntegrityError(f"{self.folder / 'manifest.json'} is no manifest; run ingest again") from error
+        if "\0" in str(self.root):
+            raise IntegrityError(f"{self.folder / 'manifest.json'} names a root that no folder has; run ingest again")
 
     def _table(self, name: str) -> pa.Table:
         table, sidecar = read_table(self.folder / f"{name}.parquet", f"manifest-{name}")

@@ -7,6 +7,7 @@ the sha256 of every file.
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import Batch, cannot_write, file_sha256
+from pipeline.storage.batch import TEMPORARY, Batch, cannot_write, file_sha256
 from pipeline.storage.fingerprint import fingerprint
 
 PIPELINE = "pipeline"
@@ -24,10 +25,13 @@ UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "span
 def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, details: Mapping[str, Any]) -> None:
     """Have `write` make the pipeline's folder, and commit to it under the fingerprint `digest`.
 
-    Raises JointspaceError, with the older pipeline as it was, where it cannot be written.
+    Raises UsageError as `require_own` does, and JointspaceError, with the older pipeline as it was, where it cannot be
+    written.
     """
     folder = Path(folder)
-    temporary, final, commit = folder / f".{PIPELINE}.tmp", folder / PIPELINE, folder / f"{PIPELINE}.json"
+    require_own(folder)
+    temporary, final, old = (folder / name for name in (f".{PIPELINE}.tmp", PIPELINE, f".{PIPELINE}.old"))
+    commit = folder / f"{PIPELINE}.json"
     shutil.rmtree(temporary, ignore_errors=True)
     batch = Batch()
     try:
@@ -40,10 +44,31 @@ def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, det
         size = sum(path.stat().st_size for path in temporary.rglob("*"))
         shutil.rmtree(temporary, ignore_errors=True)
         raise (cannot_write(final, size, error) if isinstance(error, OSError) else error) from error
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        os.replace(final, old)
     commit.unlink(missing_ok=True)
-    shutil.rmtree(final, ignore_errors=True)
     os.replace(temporary, final)
     batch.publish()
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def require_own(folder: Path) -> None:
+    """Raises UsageError where the `pipeline` in `folder`, which is to be replaced, has a file that no commit lists.
+
+    The commit of a pipeline whose writer was killed before its last step still has its temporary name.
+    """
+    final, commit = Path(folder) / PIPELINE, f"{PIPELINE}.json"
+    if not (final.exists() or final.is_symlink()):
+        return
+    written = [path for path in Path(folder).glob(f".{commit}.tmp.*") if TEMPORARY.fullmatch(path.name)]
+    for path in [Path(folder) / commit, *written] if final.is_dir() and not final.is_symlink() else ():
+        with suppress(IntegrityError, OSError):
+            value = read_json(path)
+            ours = isinstance(value, dict) and value.get("kind") == PIPELINE and isinstance(value.get("files"), dict)
+            if ours and _digests(final).keys() <= value["files"].keys():
+                return
+    raise UsageError(f"{final} is not a pipeline that train-parser made; give --output another folder, or delete it")
 
 
 def _sync(folder: Path) -> None:
@@ -67,19 +92,26 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     if name is not None and (folder := Path(root) / name).is_dir():
         return str(folder), fingerprint(PIPELINE, 1, _digests(folder))
     if name is not None:
-        try:
-            return name, fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
-        except metadata.PackageNotFoundError:
+        if (digest := package_digest(name)) is None:
             raise UsageError(
                 f"parse.pipeline: {name} is neither a folder under {root} nor an installed package; correct it, or"
                 " leave it null and give what train-parser wrote as --parser"
-            ) from None
+            )
+        return name, digest
     if trained is None:
         raise UsageError("no parser: set parse.pipeline, or give what train-parser wrote as --parser")
     value = read_json(Path(trained) / f"{PIPELINE}.json")
     if _digests(Path(trained) / PIPELINE) != value["files"]:
         raise IntegrityError(f"{trained} is not as train-parser wrote it; run it again")
     return str(Path(trained) / PIPELINE), value["fingerprint"]
+
+
+def package_digest(name: str) -> str | None:
+    """The fingerprint of the installed package `name`; None where there is none."""
+    try:
+        return fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @lru_cache(maxsize=1)

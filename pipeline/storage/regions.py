@@ -6,7 +6,6 @@ first is the whole image. An image that could not be read has no row, and its re
 """
 
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ import numpy as np
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.precision import to_float32
 from pipeline.storage.atomic import Sidecar
-from pipeline.storage.features import PART, UnfinishedShard
+from pipeline.storage.batch import remove_own
+from pipeline.storage.features import PART, PARTS, UnfinishedShard
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest, ShardRows
@@ -99,7 +99,7 @@ class UnfinishedRegions(UnfinishedShard):
         sidecar = write_shard(
             self.path, REGIONS, arrays, rows=len(lengths), fingerprint=self.fingerprint, details=details
         )
-        shutil.rmtree(self.folder)
+        remove_own(self.folder, PARTS)
         return sidecar
 
 

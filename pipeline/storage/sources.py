@@ -43,8 +43,9 @@ class ImageSource:
     def _check_inside(self, path: str, name: str) -> None:
         """A folder directly under the root may be a link to elsewhere; nothing below it may lead out of it."""
         top, _, below = path.partition("/")
-        base = os.path.realpath(os.path.join(self.root, top) if below else self.root)
-        if ".." in path.split("/") or os.path.commonpath([base, os.path.realpath(name)]) != base:
+        inside = "\0" not in path and ".." not in path.split("/")
+        base = os.path.realpath(os.path.join(self.root, top) if below else self.root) if inside else ""
+        if not inside or os.path.commonpath([base, os.path.realpath(name)]) != base:
             raise InputError("outside: the name leads out of the collection; copy the image into it")
 
 

@@ -1,5 +1,6 @@
 """`verify`: whatever is wrong with a run is listed, with what makes it anew."""
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 
 def test_locks_are_told_from_artefacts_and_swept_when_free(run: Path) -> None:
     free = run / "models/.ncca.lock"
-    free.write_text("of a holder that was killed")
+    free.write_text(json.dumps({"host": "of a holder", "pid": 1, "command": "that was killed", "since": "then"}))
     with hold(run / "index/ncca"):
         held = run / "index/.ncca.lock"
         found = examine(run)

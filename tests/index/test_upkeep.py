@@ -1,6 +1,8 @@
 """Bundles that grow and shrink: what an id means never changes."""
 
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from made_up import build_bundle, make_run, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
+from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -104,6 +107,27 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
         run_command("index_add", "--index", start, *given(other), "--output", tmp_path / "a")
     assert not (tmp_path / "a" / "card.json").exists()
     Bundle(start).check()
+
+
+@pytest.mark.parametrize("command", [("index_remove", "--image", 3), ("index_add",)], ids=lambda command: command[0])
+def test_a_foreign_bundle_overwrites_nothing(runs: dict[str, Path], tmp_path: Path, command: tuple) -> None:
+    """Its card names a file that, through a link in the output, would be somebody's `.bashrc`."""
+    bundle, home, output = tmp_path / "bundle", tmp_path / "home", tmp_path / "work" / "new"
+    shutil.copytree(bundle_of(runs["small"], "Flat"), bundle)
+    for folder in (home / "deep" / "er", output, bundle / "k"):
+        folder.mkdir(parents=True)
+    (home / ".bashrc").write_text("precious")
+    (output / "k").symlink_to(home / "deep" / "er")
+    name, evil = "k/../../.bashrc", b"evil"
+    (bundle / name).write_bytes(evil)
+    card = read_json(bundle / "card.json")
+    card.pop("check")
+    card["files"][name] = {"bytes": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
+    (bundle / "card.json").write_bytes(to_json(card))
+    with pytest.raises(IntegrityError, match="card.json names 'k/../../.bashrc', which is not a plain name"):
+        run_command(*command[:1], "--index", bundle, *given(runs["large" if len(command) == 1 else "small"]),
+                    *command[1:], "--output", output)  # fmt: skip
+    assert (home / ".bashrc").read_text() == "precious"
 
 
 @pytest.mark.parametrize("factory", FACTORIES)

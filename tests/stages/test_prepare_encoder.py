@@ -186,7 +186,7 @@ def test_an_image_that_has_changed_is_named_and_the_others_kept(run: Path) -> No
     written = part.stat().st_mtime_ns
     bad.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.storage.features.shutil.rmtree", lambda folder: None)
+        patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: None)
         again = extract(run)
     assert part.stat().st_mtime_ns == written
     np.testing.assert_allclose(again["features"], whole["features"], rtol=1e-4, atol=1e-5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,3 +169,38 @@ def test_the_next_writer_sweeps_what_a_dead_one_left(tmp_path: Path) -> None:
     put(tmp_path / "x.bin")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"x.bin", "x.bin.json", ".y.bin.tmp.999999999", f".x.bin.tmp.{os.getppid()}"}
+
+
+def test_a_temporary_file_is_a_regular_one_of_our_exact_naming(tmp_path: Path) -> None:
+    mine = {".notes.tmp.old", ".notes.tmp.0", ".notes.tmp.12 ", ".notes.tmp.999999999.txt", "notes.tmp.999999999"}
+    for name in mine:
+        (tmp_path / name).write_text("precious")
+    (tmp_path / ".link.tmp.999999999").symlink_to(tmp_path / "notes.tmp.999999999")
+    (tmp_path / ".folder.tmp.999999999").mkdir()
+    assert sweep(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == mine | {".link.tmp.999999999", ".folder.tmp.999999999"}
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / f".x.bin.tmp.{os.getpid()}").symlink_to(tmp_path / "precious")
+    with pytest.raises(JointspaceError, match="cannot write .*x.bin"):
+        put(tmp_path / "x.bin")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_only_own_names_are_removed_from_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    put(folder / "0000000.h5")
+    for name in ("0000001.h5.bak", "x.h5", "00000000.h5"):
+        (folder / name).write_text("precious")
+    (folder / "0000002.h5").symlink_to(folder / "x.h5")
+    (tmp_path / "link").symlink_to(folder)
+    names = re.compile(r"\d{7}\.h5(\.json)?")
+    batch.remove_own(tmp_path / "link", names)
+    assert (folder / "0000000.h5").exists()
+    batch.remove_own(folder, names)
+    assert {path.name for path in folder.iterdir()} == {"0000001.h5.bak", "x.h5", "00000000.h5", "0000002.h5"}
+    put(tmp_path / "all/0000000.h5")
+    batch.remove_own(tmp_path / "all", names)
+    assert not (tmp_path / "all").exists()

@@ -1,0 +1,116 @@
+"""What a finished run removes of itself: shards that an earlier, larger manifest has left, and locks of the dead.
+
+Nothing reads such shards, and they hold what was taken down. A user's own files may lie beside: only what a sidecar of
+ours vouches for is removed, from the folders that a run has, and nothing through a link.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
+from pipeline.storage.batch import file_sha256, is_regular, remove_own
+from pipeline.storage.features import PARTS
+from pipeline.storage.locks import LOCK, remove_free
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.names import inside
+
+SHARDED = (
+    "features/*", "regions/*", "embeddings/*", "text/tfidf", "text/tokens", "text/trees", "text/parses",
+    "text/documents/*", "moments/target", "moments/dev", "moments/auxiliary/*", "study/moments/target",
+    "study/moments/dev", "study/moments/auxiliary/*",
+)  # fmt: skip
+"""Folders of a run with a file, or two, for each shard."""
+SHARD = re.compile(r"shard-(?P<number>\d{5,})\.(h5|conllu|brackets)(?P<rest>\.json|\.parts)?")
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Files that were `removed`, and those `kept` that have the name of a stale shard but that nothing vouches for."""
+
+    removed: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+
+
+def remove_leftovers(run: Path) -> list[str]:
+    """Remove stale shards and free locks under the folder `run`; a sentence for whatever had to stay."""
+    remove_free_locks(run)
+    try:
+        kept = remove_stale_shards(run).kept
+    except IntegrityError as error:
+        return [str(error)]
+    if not kept:
+        return []
+    return [
+        f"{len(kept)} files such as {kept[0]} have the name of a shard that the manifest has no more, but no commit of"
+        " ours is about them, so they stay; if they are the run's, delete them"
+    ]
+
+
+def remove_stale_shards(run: Path) -> Leftovers:
+    """Remove the shards under the folder `run` that its manifest does not count; nothing where there is no manifest.
+
+    Raises IntegrityError for a manifest that is damaged.
+    """
+    run, found = Path(run), Leftovers()
+    if not (run / "manifest" / "manifest.json").exists():
+        return found
+    count = Manifest(run / "manifest").n_shards
+    for folder in _folders(run):
+        for path in sorted(folder.iterdir()):
+            match = SHARD.fullmatch(path.name)
+            if match and int(match["number"]) >= count > 0 and path.exists():
+                _remove(path, match["rest"], found)
+    return found
+
+
+def remove_free_locks(run: Path) -> None:
+    """Remove the locks under the folder `run` that nobody holds: of jobs that were killed after their last write, and
+    that Snakemake does not run again."""
+    for path in Path(run).rglob(".*.lock"):
+        if LOCK.fullmatch(path.name):
+            remove_free(path)
+
+
+def _folders(run: Path) -> Iterator[Path]:
+    for pattern in SHARDED:
+        for folder in sorted(run.glob(pattern)):
+            try:
+                inside(run, folder.relative_to(run).as_posix(), run)
+            except IntegrityError:  # through a link
+                continue
+            if folder.is_dir():
+                yield folder
+
+
+def _remove(path: Path, rest: str | None, found: Leftovers) -> None:
+    """Remove the stale shard `path` with its sidecar, or its folder of parts; a sidecar goes with its shard."""
+    if rest == ".parts":
+        remove_own(path, PARTS)
+        (found.kept if path.exists() else found.removed).append(path)
+        return
+    artefact = path.with_suffix("") if rest else path
+    commit = sidecar_path(artefact)
+    if not _vouches(commit, artefact):
+        found.kept.append(path)
+        return
+    for part in (artefact, commit):  # a kill between them leaves the commit, which vouches for the missing file
+        if part.exists():
+            part.unlink()
+            found.removed.append(part)
+
+
+def _vouches(commit: Path, artefact: Path) -> bool:
+    """Whether the sidecar `commit` is ours, and `artefact` what it says, or gone."""
+    if not is_regular(commit) or not (is_regular(artefact) or not (artefact.exists() or artefact.is_symlink())):
+        return False
+    try:
+        value = read_json(commit)
+        if not is_sidecar(value):
+            return False
+        size, digest = value["bytes"], value["sha256"]
+        return not artefact.exists() or (artefact.stat().st_size == size and file_sha256(artefact) == digest)
+    except (IntegrityError, OSError):
+        return False

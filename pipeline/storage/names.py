@@ -1,0 +1,47 @@
+"""Names of files that we have read from a file: a bundle's card, a parser's commit, a study, a model's encoders.
+
+Such a file may be somebody else's. Joined to a folder as it stands, a name could lead anywhere.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError
+
+DRIVE = re.compile(r"[A-Za-z]:")
+SHOWN = 120
+"""Characters of a name that an error quotes."""
+
+
+def plain(name: Any, source: Path | str) -> str:
+    """`name`, read from the file `source`: relative, with forward slashes, each part a name of its own.
+
+    Raises IntegrityError for anything else: absolute, `..`, a drive, a backslash, NUL, or not a text.
+    """
+    usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
+    if not usable or any(part in ("", ".", "..") for part in name.split("/")):
+        raise IntegrityError(
+            f"{source} names {repr(name)[:SHOWN]}, which is not a plain name below its folder; get it anew"
+        )
+    return name
+
+
+def inside(folder: Path, name: Any, source: Path | str) -> Path:
+    """The path of the file `name` below `folder`, as the file `source` names it; it need not exist.
+
+    Raises IntegrityError as `plain` does, where a part of the path below `folder` is a link, and where it leads out.
+    """
+    folder = Path(folder)
+    path = folder.joinpath(plain(name, source))
+    below = [path, *path.parents][: len(path.parts) - len(folder.parts)]
+    try:
+        link = next((part for part in below if part.is_symlink()), None)
+        within = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # no file can have this name
+        link, within = None, False
+    if link is not None:
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")
+    if not within:
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which cannot lie in {folder}; get it anew")
+    return path

@@ -1,0 +1,165 @@
+"""Names that a file of somebody else gives: plain ones are taken, and what leads out is refused by the file's name."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage import batch
+from pipeline.storage.atomic import publish_json, read_json, to_json
+from pipeline.storage.bundle import CARD, Bundle, BundleWriter
+from pipeline.storage.carried_parsers import load_carried_parser
+from pipeline.storage.integrity import examine
+from pipeline.storage.names import inside, plain
+from pipeline.storage.parsers import publish_parser
+
+PLAIN = ["images.faiss", "encoders/net/model.json", "parser/vocab/a b", "ünï.json", "..a/b..", "-x"]
+WRONG = [
+    "", "/etc/passwd", "..", "../x", "a/../x", "a//b", "a/", "./a", "a/./b", "a\\b", "..\\x", "C:x", "c:/x", "a\0b",
+    None, 3, ["a"], {"a": 1}, "\ud800", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_name_is_taken(name: str, tmp_path: Path) -> None:
+    assert plain(name, "card") == name
+    assert inside(tmp_path, name, "card") == tmp_path / name
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    assert inside(tmp_path / "link", name, "card") == tmp_path / "link" / name  # the folder itself may be a link
+
+
+@pytest.mark.parametrize("name", WRONG, ids=repr)
+def test_any_other_is_refused_by_the_files_name(name: object, tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"^the/card\.json names .{1,400}; get it anew$"):
+        inside(tmp_path, name, Path("the/card.json"))
+
+
+@pytest.mark.parametrize("link", ["k", "k/l", "k/l/file"])
+def test_no_part_of_it_may_be_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path)  # which does not even lead out
+    with pytest.raises(IntegrityError, match=f"card names 'k/l/file', but .*/{link} is a link"):
+        inside(tmp_path, "k/l/file", "card")
+
+
+def forge(folder: Path, name: str) -> Path:
+    """A bundle whose card names `name`, an empty file."""
+    nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    folder.mkdir(parents=True)
+    (folder / CARD).write_bytes(to_json({"files": {name: {"bytes": 0, "sha256": nothing}}}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../secret", "k/../../secret", "k/secret"])
+def test_a_foreign_card_opens_no_file_outside(name: str, tmp_path: Path) -> None:
+    bundle = forge(tmp_path / "bundle", name)
+    (tmp_path / "secret").touch()
+    (bundle / "k").symlink_to(tmp_path)
+    with pytest.raises(IntegrityError, match="card.json names '"):
+        Bundle(bundle).check()
+
+
+@pytest.mark.parametrize("name", ["../secret", "k/secret"])
+def test_no_bundle_is_written_outside_its_folder(name: str, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/k").symlink_to(tmp_path)
+    (tmp_path / "secret").write_text("precious")
+    writer = BundleWriter(tmp_path / "new")
+    for write in (lambda: writer.add(name, b"evil"), lambda: writer.place_for(name), lambda: writer.adopt(name)):
+        with pytest.raises(IntegrityError, match="names"):
+            write()
+    assert (tmp_path / "secret").read_text() == "precious"
+
+
+def test_verify_hashes_no_file_outside_and_says_so(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    forge(run / "index/ncca", "../../../secret")
+    publish_json(run / "study/study.json", {"files": {"key": ["../../secret.json"]}})
+    publish_json(run / "parser/pipeline.json", {"kind": "pipeline", "files": {"/etc/passwd": "0"}})
+    for name in ("secret", "secret.json"):
+        (tmp_path / name).write_text("{}")
+    faults = {fault.path.relative_to(run).as_posix(): fault.reason for fault in examine(run).faults}
+    assert faults.keys() == {"index/ncca/card.json", "study/study.json", "parser/pipeline.json"}
+    assert all(reason.startswith("damaged: ") and " names '" in reason for reason in faults.values())
+
+
+def carry(tmp_path: Path, listed: list[str], package: str | None = None) -> Bundle:
+    """A bundle with spaCy's files `listed` in its card."""
+    writer = BundleWriter(tmp_path / "bundle")
+    for name in listed:
+        writer.add(name, b"part of a pipeline")
+    writer.commit({"parse": {"engine": "spacy", "package": package}, "inputs": {}})
+    return Bundle(tmp_path / "bundle")
+
+
+def test_spacy_is_given_no_file_that_the_card_does_not_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+    monkeypatch.setattr("pipeline.storage.carried_parsers.load_parser", loaded.append)
+    bundle = carry(tmp_path, ["parser/config.cfg", "parser/vocab/strings.json"])
+    load_carried_parser(bundle)
+    (bundle.folder / "parser/vocab/more").write_text("unlisted")
+    with pytest.raises(IntegrityError, match="parser/vocab/more is not in the card"):
+        load_carried_parser(bundle)
+    assert loaded == [str(bundle.folder / "parser/")]
+
+
+@pytest.mark.parametrize("package", ["../evil", "/tmp/evil", "evil", "a b", "", "no-such-package-anywhere"])
+def test_a_card_names_a_package_and_no_folder(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.storage.carried_parsers.load_parser", lambda name: pytest.fail(f"loads {name}"))
+    bundle = carry(tmp_path, [], package)
+    (tmp_path / "evil").mkdir()
+    (bundle.folder / "evil").mkdir()
+    with pytest.raises(UsageError, match="install it"):
+        load_carried_parser(bundle)
+
+
+def write_pipeline(folder: Path) -> None:
+    (folder / "config.cfg").write_text("[nlp]")
+
+
+def test_a_folder_of_somebody_elses_is_not_replaced_by_a_parser(tmp_path: Path) -> None:
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline/source.py").write_text("precious")
+    with pytest.raises(UsageError, match="pipeline is not a pipeline that train-parser made; give --output another"):
+        publish_parser(tmp_path, write_pipeline, "digest", {})
+    assert (tmp_path / "pipeline/source.py").read_text() == "precious"
+    other = tmp_path / "other"
+    for _ in range(2):  # its own it replaces
+        publish_parser(other, write_pipeline, "digest", {})
+    (other / "pipeline/notes.txt").write_text("precious")
+    with pytest.raises(UsageError):
+        publish_parser(other, write_pipeline, "digest", {})
+    assert (other / "pipeline/notes.txt").exists() and read_json(other / "pipeline.json")["fingerprint"] == "digest"
+
+
+STEPS = {"replace": (os, "replace"), "unlink": (Path, "unlink"), "rename": (batch, "_rename")}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_parser_that_was_killed_at_its_end_is_made_again(
+    step: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every state that the last steps leave is one that the next training may replace."""
+    publish_parser(tmp_path, write_pipeline, "old", {})
+    calls, genuine = [], getattr(*STEPS[step])
+
+    def die(*arguments: object, **options: object) -> None:
+        calls.append(arguments)
+        if len(calls) == call:
+            raise Killed
+        return genuine(*arguments, **options)
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(*STEPS[step], die)
+        publish_parser(tmp_path, write_pipeline, "new", {})
+    publish_parser(tmp_path, write_pipeline, "again", {})
+    value = read_json(tmp_path / "pipeline.json")
+    assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg"]
+    assert [path.name for path in (tmp_path / "pipeline").iterdir()] == ["config.cfg"]
