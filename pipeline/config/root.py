@@ -25,6 +25,7 @@ from pipeline.config.models import (
     Wsabie,
 )
 from pipeline.config.parse import Parse
+from pipeline.config.places import check_places
 from pipeline.config.rows import Rows
 from pipeline.config.section import Name, Positive, Section, Split
 from pipeline.errors import UsageError
@@ -146,6 +147,7 @@ class Config(Rows):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
         self._check_rows()
         self._check_regions_described(encoders)
+        check_places(self)
         return self
 
     def _check_pooled(self) -> None:

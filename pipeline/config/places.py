@@ -1,0 +1,61 @@
+"""Which folders and files a configuration may name: what Snakemake can carry, and no run inside of a collection."""
+
+import os
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.config.root import Config
+
+
+def check_places(config: "Config") -> None:
+    """Raises ValueError naming the first key that is wrong."""
+    for key, place in _places(config):
+        _check_text(key, place)
+    run = os.path.realpath(os.path.join(config.results_root, config.name))
+    data = os.path.realpath(config.data_root)
+    if _is_below(data, run):
+        raise ValueError(
+            f"data_root: {config.data_root} lies in the run's own folder {run}; choose another results_root or name"
+        )
+    if _is_below(run, data):
+        raise ValueError(
+            f"results_root: the run's folder {run} would lie in the collection, data_root {config.data_root}; choose a"
+            " results_root outside of it"
+        )
+
+
+def _places(config: "Config") -> Iterator[tuple[str, str]]:
+    """Key and value of what becomes a path of a rule."""
+    for key in ("data_root", "weights_root", "results_root"):
+        yield key, getattr(config, key)
+    optional = {
+        "collection.takedown": config.collection.takedown,
+        "text.vocabulary": config.text.vocabulary,
+        "language_text.file": config.language_text.file,
+        "parse.conllu": config.parse.conllu,
+        "parse.brackets": config.parse.brackets,
+        "phrases.names": config.phrases.names,
+        **{f"parse.treebank.{part}": name for part, name in config.parse.treebank.model_dump().items()},
+        **{f"collection.files.{what}": name for what, name in config.collection.files.items()},
+    }
+    yield from ((key, place) for key, place in optional.items() if place is not None)
+
+
+def _check_text(key: str, place: str) -> None:
+    """Brackets are Snakemake's own; a `~` would be a folder of that name, and a dash an option of a command."""
+    if not place:
+        raise ValueError(f"{key}: must not be empty")
+    if place[0] in "-~" or place != place.strip():
+        raise ValueError(
+            f"{key}: {place!r} must not begin with - or ~, nor begin or end with a space; write it in full"
+        )
+    for character in place:
+        if character in "{}<>" or unicodedata.category(character) in ("Cc", "Cs"):
+            raise ValueError(f"{key}: {place!r} holds {character!r}, which Snakemake cannot carry in a path; rename it")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether the real path `path` is `folder` or lies in it."""
+    return os.path.commonpath([path, folder]) == folder
