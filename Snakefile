@@ -9,15 +9,17 @@
 
 import json
 import os
-import shutil
+import shlex
 import sys
+from functools import cache
 from pathlib import Path
 
 import yaml
 from snakemake.exceptions import WorkflowError
 
+from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, validate
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.models import (
     GENERATORS,
     PHRASAL,
@@ -31,7 +33,7 @@ from pipeline.models import (
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
-from pipeline.storage.locks import remove_free
+from pipeline.storage.leftovers import remove_leftovers
 
 
 configfile: str(default_path())
@@ -43,9 +45,18 @@ try:
 except UsageError as error:
     raise WorkflowError(str(error))
 
-RUN = f"{CONFIG.results_root}/{CONFIG.name}"
+
+
+def quoted(path):
+    """`path` as part of a rule's command: one word of the shell, whose braces mean nothing to Snakemake."""
+    return shlex.quote(path).replace("{", "{{").replace("}", "}}")
+
+
+# Inputs and outputs take paths as they are; commands take `..._Q`, and `:q` of whatever Snakemake fills in.
+RUN = str(Path(CONFIG.results_root, CONFIG.name))
 RESOLVED = f"{RUN}/config.yaml"
-JOINTSPACE = f"{Path(sys.executable).with_name('jointspace')} --threads {{threads}}"
+RUN_Q, RESOLVED_Q, DATA_Q = quoted(RUN), quoted(RESOLVED), quoted(CONFIG.data_root)
+JOINTSPACE = f"{quoted(str(Path(sys.executable).with_name('jointspace')))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
 COMBINED_ROWS = [row for row in MODELS if CONFIG.members(row)]
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
@@ -58,11 +69,13 @@ FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
+STUDY_Q = quoted(STUDY)
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
 STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
-DEMO = f"{CONFIG.data_root}/demo.json"
+DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
+BENCHMARKS_Q = quoted(BENCHMARKS)
 GPU = CONFIG.device != "cpu"
 
 
@@ -100,6 +113,11 @@ RESOURCES = {
 }
 
 
+def each(option, paths):
+    """The words of a command that give `option` once for each path."""
+    return [word for path in paths for word in (option, path)]
+
+
 def shown(path, caption, category):
     """An output that `snakemake --report` shows."""
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)
@@ -116,7 +134,7 @@ def learned_from(wildcards):
 def learned_option(wildcards, input):
     """The option of `prepare-encoder` for what it begins with."""
     of = CONFIG.encoder(wildcards.encoder).of
-    return " ".join(f"{'--of' if of else '--manifest'} {os.path.dirname(path)}" for path in input)
+    return each("--of" if of else "--manifest", map(os.path.dirname, input))
 
 
 def encoder_slice(encoder):
@@ -162,21 +180,32 @@ def sums_slice(wildcards, *sections):
 def sums_options(wildcards):
     """The options of `accumulate` that say what is summed, and into how many folds."""
     folds = 1 if wildcards.sums == "moments" else CONFIG.study.folds
-    return " ".join([f"--folds {folds}", *(f"--encoder {name}" for name in summed_encoders(wildcards))])
+    return ["--folds", folds, *each("--encoder", summed_encoders(wildcards))]
 
 
 def collection_files(wildcards):
-    """What `ingest` reads: the demo's commit, or the lists that lie in the data root (its images are checked by hash),
-    and the takedown list."""
+    """What `ingest` reads: the demo's commit, or the lists of the collection's format, and the takedown list."""
     taken = [CONFIG.collection.takedown] if CONFIG.collection.takedown else []
     if CONFIG.demo.generate:
         return [DEMO, *taken]
-    if not os.path.isdir(CONFIG.data_root):
+    return [str(path) for path in of_collection(list_files)] + taken
+
+
+def collection_state(wildcards):
+    """What `ingest` depends on beside: a digest of names, sizes and times of the collection's files."""
+    return "" if CONFIG.demo.generate else of_collection(describe_state)
+
+
+@cache
+def of_collection(told):
+    """What `list_files` or `describe_state` tells of the collection."""
+    root = Path(CONFIG.data_root)
+    if not root.is_dir():
         raise WorkflowError(f"data_root {CONFIG.data_root} is not a folder; set it to your collection's")
-    lists = (".tsv", ".txt", ".json", ".jsonl", ".csv", ".parquet", ".token")
-    by_list = CONFIG.collection.format not in ("text-files", "webdataset")
-    files = [e.path for e in os.scandir(CONFIG.data_root) if by_list and e.is_file() and e.name.endswith(lists)]
-    return (sorted(files) or [CONFIG.data_root]) + taken
+    try:
+        return told(root, CONFIG.collection.format, CONFIG.collection.files)
+    except JointspaceError as error:
+        raise WorkflowError(str(error))
 
 
 def shards():
@@ -267,9 +296,9 @@ def query_parser_of(wildcards):
 
 def query_parser_options(wildcards, input):
     if not input.parser:
-        return ""
-    trained = f" --parser {RUN}/parser" if PARSER in input.parser else ""
-    return f"--parses {RUN}/text/parses --labels {LABELS}{trained}"
+        return []
+    trained = ["--parser", f"{RUN}/parser"] if PARSER in input.parser else []
+    return ["--parses", f"{RUN}/text/parses", "--labels", LABELS, *trained]
 
 
 def start_of(wildcards):
@@ -285,7 +314,7 @@ def chosen_of(wildcards):
 
 
 def chosen_option(wildcards, input):
-    return f"--chosen {os.path.dirname(input.chosen[0])}" if input.chosen else ""
+    return each("--chosen", map(os.path.dirname, input.chosen))
 
 
 def dev_moments_of(wildcards):
@@ -376,8 +405,9 @@ def auxiliary_of(wildcards):
 def auxiliary_options(wildcards):
     row = CONFIG.row(wildcards.row)
     if row.training == "target":
-        return ""
-    return f"--auxiliary {RUN}/moments/auxiliary/{row.documents} --documents {RUN}/text/documents/{row.documents}"
+        return []
+    documents = row.documents
+    return ["--auxiliary", f"{RUN}/moments/auxiliary/{documents}", "--documents", f"{RUN}/text/documents/{documents}"]
 
 
 def generator_features(wildcards):
@@ -396,7 +426,7 @@ def generator_space(wildcards):
 
 
 def index_option(wildcards, input):
-    return f"--index {os.path.dirname(input.index[0])}" if input.index else ""
+    return each("--index", map(os.path.dirname, input.index))
 
 
 def generator_slice(wildcards):
@@ -415,23 +445,7 @@ def snippets_of(wildcards):
 
 
 def snippets_options(wildcards, input):
-    snippets = " ".join(f"--snippets {path}" for path in input.snippets)
-    return f"{snippets} --regions {RUN}/regions" if snippets else ""
-
-
-def remove_stale_shards():
-    """Delete the shards that an earlier, larger manifest has left: nothing reads them, and they hold what was taken down."""
-    manifest = Path(f"{RUN}/manifest/manifest.json")
-    count = json.loads(manifest.read_text())["shards"] if manifest.exists() else 0
-    for path in Path(RUN).rglob("shard-[0-9]*"):
-        if count and int(path.name[6:11]) >= count:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def remove_free_locks():
-    """Delete what jobs have left that were killed after their last write: Snakemake may not run them again."""
-    for lock in Path(RUN).rglob(".*.lock"):
-        remove_free(lock)
+    return [*each("--snippets", input.snippets), "--regions", f"{RUN}/regions"] if input.snippets else []
 
 
 def lift_rate_limit():
@@ -443,8 +457,8 @@ def lift_rate_limit():
 
 
 onsuccess:
-    remove_stale_shards()
-    remove_free_locks()
+    for warning in remove_leftovers(Path(RUN)):
+        logger.warning(warning)
 
 
 onstart:
@@ -486,7 +500,7 @@ rule make_demo:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} make-demo --config {RESOLVED} --output {CONFIG.data_root}"
+        f"{JOINTSPACE} make-demo --config {RESOLVED_Q} --output {DATA_Q}"
 
 
 checkpoint ingest:
@@ -498,13 +512,14 @@ checkpoint ingest:
         tables=expand(f"{RUN}/manifest/{{table}}.parquet", table=["images", "sentences", "documents", "boxes"]),
     params:
         slice=slice_of("data_root", "collection", "shard_size"),
+        state=collection_state,
     threads: 8
     benchmark:
         f"{BENCHMARKS}/ingest/all.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} ingest --root {CONFIG.data_root} --config {RESOLVED} --output {RUN}/manifest"
+        f"{JOINTSPACE} ingest --root {DATA_Q} --config {RESOLVED_Q} --output {RUN_Q}/manifest"
 
 
 rule plan:
@@ -521,7 +536,7 @@ rule plan:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} plan --manifest {RUN}/manifest --encoders {RUN}/encoders --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} plan --manifest {RUN_Q}/manifest --encoders {RUN_Q}/encoders --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule prepare_encoder:
@@ -541,8 +556,8 @@ rule prepare_encoder:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder}} {{params.begun}} --config {RESOLVED}"
-        f" --output {RUN}/encoders/{{wildcards.encoder}}"
+        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder:q}} {{params.begun:q}} --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
 
 
 rule finetune:
@@ -565,8 +580,8 @@ rule finetune:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} finetune --name {{wildcards.encoder}} --manifest {RUN}/manifest --config {RESOLVED}"
-        f" --output {RUN}/encoders/{{wildcards.encoder}}"
+        f"{JOINTSPACE} finetune --name {{wildcards.encoder:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
 
 
 rule extract_regions:
@@ -590,8 +605,8 @@ rule extract_regions:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} extract-regions --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
-        f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} extract-regions --manifest {RUN_Q}/manifest --encoder {RUN_Q}/encoders/{{wildcards.encoder:q}}"
+        f" --shard {{wildcards.shard:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule show_regions:
@@ -604,7 +619,7 @@ rule show_regions:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} show-regions {{input}} --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} show-regions {{input:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule extract:
@@ -624,8 +639,8 @@ rule extract:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} extract --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
-        f" --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} extract --manifest {RUN_Q}/manifest --encoder {RUN_Q}/encoders/{{wildcards.encoder:q}}"
+        f" --shard {{wildcards.shard:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule pool_regions:
@@ -645,8 +660,8 @@ rule pool_regions:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} pool-regions --manifest {RUN}/manifest --encoder {RUN}/encoders/{{wildcards.encoder}}"
-        f" --regions {{params.regions}} --shard {{wildcards.shard}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} pool-regions --manifest {RUN_Q}/manifest --encoder {RUN_Q}/encoders/{{wildcards.encoder:q}}"
+        f" --regions {{params.regions:q}} --shard {{wildcards.shard:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule build_vocabulary:
@@ -661,7 +676,7 @@ rule build_vocabulary:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} build-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} build-vocabulary --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule encode_sentences:
@@ -678,8 +693,8 @@ rule encode_sentences:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} encode-sentences --manifest {RUN}/manifest --shard {{wildcards.shard}}"
-        f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
+        f"{JOINTSPACE} encode-sentences --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
+        f" --vocabulary {{input.vocabulary:q}} --output {{output[0]:q}}"
 
 
 rule simulate_documents:
@@ -694,8 +709,8 @@ rule simulate_documents:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} simulate-documents {{wildcards.documents}} --manifest {RUN}/manifest --config {RESOLVED}"
-        f" --output {{output[0]}}"
+        f"{JOINTSPACE} simulate-documents {{wildcards.documents:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
+        f" --output {{output[0]:q}}"
 
 
 rule encode_documents:
@@ -708,7 +723,7 @@ rule encode_documents:
         f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5.json",
     params:
         slice=lambda wildcards: slice_of(documents=CONFIG.documents[wildcards.documents].model_dump()),
-        documents=lambda wildcards, input: f"--documents {input.documents}" if input.documents else "",
+        documents=lambda wildcards, input: each("--documents", input.documents),
     benchmark:
         f"{BENCHMARKS}/encode_documents/{{documents}}.{{shard}}.tsv"
     group:
@@ -716,8 +731,8 @@ rule encode_documents:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} encode-documents {{wildcards.documents}} --manifest {RUN}/manifest --shard {{wildcards.shard}}"
-        f" --vocabulary {{input.vocabulary}} {{params.documents}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} encode-documents {{wildcards.documents:q}} --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
+        f" --vocabulary {{input.vocabulary:q}} {{params.documents:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule accumulate:
@@ -739,8 +754,8 @@ rule accumulate:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --pairs {{wildcards.pairs}} {{params.options}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} accumulate --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --features {RUN_Q}/features"
+        f" --tfidf {RUN_Q}/text/tfidf --pairs {{wildcards.pairs:q}} {{params.options:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule accumulate_auxiliary:
@@ -762,9 +777,9 @@ rule accumulate_auxiliary:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} accumulate --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/documents/{{wildcards.documents}} --pairs auxiliary {{params.options}}"
-        f" --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} accumulate --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --features {RUN_Q}/features"
+        f" --tfidf {RUN_Q}/text/documents/{{wildcards.documents:q}} --pairs auxiliary {{params.options:q}}"
+        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule build_token_vocabulary:
@@ -779,7 +794,7 @@ rule build_token_vocabulary:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} build-token-vocabulary --manifest {RUN}/manifest --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} build-token-vocabulary --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule train_word_vectors:
@@ -801,8 +816,8 @@ rule train_word_vectors:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} train-word-vectors --manifest {RUN}/manifest --vocabulary {{input.vocabulary}}"
-        f" --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} train-word-vectors --manifest {RUN_Q}/manifest --vocabulary {{input.vocabulary:q}}"
+        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule encode_tokens:
@@ -819,8 +834,8 @@ rule encode_tokens:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} encode-tokens --manifest {RUN}/manifest --shard {{wildcards.shard}}"
-        f" --vocabulary {{input.vocabulary}} --output {{output[0]}}"
+        f"{JOINTSPACE} encode-tokens --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
+        f" --vocabulary {{input.vocabulary:q}} --output {{output[0]:q}}"
 
 
 rule train_parser:
@@ -836,7 +851,7 @@ rule train_parser:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} train-parser --config {RESOLVED} --output {RUN}/parser"
+        f"{JOINTSPACE} train-parser --config {RESOLVED_Q} --output {RUN_Q}/parser"
 
 
 rule parse:
@@ -850,15 +865,15 @@ rule parse:
         f"{RUN}/text/parses/shard-{{shard}}.brackets.json",
     params:
         slice=slice_of(parse=CONFIG.parse.model_dump(exclude={"treebank", "training", "workers"})),
-        parser=f"--parser {RUN}/parser" if CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None else "",
+        parser=["--parser", f"{RUN}/parser"] if CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None else [],
     threads: 8
     benchmark:
         f"{BENCHMARKS}/parse/{{shard}}.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} parse --manifest {RUN}/manifest --shard {{wildcards.shard}} {{params.parser}}"
-        f" --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} parse --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} {{params.parser:q}}"
+        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule build_label_table:
@@ -872,8 +887,8 @@ rule build_label_table:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} build-label-table --manifest {RUN}/manifest --parses {RUN}/text/parses"
-        f" --vocabulary {{input.vocabulary}} --output {{output}}"
+        f"{JOINTSPACE} build-label-table --manifest {RUN_Q}/manifest --parses {RUN_Q}/text/parses"
+        f" --vocabulary {{input.vocabulary:q}} --output {{output:q}}"
 
 
 rule encode_trees:
@@ -892,8 +907,8 @@ rule encode_trees:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} encode-trees --manifest {RUN}/manifest --shard {{wildcards.shard}} --parses {RUN}/text/parses"
-        f" --vocabulary {{input.vocabulary}} --labels {{input.labels}} --output {{output[0]}}"
+        f"{JOINTSPACE} encode-trees --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --parses {RUN_Q}/text/parses"
+        f" --vocabulary {{input.vocabulary:q}} --labels {{input.labels:q}} --output {{output[0]:q}}"
 
 
 rule train:
@@ -915,22 +930,22 @@ rule train:
         row="|".join(TRAINED_ROWS) or "(?!)",
     params:
         slice=lambda wildcards: train_slice(CONFIG.row(wildcards.row)),
-        start=lambda wildcards, input: f"--start {os.path.dirname(input.start[0])}" if input.start else "",
+        start=lambda wildcards, input: each("--start", map(os.path.dirname, input.start)),
         chosen=chosen_option,
-        labels=lambda wildcards, input: f"--trees {RUN}/text/trees --labels {input.labels}" if input.labels else "",
-        terms=lambda wildcards, input: f"--terms {input.terms}" if input.terms else "",
-        words=lambda wildcards, input: f"--words {input.words}" if input.words else "",
-        regions=lambda wildcards, input: f"--regions {RUN}/regions" if input.regions else "",
+        labels=lambda wildcards, input: ["--trees", f"{RUN}/text/trees", "--labels", *input.labels] if input.labels else [],
+        terms=lambda wildcards, input: each("--terms", input.terms),
+        words=lambda wildcards, input: each("--words", input.words),
+        regions=lambda wildcards, input: ["--regions", f"{RUN}/regions"] if input.regions else [],
     threads: 8
     benchmark:
         f"{BENCHMARKS}/train/{{row}}.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} train {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.labels}}"
-        f" {{params.start}} {{params.chosen}} {{params.terms}} {{params.words}} {{params.regions}}"
-        f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
+        f"{JOINTSPACE} train {{wildcards.row:q}} --manifest {RUN_Q}/manifest --features {RUN_Q}/features"
+        f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.labels:q}}"
+        f" {{params.start:q}} {{params.chosen:q}} {{params.terms:q}} {{params.words:q}} {{params.regions:q}}"
+        f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule fit:
@@ -950,16 +965,16 @@ rule fit:
         slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
         auxiliary=auxiliary_options,
         chosen=chosen_option,
-        dev=lambda wildcards, input: f"--dev-moments {RUN}/moments/dev" if input.dev else "",
+        dev=lambda wildcards, input: ["--dev-moments", f"{RUN}/moments/dev"] if input.dev else [],
     threads: 8
     benchmark:
         f"{BENCHMARKS}/fit/{{row}}.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} fit {{wildcards.row}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --moments {RUN}/moments/target {{params.auxiliary}} {{params.chosen}} {{params.dev}}"
-        f" --config {RESOLVED} --output {RUN}/models/{{wildcards.row}}"
+        f"{JOINTSPACE} fit {{wildcards.row:q}} --manifest {RUN_Q}/manifest --features {RUN_Q}/features"
+        f" --tfidf {RUN_Q}/text/tfidf --moments {RUN_Q}/moments/target {{params.auxiliary:q}} {{params.chosen:q}} {{params.dev:q}}"
+        f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule embed:
@@ -980,9 +995,9 @@ rule embed:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} embed --manifest {RUN}/manifest --shard {{wildcards.shard}} --features {RUN}/features"
-        f" --tfidf {RUN}/text/tfidf --tokens {RUN}/text/tokens --trees {RUN}/text/trees --regions {RUN}/regions"
-        f" --model {RUN}/models/{{wildcards.row}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} embed --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --features {RUN_Q}/features"
+        f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --trees {RUN_Q}/text/trees --regions {RUN_Q}/regions"
+        f" --model {RUN_Q}/models/{{wildcards.row:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule fit_csls:
@@ -1006,9 +1021,9 @@ rule fit_csls:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} fit-csls {{wildcards.row}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{params.plain}}"
-        f" --model {RUN}/models/{{params.plain}} {{params.chosen}} --config {RESOLVED}"
-        f" --output {RUN}/models/{{wildcards.row}}"
+        f"{JOINTSPACE} fit-csls {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{params.plain:q}}"
+        f" --model {RUN_Q}/models/{{params.plain:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule combine:
@@ -1027,15 +1042,15 @@ rule combine:
             ensemble=CONFIG.ensemble(wildcards.row).model_dump(), dev_images=CONFIG.fit.dev_images
         ),
         chosen=chosen_option,
-        vocabularies=lambda wildcards, input: " ".join(f"--vocabulary {path}" for path in input.vocabularies),
+        vocabularies=lambda wildcards, input: each("--vocabulary", input.vocabularies),
     benchmark:
         f"{BENCHMARKS}/combine/{{row}}.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} combine {{wildcards.row}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
-        f" --models {RUN}/models {{params.vocabularies}} {{params.chosen}} --config {RESOLVED}"
-        f" --output {RUN}/models/{{wildcards.row}}"
+        f"{JOINTSPACE} combine {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
+        f" --models {RUN_Q}/models {{params.vocabularies:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule join_embeddings:
@@ -1054,8 +1069,8 @@ rule join_embeddings:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} join-embeddings --manifest {RUN}/manifest --shard {{wildcards.shard}}"
-        f" --embeddings {RUN}/embeddings --model {RUN}/models/{{wildcards.row}} --output {{output[0]}}"
+        f"{JOINTSPACE} join-embeddings --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
+        f" --embeddings {RUN_Q}/embeddings --model {RUN_Q}/models/{{wildcards.row:q}} --output {{output[0]:q}}"
 
 
 rule align:
@@ -1075,8 +1090,8 @@ rule align:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} align --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
-        f" --vocabulary {{input.vocabulary}} --split {{wildcards.split}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} align --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
+        f" --vocabulary {{input.vocabulary:q}} --split {{wildcards.split:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule list_magnitudes:
@@ -1096,8 +1111,8 @@ rule list_magnitudes:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} list-magnitudes --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
-        f" --vocabulary {{input.vocabulary}} --split {{wildcards.split}} --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} list-magnitudes --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
+        f" --vocabulary {{input.vocabulary:q}} --split {{wildcards.split:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule embed_phrases:
@@ -1118,10 +1133,10 @@ rule embed_phrases:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} embed-phrases --manifest {RUN}/manifest --model {RUN}/models/{{wildcards.row}}"
-        f" --parses {RUN}/text/parses --vocabulary {{input.vocabulary}} --labels {{input.labels}}"
-        f" --regions {RUN}/regions --split {{wildcards.split}} --config {RESOLVED}"
-        f" --output {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
+        f"{JOINTSPACE} embed-phrases --manifest {RUN_Q}/manifest --model {RUN_Q}/models/{{wildcards.row:q}}"
+        f" --parses {RUN_Q}/text/parses --vocabulary {{input.vocabulary:q}} --labels {{input.labels:q}}"
+        f" --regions {RUN_Q}/regions --split {{wildcards.split:q}} --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
 
 
 rule rank_phrases:
@@ -1142,8 +1157,8 @@ rule rank_phrases:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} rank-phrases --manifest {RUN}/manifest --phrases {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
-        f" --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} rank-phrases --manifest {RUN_Q}/manifest --phrases {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
+        f" --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule show_phrases:
@@ -1162,8 +1177,8 @@ rule show_phrases:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} show-phrases --manifest {RUN}/manifest --phrases {RUN}/phrases/{{wildcards.row}}/{{wildcards.split}}"
-        f" --config {RESOLVED} --output {{output[0]}}"
+        f"{JOINTSPACE} show-phrases --manifest {RUN_Q}/manifest --phrases {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
+        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule evaluate:
@@ -1181,8 +1196,8 @@ rule evaluate:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} evaluate --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
-        f" --split {{wildcards.split}} --protocol {{wildcards.protocol}} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} evaluate --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
+        f" --split {{wildcards.split:q}} --protocol {{wildcards.protocol:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule summarise:
@@ -1198,7 +1213,7 @@ rule summarise:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} summarise {{input}} --output {{output[0]}}"
+        f"{JOINTSPACE} summarise {{input:q}} --output {{output[0]:q}}"
 
 
 rule build_index:
@@ -1220,9 +1235,9 @@ rule build_index:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} build-index --manifest {RUN}/manifest --embeddings {RUN}/embeddings/{{wildcards.row}}"
-        f" --model {RUN}/models/{{wildcards.row}} --vocabulary {{input.vocabulary}} --encoders {RUN}/encoders"
-        f" {{params.parser}} --config {RESOLVED} --output {RUN}/index/{{wildcards.row}}"
+        f"{JOINTSPACE} build-index --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
+        f" --model {RUN_Q}/models/{{wildcards.row:q}} --vocabulary {{input.vocabulary:q}} --encoders {RUN_Q}/encoders"
+        f" {{params.parser:q}} --config {RESOLVED_Q} --output {RUN_Q}/index/{{wildcards.row:q}}"
 
 
 rule study:
@@ -1242,9 +1257,9 @@ rule study:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} study --manifest {RUN}/manifest --features {RUN}/features --tfidf {RUN}/text/tfidf"
-        f" --moments {STUDY}/moments/target --auxiliary {STUDY}/moments/auxiliary --documents {RUN}/text/documents"
-        f" --config {RESOLVED} --output {STUDY}"
+        f"{JOINTSPACE} study --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tfidf {RUN_Q}/text/tfidf"
+        f" --moments {STUDY_Q}/moments/target --auxiliary {STUDY_Q}/moments/auxiliary --documents {RUN_Q}/text/documents"
+        f" --config {RESOLVED_Q} --output {STUDY_Q}"
 
 
 rule tabulate:
@@ -1259,7 +1274,7 @@ rule tabulate:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} tabulate --study {STUDY} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} tabulate --study {STUDY_Q} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule gong:
@@ -1289,9 +1304,9 @@ rule train_generator:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} train-generator {{wildcards.generator}} --manifest {RUN}/manifest --features {RUN}/features"
-        f" --tokens {RUN}/text/tokens --vocabulary {{input.vocabulary}} {{params.index}} {{params.snippets}}"
-        f" --config {RESOLVED} --output {RUN}/generators/{{wildcards.generator}}"
+        f"{JOINTSPACE} train-generator {{wildcards.generator:q}} --manifest {RUN_Q}/manifest --features {RUN_Q}/features"
+        f" --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.index:q}} {{params.snippets:q}}"
+        f" --config {RESOLVED_Q} --output {RUN_Q}/generators/{{wildcards.generator:q}}"
 
 
 rule describe:
@@ -1313,10 +1328,10 @@ rule describe:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} describe --generator {RUN}/generators/{{wildcards.generator}} --manifest {RUN}/manifest"
-        f" --features {RUN}/features --split {{wildcards.split}} --tokens {RUN}/text/tokens"
-        f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
-        f" --output {RUN}/descriptions/{{wildcards.generator}}.{{wildcards.split}}"
+        f"{JOINTSPACE} describe --generator {RUN_Q}/generators/{{wildcards.generator:q}} --manifest {RUN_Q}/manifest"
+        f" --features {RUN_Q}/features --split {{wildcards.split:q}} --tokens {RUN_Q}/text/tokens"
+        f" --vocabulary {{input.vocabulary:q}} {{params.index:q}} --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/descriptions/{{wildcards.generator:q}}.{{wildcards.split:q}}"
 
 
 rule describe_boxes:
@@ -1339,10 +1354,10 @@ rule describe_boxes:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} describe --generator {RUN}/generators/{{wildcards.generator}} --manifest {RUN}/manifest"
-        f" --regions {RUN}/regions --split {{wildcards.split}} --tokens {RUN}/text/tokens"
-        f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED}"
-        f" --output {RUN}/descriptions/{{wildcards.generator}}.{{wildcards.split}}.boxes"
+        f"{JOINTSPACE} describe --generator {RUN_Q}/generators/{{wildcards.generator:q}} --manifest {RUN_Q}/manifest"
+        f" --regions {RUN_Q}/regions --split {{wildcards.split:q}} --tokens {RUN_Q}/text/tokens"
+        f" --vocabulary {{input.vocabulary:q}} {{params.index:q}} --config {RESOLVED_Q}"
+        f" --output {RUN_Q}/descriptions/{{wildcards.generator:q}}.{{wildcards.split:q}}.boxes"
 
 
 rule evaluate_descriptions:
@@ -1360,9 +1375,9 @@ rule evaluate_descriptions:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} evaluate-descriptions {{input[0]}} --generator {RUN}/generators/{{wildcards.generator}}"
-        f" --manifest {RUN}/manifest --features {RUN}/features --tokens {RUN}/text/tokens"
-        f" --vocabulary {{input.vocabulary}} {{params.index}} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} evaluate-descriptions {{input[0]:q}} --generator {RUN_Q}/generators/{{wildcards.generator:q}}"
+        f" --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tokens {RUN_Q}/text/tokens"
+        f" --vocabulary {{input.vocabulary:q}} {{params.index:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule evaluate_boxes:
@@ -1381,9 +1396,9 @@ rule evaluate_boxes:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} evaluate-descriptions {{input[0]}} --generator {RUN}/generators/{{wildcards.generator}}"
-        f" --manifest {RUN}/manifest --features {RUN}/features --tokens {RUN}/text/tokens --parses {RUN}/text/parses"
-        f" --vocabulary {{input.vocabulary}} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} evaluate-descriptions {{input[0]:q}} --generator {RUN_Q}/generators/{{wildcards.generator:q}}"
+        f" --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tokens {RUN_Q}/text/tokens --parses {RUN_Q}/text/parses"
+        f" --vocabulary {{input.vocabulary:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule report:
@@ -1418,32 +1433,32 @@ rule report:
     params:
         slice=slice_of(collection=CONFIG.reproduce.collection),
         bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
-        sheets=lambda wildcards, input: " ".join(f"--sheet {path}" for path in input.sheets),
-        descriptions=lambda wildcards, input: " ".join(f"--descriptions {path}" for path in input.descriptions),
-        judged=lambda wildcards, input: " ".join(f"--judged {path}" for path in input.judged),
+        sheets=lambda wildcards, input: each("--sheet", input.sheets),
+        descriptions=lambda wildcards, input: each("--descriptions", input.descriptions),
+        judged=lambda wildcards, input: each("--judged", input.judged),
     benchmark:
         f"{BENCHMARKS}/report/all.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} report {{params.bundles}} --manifest {RUN}/manifest --embeddings {RUN}/embeddings"
-        f" --features {RUN}/features"
-        f" --summary {{input.summary}} --benchmarks {BENCHMARKS} --plan {{input.plan}} {{params.sheets}} {{params.descriptions}}"
-        f" {{params.judged}} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} report {{params.bundles:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
+        f" --features {RUN_Q}/features"
+        f" --summary {{input.summary:q}} --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
+        f" {{params.judged:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule reproduce:
     input:
         summary=f"{RUN}/evaluation/summary.json",
-        gong=f"{STUDY}/tables.md" if CONFIG.reproduce.gong else [],
+        gong=[f"{STUDY}/tables.md"] if CONFIG.reproduce.gong else [],
     output:
         shown(f"{RUN}/reproduction.md", "reproduction", "Tables"),
     params:
         slice=slice_of("reproduce", "name"),
-        gong=lambda wildcards, input: f"--gong {input.gong}" if input.gong else "",
+        gong=lambda wildcards, input: each("--gong", input.gong),
     benchmark:
         f"{BENCHMARKS}/reproduce/all.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} reproduce --summary {{input.summary}} {{params.gong}} --config {RESOLVED} --output {{output}}"
+        f"{JOINTSPACE} reproduce --summary {{input.summary:q}} {{params.gong:q}} --config {RESOLVED_Q} --output {{output:q}}"

@@ -2,8 +2,8 @@
 
 A reader `read(root, options)` yields the records of the collection under the folder `root`, each image before its
 texts and boxes, and reads no image. It raises InputError for a file that is useless as a whole, and UsageError for
-`collection.files` or `collection.columns` that do not fit. To add a format, write a module with such a function,
-name it here and in `pipeline.config.Collection.format`.
+`collection.files` or `collection.columns` that do not fit. To add a format, write a module with such a function, name
+it here, its lists too, and in `pipeline.config.Collection.format`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,3 +21,11 @@ FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "text-files": text_files.read,
     "webdataset": webdataset.read,
 }
+NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "folder": folder.FILES,
+    "flickr-token": flickr_token.FILES,
+    "karpathy": karpathy.FILES,
+    "coco": coco.FILES,
+    "table": table.FILES,
+}
+"""Format -> key of collection.files -> its usual names, for formats that are read from lists."""
