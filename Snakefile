@@ -34,6 +34,7 @@ from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
 from pipeline.storage.leftovers import remove_leftovers
+from stages.closing import closing_lines
 
 
 configfile: str(default_path())
@@ -56,7 +57,8 @@ def quoted(path):
 RUN = str(Path(CONFIG.results_root, CONFIG.name))
 RESOLVED = f"{RUN}/config.yaml"
 RUN_Q, RESOLVED_Q, DATA_Q = quoted(RUN), quoted(RESOLVED), quoted(CONFIG.data_root)
-JOINTSPACE = f"{quoted(str(Path(sys.executable).with_name('jointspace')))} --threads {{threads}}"
+PROGRAM = Path(sys.executable).with_name("jointspace")
+JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
 COMBINED_ROWS = [row for row in MODELS if CONFIG.members(row)]
 SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
@@ -456,9 +458,19 @@ def lift_rate_limit():
         workflow.scheduler.job_rate_limiter = None
 
 
+def say_what_was_found():
+    """Recalls, the report and a search to begin with, where this run was asked for these."""
+    if {"summarise", "report"} & {job.rule.name for job in workflow.dag.jobs}:
+        try:
+            print("\n".join(closing_lines(Path(RUN), PROGRAM)), flush=True)
+        except JointspaceError as error:
+            logger.warning(str(error))
+
+
 onsuccess:
     for warning in remove_leftovers(Path(RUN)):
         logger.warning(warning)
+    say_what_was_found()
 
 
 onstart:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,8 +23,13 @@ from pipeline.storage.integrity import Fault, examine
 
 ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
+RESULTS = "it's results/tiny"
+DATA = "x;touch PWNED #/demo collection"
+"""Names that a shell must be given in quotes; the folder of the run has such a name, too."""
 TINY = {
     "name": "tiny",
+    "results_root": "it's results",
+    "data_root": DATA,
     "models": ["ncca", "sae", "ncca-csls-refit"],
     "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
     "shard_size": 100,
@@ -48,11 +54,15 @@ TIMED = ("index", "report", "benchmarks", "plan.json", "study")
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", *arguments]
+    return [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), *arguments]
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
     """Run the Snakefile in `folder`, as a user with a configuration of their own would."""
+    return run_as_printed(folder, "--cores", "2", *arguments, check=check)
+
+
+def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
     result = subprocess.run(
         command(*arguments), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
     )
@@ -67,18 +77,44 @@ def planned(folder: Path, *arguments: str) -> set[str]:
     return set(re.findall(r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
 
 
+def printed_after_a_hard_kill() -> list[list[str]]:
+    """The two commands of README that complete a run then: their arguments, with our configuration and two cores."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if " --unlock" in line)
+    words = [shlex.split(line) for line in lines[first : first + 2]]
+    assert [program for program, *_ in words] == [".venv/bin/snakemake"] * 2
+    ours = {"holiday.yaml": "tiny.yaml", "8": "2"}
+    return [[ours.get(word, word) for word in arguments] for _, *arguments in words]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the tiny demo has been run from nothing."""
-    folder = tmp_path_factory.mktemp("run")
+    """A folder in which the tiny demo has been run from nothing: killed once, and completed as README says."""
+    folder = tmp_path_factory.mktemp("run") / "a b'c"
+    folder.mkdir()
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    snakemake(folder, "all", "--configfile", "tiny.yaml")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = command("all", "--cores", "2", "--configfile", "tiny.yaml")
+    process = subprocess.Popen(started, cwd=folder, env=ENVIRONMENT, start_new_session=True, **quiet)
+    wait_for(folder / RESULTS / "manifest/manifest.json", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for printed in printed_after_a_hard_kill():
+        (folder / "output").write_text(run_as_printed(folder, *printed).stdout)
     (folder / "count").write_text(str(len(result_files(folder))))
     return folder
 
 
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    """Until `path` is there, which `process` makes."""
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline, f"nobody makes {path}"
+        time.sleep(0.05)
+
+
 def test_all_artefacts_are_there(run: Path) -> None:
-    results = run / "results" / "tiny"
+    results = run / RESULTS
     for row in ("ncca", "sae", "ncca-csls-refit"):
         assert json.loads((results / f"index/{row}/card.json").read_text())
         for split in ("test",) if row == "ncca-csls-refit" else ("dev", "test"):
@@ -93,14 +129,40 @@ def test_all_artefacts_are_there(run: Path) -> None:
     assert not list(results.rglob("*.tmp.*")) and not list(results.rglob("*.parts"))
 
 
+def test_what_readme_prints_completes_a_killed_run(run: Path) -> None:
+    """The fixture was killed and has run nothing else."""
+    unlock, again = printed_after_a_hard_kill()
+    assert "--unlock" in unlock and "--rerun-incomplete" in again
+    assert not faults_of(run) and planned(run) == set()
+    *_, last = unlock[unlock.index("--configfile") :]
+    assert last == again[again.index("--configfile") + 1] == "tiny.yaml"
+
+
+def test_no_part_of_a_path_was_run_by_a_shell(run: Path) -> None:
+    assert (run / DATA / "demo.json").exists()
+    assert {path.name for path in run.iterdir() if "PWNED" in path.name} == {DATA.partition("/")[0]}
+
+
+def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
+    heading, *models, report, search = (run / "output").read_text().splitlines()[-6:]
+    assert heading.startswith("recall@1 / 5 / 10 on the test split (20 images, 100 sentences, all-sentences)")
+    assert {line.split()[0] for line in models} == {"ncca", "sae", "ncca-csls-refit"}
+    assert report == f"report: {RESULTS}/report/index.html"
+    words = shlex.split(search.removeprefix("search: "))
+    assert words[words.index("--index") + 1] == f"{RESULTS}/index/{models[0].split()[0]}"
+    pasted = ["bash", "-c", f"{search.removeprefix('search: ')} --json"]
+    result = subprocess.run(pasted, cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
+    assert result.returncode == 0 and len(json.loads(result.stdout)) == 10, result.stderr
+
+
 def test_it_learned_something(run: Path) -> None:
-    value = json.loads((run / "results/tiny/evaluation/ncca.test.all-sentences.json").read_text())
+    value = json.loads((run / RESULTS / "evaluation/ncca.test.all-sentences.json").read_text())
     assert value["sentence_to_image"]["median_rank"] < 8  # chance: 10.5 of 20
 
 
 def test_search_answers_both_ways(run: Path) -> None:
     def search(*arguments: str) -> list[dict]:
-        program = [sys.executable, "-m", "stages.cli", "search", "--index", "results/tiny/index/ncca", "--json"]
+        program = [sys.executable, "-m", "stages.cli", "search", "--index", f"{RESULTS}/index/ncca", "--json"]
         result = subprocess.run([*program, *arguments], cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
@@ -109,7 +171,7 @@ def test_search_answers_both_ways(run: Path) -> None:
     assert len(images) == 3
     scores = [item["score"] for item in images]
     assert scores == sorted(scores, reverse=True)
-    sentences = search("--top", "4", "--image", "results/demo-collection/images/scene-00000.jpg")
+    sentences = search("--top", "4", "--image", f"{DATA}/images/scene-00000.jpg")
     assert len(sentences) == 4 and all(item["text"] for item in sentences)
 
 
@@ -165,7 +227,7 @@ def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
 def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:
     keys = ["models=[best-refit]", "ensembles={best: {members: [ncca-refined-csls, ncca-recurrent, bow-csls]}}"]
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
-    made = set(re.findall(r"^ +output: results/tiny/models/([a-z-]+)/model.json", output, flags=re.M))
+    made = set(re.findall(rf"^ +output: {RESULTS}/models/([a-z-]+)/model.json", output, flags=re.M))
     members = {"ncca-refined-csls", "ncca-recurrent", "bow-csls"}
     plain = {"ncca-refined", "bow", *members, "best"}
     assert made == plain | {f"{row}-refit" for row in plain}  # but for ncca and its refit, which the run has
@@ -192,18 +254,18 @@ def test_every_output_of_the_report_has_its_caption() -> None:
 
 
 def test_the_report_lays_the_forecast_beside_what_was_taken(run: Path) -> None:
-    page = (run / "results/tiny/report/index.html").read_text()
+    page = (run / RESULTS / "report/index.html").read_text()
     cells = re.search(r'<th scope="row">extract</th>(.*?)</tr>', page)[1]
     forecast, took, ratio, *_ = re.findall("<td>(.*?)</td>", cells)
     assert forecast.endswith(" s") and took.endswith(" s") and float(ratio) > 0
-    plan = json.loads((run / "results/tiny/plan.json").read_text())
+    plan = json.loads((run / RESULTS / "plan.json").read_text())
     assert plan["rates"]["images"]["squeezenet-untrained"] > 0
 
 
 def test_the_tables_of_gong_et_al(run: Path) -> None:
     """Every number of every table, in two draws; measured again only where something has changed."""
-    snakemake(run, "gong", "--configfile", "tiny.yaml")
-    study = run / "results/tiny/study"
+    assert "recall@1" not in snakemake(run, "gong", "--configfile", "tiny.yaml").stdout
+    study = run / RESULTS / "study"
     text = (study / "tables.md").read_text()
     for number in range(1, 7):
         assert f"## Table {number}." in text
@@ -211,7 +273,7 @@ def test_the_tables_of_gong_et_al(run: Path) -> None:
     cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
     assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
     assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]
-    run_command("verify", run / "results/tiny")
+    run_command("verify", run / RESULTS)
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
     snakemake(run, "gong", "--configfile", "tiny.yaml")
@@ -219,7 +281,7 @@ def test_the_tables_of_gong_et_al(run: Path) -> None:
 
 
 def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
-    results, options = run / "results/tiny", ["--config", "results/tiny/config.yaml", "--output", "sweep"]
+    results, options = run / RESULTS, ["--config", f"{RESULTS}/config.yaml", "--output", "sweep"]
     for name in ("manifest", "features"):
         options += [f"--{name}", str(results / name)]
     options += ["--tfidf", str(results / "text/tfidf"), "--moments", str(results / "study/moments/target")]
@@ -241,7 +303,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     rng, quiet = Random(6), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     count = int((run / "count").read_text())
     for number, files in enumerate(sorted(rng.sample(range(int(0.9 * count)), KILLS))):
-        whole = command("all", "--configfile", "tiny.yaml", "--rerun-incomplete")
+        whole = command("all", "--cores", "2", "--configfile", "tiny.yaml", "--rerun-incomplete")
         process = subprocess.Popen(whole, cwd=tmp_path, env=ENVIRONMENT, start_new_session=True, **quiet)
         while len(result_files(tmp_path)) < files and process.poll() is None:
             time.sleep(0.05)
@@ -275,14 +337,14 @@ def wait_for_orphans(group: int) -> None:
 def faults_of(folder: Path) -> list[Fault]:
     """What `verify` would find; nothing where no artefact is there yet."""
     try:
-        return examine(folder / "results/tiny").faults
+        return examine(folder / RESULTS).faults
     except IntegrityError:
         return []
 
 
 def result_files(folder: Path) -> dict[str, Path]:
     """What a run has made, but what measured times go into."""
-    results = folder / "results/tiny"
+    results = folder / RESULTS
     files = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
     return {name: path for name, path in files.items() if name.split("/")[0] not in TIMED}
 
@@ -297,3 +359,32 @@ def test_a_missing_collection_is_named(run: Path) -> None:
     result = snakemake(run, "all", "-n", "--config", "data_root=/nowhere", "demo={generate: false}", check=False)
     assert result.returncode != 0
     assert "/nowhere is not a folder" in result.stdout + result.stderr
+
+
+def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    """Its Snakefile, and the environment whose programs the rules call."""
+    (tmp_path / "a b'c {x}").mkdir()
+    checkout, environment = tmp_path / "a b'c {x}/checkout", tmp_path / "a b'c {x}/venv"
+    checkout.symlink_to(ROOT)
+    environment.symlink_to(sys.prefix)
+    values = TINY | {"demo": {"train": 2, "dev": 1, "test": 1, "weak": 0}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
+    python = environment / Path(sys.executable).relative_to(sys.prefix)
+    program = [python, "-m", "snakemake", "--configfile", "tiny.yaml", "-s", checkout / "Snakefile", "--cores", "2"]
+    for target in (["all", "-n"], [f"{RESULTS}/manifest/manifest.json"]):
+        result = subprocess.run([*program, *target], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert json.loads((tmp_path / RESULTS / "manifest/manifest.json").read_text())["counts"]["images"]["kept"] == 4
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_every_word_of_a_command_is_quoted() -> None:
+    """What Snakemake fills in by `:q`, and paths of ours by their quoted names."""
+    text = (ROOT / "Snakefile").read_text()
+    shells = re.findall(r"^    shell:\n((?:        .*\n)+)", text, flags=re.M)
+    assert len(shells) > 40
+    for shell in shells:
+        filled = re.findall(r"\{\{(.+?)\}\}", shell)
+        assert all(word == "threads" or word.endswith(":q") for word in filled), shell
+        ours = re.findall(r"(?<!\{)\{([^{}]+)\}(?!\})", shell)
+        assert all(name == "JOINTSPACE" or name.endswith("_Q") for name in ours), shell

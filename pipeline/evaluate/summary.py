@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
+RECALLS = ("recall@1", "recall@5", "recall@10")
 MEASURES = {
     "recall@1": "R@1",
     "recall@5": "R@5",
@@ -19,7 +20,7 @@ def headline(evaluation: Mapping[str, Any]) -> Iterable[str]:
     """One line for each direction of one gallery, without intervals."""
     for direction in DIRECTIONS:
         values = evaluation[direction]
-        recalls = " / ".join(f"{values[name]:.1f}" for name in ("recall@1", "recall@5", "recall@10"))
+        recalls = " / ".join(f"{values[name]:.1f}" for name in RECALLS)
         what = f"{evaluation['model']}, {evaluation['split']} split, {evaluation['protocol']}, {spoken(direction)}"
         yield f"{what}: recall@1/5/10 {recalls}, median rank {values['median_rank']:g}"
 
@@ -51,6 +52,38 @@ def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str
     order = list(dict.fromkeys(map(setting, evaluations)))
     ordered = sorted(evaluations, key=lambda evaluation: order.index(setting(evaluation)))
     return [(key, list(group)) for key, group in groupby(ordered, setting)]
+
+
+def reported_first(
+    evaluations: Iterable[Mapping[str, Any]],
+) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+    """As `by_setting`, the test split before the others: what is reported on comes first."""
+    return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
+
+
+def recall_sum(evaluation: Mapping[str, Any]) -> float:
+    """recall@1, @5 and @10 of both directions, added up."""
+    return sum(evaluation[direction][name] for direction in DIRECTIONS for name in RECALLS)
+
+
+def ranking(evaluations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The evaluations of the split that is reported on, by its first protocol; the greatest sum of recalls first."""
+    (_, group), *_ = reported_first(evaluations)
+    return sorted(group, key=recall_sum, reverse=True)
+
+
+def compare_briefly(ranked: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A heading, and a line for each of some evaluations on the same gallery: recall@1/5/10 of both directions."""
+    first, longest = ranked[0], max(len(evaluation["model"]) for evaluation in ranked)
+    gallery = f"{first['n_images']} images, {first['n_sentences']} sentences, {first['protocol']}"
+    lines = [f"recall@1 / 5 / 10 on the {first['split']} split ({gallery}), best first:"]
+    for evaluation in ranked:
+        cells = [
+            f"{spoken(direction)} {' / '.join(f'{evaluation[direction][name]:4.1f}' for name in RECALLS)}"
+            for direction in DIRECTIONS
+        ]
+        lines.append(f"  {evaluation['model']:{longest}}  {'   '.join(cells)}")
+    return lines
 
 
 def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:

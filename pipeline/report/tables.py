@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.evaluate.summary import DIRECTIONS, by_setting, with_folds
+from pipeline.evaluate.summary import DIRECTIONS, by_setting, recall_sum, reported_first, with_folds
 
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
 """Measure -> heading, for each direction."""
@@ -73,7 +73,7 @@ class ModelNote:
 
 def compare_rows(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
-    groups = sorted(by_setting(with_folds(evaluations)), key=lambda item: item[0][0] != "test")
+    groups = reported_first(with_folds(evaluations))
     return [_compare(split, protocol, group) for (split, protocol), group in groups]
 
 
@@ -114,11 +114,7 @@ def best_row(evaluations: Sequence[Mapping[str, Any]], rows: Collection[str]) ->
     if not known:
         raise IntegrityError(f"the summary has no evaluation of {', '.join(rows)}; evaluate and summarise them")
     _, group = by_setting([e for e in known if e["split"] == "dev"] or known)[0]
-    return max(group, key=_recall_sum)["model"]
-
-
-def _recall_sum(evaluation: Mapping[str, Any]) -> float:
-    return sum(evaluation[direction][name] for direction in DIRECTIONS for name in COLUMNS if name != "median_rank")
+    return max(group, key=recall_sum)["model"]
 
 
 def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:

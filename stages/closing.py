@@ -1,0 +1,41 @@
+"""What `snakemake` says at the end of a run that has made its report."""
+
+from pathlib import Path
+
+LONGEST, LOOKED_AT = 80, 20
+"""Characters of the sentence in the printed command, and how many sentences it is chosen from."""
+FALLBACK = "a dog on the grass"
+
+
+def closing_lines(run: Path, program: Path) -> list[str]:
+    """The recalls of each model, the report's path, and a search with the best model, as far as the folder `run` has
+    these; `program` is the command `jointspace`. Raises IntegrityError for what is damaged."""
+    import os
+    import shlex
+
+    from pipeline.evaluate.summary import compare_briefly, ranking
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.bundle import CARD
+    from pipeline.storage.names import plain
+
+    summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
+    ranked = ranking(values) if summary.exists() and (values := read_json(summary)) else []
+    lines = compare_briefly(ranked) if ranked else []
+    if report.exists():
+        lines.append(f"report: {report}")
+    best = run / "index" / plain(ranked[0]["model"], summary) if ranked else run
+    if (best / CARD).exists():
+        near = os.path.relpath(program)
+        command = str(program) if near.startswith("..") else near
+        lines.append(f"search: {shlex.join([command, 'search', '--index', str(best), _example(best)])}")
+    return lines
+
+
+def _example(bundle: Path) -> str:
+    """One of the bundle's own sentences, so that its words are known; short, and harmless in a terminal."""
+    from pipeline.storage.bundle import Bundle
+
+    table = Bundle(bundle).packed_table("sentences")
+    texts = [record["text"] or "" for record in table.records(range(min(LOOKED_AT, table.num_rows)))]
+    usable = (text for text in texts if 0 < len(text) <= LONGEST and text.isprintable() and text[0] != "-")
+    return next(usable, FALLBACK)

@@ -1,0 +1,90 @@
+"""What Snakemake notices of a changed collection: a dry run says that `ingest` would run again."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+TARGET = "results/seen/manifest/manifest.json"
+ENCODER = {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained"}
+
+
+def snakemake(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", "2", TARGET, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, "--configfile", "seen.yaml"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return result.stdout
+
+
+def plans_ingest(folder: Path) -> bool:
+    return bool(re.search(r"^checkpoint ingest:", snakemake(folder, "-n"), flags=re.M))
+
+
+def draw(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(256, size=(16, 16, 3), dtype=np.uint8)).save(path)
+
+
+def write_coco(data: Path) -> None:
+    (data / "annotations").mkdir(parents=True)
+    for split, first in (("train", 0), ("val", 4)):
+        images = [{"id": n, "file_name": f"{n}.png"} for n in range(first, first + 4)]
+        annotations = [{"image_id": n, "caption": f"thing {n}"} for n in range(first, first + 4)]
+        value = {"images": images, "annotations": annotations}
+        (data / f"annotations/captions_{split}2014.json").write_text(json.dumps(value))
+        for n in range(first, first + 4):
+            draw(data / f"{split}2014/{n}.png", n)
+
+
+def write_text_files(data: Path) -> None:
+    for number in range(8):
+        draw(data / f"deep/er/{number}.png", number)
+        (data / f"deep/er/{number}.txt").write_text(f"thing {number}")
+
+
+@pytest.fixture(scope="module")
+def ingested(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each of two formats, a folder in which a collection has been ingested."""
+    folders = {}
+    for form, write in (("coco", write_coco), ("text-files", write_text_files)):
+        folders[form] = folder = tmp_path_factory.mktemp(form)
+        write(folder / "data")
+        values = {"name": "seen", "data_root": "data", "demo": {"generate": False}, "encoders": [ENCODER]}
+        values |= {"models": ["ncca"], "collection": {"format": form}}
+        (folder / "seen.yaml").write_text(yaml.safe_dump(values))
+        snakemake(folder)
+        assert not plans_ingest(folder)
+    return folders
+
+
+def change_caption(path: Path) -> None:
+    path.write_text(path.read_text().replace("thing 1", "other 1"))  # as many bytes as before
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "change"),
+    [
+        ("coco", "annotations/captions_train2014.json", change_caption),
+        ("coco", "val2014/5.png", lambda path: draw(path, 99)),
+        ("text-files", "deep/er/1.txt", change_caption),
+        ("text-files", "deep/er/1.png", Path.unlink),
+    ],
+)
+def test_a_changed_collection_is_ingested_again(
+    ingested: dict[str, Path], tmp_path: Path, form: str, name: str, change: object
+) -> None:
+    folder = shutil.copytree(ingested[form], tmp_path / "copy")  # with the times of change
+    change(folder / "data" / name)
+    assert plans_ingest(folder)
