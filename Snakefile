@@ -120,6 +120,11 @@ def each(option, paths):
     return [word for path in paths for word in (option, path)]
 
 
+# Snakemake 9 tells a submission that is a group no limits: without this, its jobs would be on its GPU all at once.
+if workflow.remote_exec:
+    workflow.register_resource("gpu", 1)
+
+
 def shown(path, caption, category):
     """An output that `snakemake --report` shows."""
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)

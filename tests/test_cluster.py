@@ -67,9 +67,66 @@ def test_profiles_hold_options_of_snakemake() -> None:
         assert yaml.safe_load(path.read_text()).keys() <= known, path
 
 
+def profile_of(name: str) -> dict:
+    return yaml.safe_load((ROOT / f"profiles/{name}/config.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "profiles").glob("*/config.yaml")))
+def test_gpus_are_counted_in_one_machine_and_not_in_a_cluster(name: str) -> None:
+    """Where an executor submits jobs, a limit on GPUs is one of each submission, else of all jobs together."""
+    profile = profile_of(name)
+    limits = dict(limit.split("=") for limit in profile["resources"])
+    scopes = dict(scope.split("=") for scope in profile.get("set-resource-scopes", ()))
+    if "executor" in profile:
+        assert limits["gpu"] == "1" and scopes == {"gpu": "local"}
+        assert profile["executor"] == "slurm" or "{resources.gpu}" in profile["cluster-generic-submit-cmd"]
+    else:
+        assert "gpu" not in scopes and limits.get("gpu") == {"gpu": "1", "local": None}[name]
+
+
+GPU_JOBS = """
+from pathlib import Path
+import time
+rule all:
+    input: expand("alone-{n}", n=range(4)), expand("grouped-{n}", n=range(3))
+rule alone:
+    output: "alone-{n}"
+    resources: gpu=1
+    run:
+        Path(f"started-{wildcards.n}").touch()
+        end = time.monotonic() + 120
+        while len(list(Path().glob("started-*"))) < 4:
+            assert time.monotonic() < end, "the others wait for this one"
+            time.sleep(0.1)
+        Path(output[0]).touch()
+rule grouped:
+    output: "grouped-{n}"
+    resources: gpu=1
+    group: "together"
+    shell: "mkdir busy && sleep 0.3 && rmdir busy && touch {output}"
+"""
+
+
+def test_jobs_with_a_gpu_run_at_once_in_a_cluster(tmp_path: Path) -> None:
+    """By the profile for SLURM, through another executor: four jobs that end only when all of them have started; and
+    a group of three, which asks for one GPU and uses it in turn."""
+    limit = re.search(r"^if workflow\.remote_exec:\n.+\n", (ROOT / "Snakefile").read_text(), flags=re.M)[0]
+    (tmp_path / "Snakefile").write_text(limit + GPU_JOBS)
+    profile = {name: profile_of("slurm")[name] for name in ("jobs", "cores", "resources", "set-resource-scopes")}
+    submit = f"echo {{resources.gpu}} >> asked && {ROOT}/profiles/cluster/submit"
+    profile |= {"executor": "cluster-generic", "cluster-generic-submit-cmd": submit}
+    profile |= {"group-components": ["together=3"], "seconds-between-status-checks": 1, "latency-wait": 10}
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump(profile))
+    snakemake(tmp_path, "all", "-s", "Snakefile", "--profile", "profile")
+    assert (tmp_path / "asked").read_text().split() == ["1"] * 5
+
+
 @pytest.mark.slow
 def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     """Every job through profiles/cluster/submit, each in a process of its own that nothing but files ties to us."""
+    tmp_path = tmp_path / "a b'c"
+    tmp_path.mkdir()
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     submit = f"{ROOT}/profiles/cluster/submit {{threads}} {{resources.mem_mb}} {{resources.runtime}} {{resources.gpu}}"
     snakemake(
