@@ -49,7 +49,9 @@ TINY = {
 }
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 KILLS = 5
-TIMED = ("index", "report", "benchmarks", "plan.json", "study")
+MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
+"""A user's own files that lie in the run's folder, and look like what it removes at its end."""
+TIMED = ("index", "report", "benchmarks", "plan.json", "study", "photographs")
 """Of a run: what holds measured times, what shows them, and what only some tests make."""
 
 
@@ -93,6 +95,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "a b'c"
     folder.mkdir()
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    for name in MINE:
+        (folder / RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / RESULTS / name).write_text("precious")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = command("all", "--cores", "2", "--configfile", "tiny.yaml")
     process = subprocess.Popen(started, cwd=folder, env=ENVIRONMENT, start_new_session=True, **quiet)
@@ -141,6 +146,10 @@ def test_what_readme_prints_completes_a_killed_run(run: Path) -> None:
 def test_no_part_of_a_path_was_run_by_a_shell(run: Path) -> None:
     assert (run / DATA / "demo.json").exists()
     assert {path.name for path in run.iterdir() if "PWNED" in path.name} == {DATA.partition("/")[0]}
+
+
+def test_a_successful_run_removes_nothing_of_a_users(run: Path) -> None:
+    assert {name: (run / RESULTS / name).read_text() for name in MINE} == dict.fromkeys(MINE, "precious")
 
 
 def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
