@@ -60,7 +60,7 @@ def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], list
     if bytes(data).count(told) != 1:
         raise IntegrityError(f"{name} does not name {lists.name} as its lists; run build-index again")
     placed = np.frombuffer(bytes(data).replace(told, here), np.uint8)
-    return _read(lambda: faiss.deserialize_index(placed, faiss.IO_FLAG_READ_ONLY), len(placed), name, card)
+    return _read(lambda: faiss.deserialize_index(placed, faiss.IO_FLAG_READ_ONLY), len(placed), name, card, lists)
 
 
 def _view(data: np.ndarray) -> faiss.Index:
@@ -69,12 +69,18 @@ def _view(data: np.ndarray) -> faiss.Index:
     return index
 
 
-def _read(read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[str, Any]) -> faiss.Index:
+def _read(
+    read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[str, Any], lists: Path | None = None
+) -> faiss.Index:
+    """What `read` reads, checked against its card; it may have its lists in the file `lists`, and in no other."""
     try:
         with _byte_limit(2 * size + 4096):
             index = read()
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; run build-index again") from error
+    for file in _lists_of(index):  # FAISS writes to it what is added
+        if lists is None or Path(file) != lists:
+            raise IntegrityError(f"{name} has its lists in {file}, which is none of its bundle; run build-index again")
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
@@ -82,6 +88,19 @@ def _read(read: Callable[[], faiss.Index], size: int, name: str, card: Mapping[s
             f" {expected} as its card says; run build-index again"
         )
     return index
+
+
+def _lists_of(index: faiss.Index) -> Iterator[str]:
+    """The files of inverted lists that the bytes of an index, or of one inside of it, have named."""
+    index = faiss.downcast_index(index)
+    if (inverted := getattr(index, "invlists", None)) is not None:
+        inverted = faiss.downcast_InvertedLists(inverted)
+        if isinstance(inverted, faiss.OnDiskInvertedLists):
+            yield inverted.filename
+    for part in ("index", "base_index", "refine_index", "quantizer", "storage"):
+        inner = getattr(index, part, None)
+        if isinstance(inner, faiss.Index):
+            yield from _lists_of(inner)
 
 
 def code_bytes(index: faiss.Index) -> int:

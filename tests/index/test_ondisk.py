@@ -14,7 +14,7 @@ from test_build import ANY, clustered
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.index.build import build_index
 from pipeline.index.candidates import build, unwatched
-from pipeline.index.format import map_lists, to_bytes
+from pipeline.index.format import from_bytes, map_lists, to_bytes, view_bytes
 from pipeline.index.ondisk import ListsFile, build_on_disk, goes_on_disk, to_bytes_naming
 from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher
@@ -127,3 +127,22 @@ def test_a_bundle_on_disk_is_searched_where_it_is(tmp_path: Path) -> None:
     (folder / "images.lists").unlink()
     with pytest.raises(IntegrityError, match="images.lists is missing"):
         Searcher(Bundle(folder)).images("dog", 1)
+
+
+@pytest.mark.parametrize("factory", ["IVF50,Flat", "PCA8,IVF50,Flat"])
+def test_an_index_names_no_file_outside_of_its_bundle(tmp_path: Path, factory: str) -> None:
+    """FAISS opens the file that the bytes name, and writes to it what is added to the index."""
+    vectors, _ = clustered(6000, 16)
+    victim, card = tmp_path / "victim", {"count": 6000, "dim": 16, "metric": "euclidean"}
+    built = build_on_disk(factory, ArrayVectors(vectors), "euclidean", victim, unwatched)
+    data, whole = to_bytes(built.index), victim.read_bytes()
+    (tmp_path / "images.lists").write_bytes(whole)
+    for read in (from_bytes, view_bytes):
+        with pytest.raises(
+            IntegrityError, match=f"images.faiss has its lists in {victim}, which is none of its bundle"
+        ):
+            read(data, "images.faiss", card)
+    named = bytes(data) + len(b"images.lists").to_bytes(8, "little") + b"images.lists"  # FAISS reads no such ending
+    with pytest.raises(IntegrityError, match="has its lists in"):
+        map_lists(named, "images.faiss", card, tmp_path / "images.lists")
+    assert victim.read_bytes() == whole
