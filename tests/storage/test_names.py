@@ -5,15 +5,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.linear import gong
 from pipeline.storage import batch
 from pipeline.storage.atomic import publish_json, read_json, to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
 from pipeline.storage.carried_parsers import load_carried_parser
+from pipeline.storage.gather import Features
 from pipeline.storage.integrity import examine
+from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside, plain
 from pipeline.storage.parsers import publish_parser
+from pipeline.storage.sources import ImageSource
 
 PLAIN = ["images.faiss", "encoders/net/model.json", "parser/vocab/a b", "ünï.json", "..a/b..", "-x"]
 WRONG = [
@@ -163,3 +168,40 @@ def test_a_parser_that_was_killed_at_its_end_is_made_again(
     value = read_json(tmp_path / "pipeline.json")
     assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg"]
     assert [path.name for path in (tmp_path / "pipeline").iterdir()] == ["config.cfg"]
+
+
+def test_a_manifests_root_and_paths_are_names_that_files_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="outside"):
+        ImageSource(tmp_path).read("a\0b")
+    value = {"fingerprint": "m", "root": "/a\0b", "shard_size": 4, "shards": 1}
+    publish_json(tmp_path / "manifest.json", value)
+    with pytest.raises(IntegrityError, match="manifest.json names a root that no folder has"):
+        Manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../net", "/net", "a/../../net"])
+def test_an_encoder_that_a_model_names_is_one_below_the_runs_folder(name: str, tmp_path: Path) -> None:
+    publish_json(tmp_path / "manifest.json", {"fingerprint": "m", "root": "/", "shard_size": 4, "shards": 1})
+    with pytest.raises(IntegrityError, match="which is not a plain name"):
+        Features(Manifest(tmp_path), tmp_path / "features").open(name, 0)
+
+
+def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
+    from stages.tabulate import command
+
+    setting = {
+        "encoders": ["net"], "standard": [], "fold_images": 1, "weak_fold_images": 1, "betas": [1], "sizes": [1, 3, 5],
+        "transfer_sizes": [1, 3, 5], "weak_sizes": [1, 2, 3, 5], "terms": [1, 2, 3], "noise": [], "draws": 1, "further_draws": 1,
+    }  # fmt: skip
+    keys = {cell.key for table in gong.tables(setting_of(setting)) for row in table.rows for cell in row.cells}
+    publish_json(tmp_path / "study/study.json", {"files": dict.fromkeys(keys, ["../../cell.json"]), "setting": setting})
+    publish_json(tmp_path / "cell.json", {})
+    given = ["--study", str(tmp_path / "study"), "--output", str(tmp_path / "tables.md")]
+    result = CliRunner().invoke(command, given)
+    assert isinstance(result.exception, IntegrityError) and "study.json names '../../cell.json'" in str(
+        result.exception
+    )
+
+
+def setting_of(values: dict) -> gong.Setting:
+    return gong.Setting(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
