@@ -77,8 +77,10 @@ def test_regions_for_words(tmp_path: Path) -> None:
         assert result["box"] in ([0, 0, 60 + i, 40], THING, OTHER)
     assert len(client.get("/api/models/ncca/images?sentence=dog&top=3").json()["results"]) == 3
     assert client.get("/api/models/ncca/regions?snippet=").status_code == 422
-    for kind in ("sentences", "arithmetic"):
-        answer = client.post(f"/api/models/ncca/{kind}", files=photograph(run), data={"plus": ["dog"]})
+    Image.new("RGB", (40, 40)).save(run / "other.png")  # of no image of the index, whose regions would be known
+    other = {"photograph": ("other.png", (run / "other.png").read_bytes())}
+    for kind, file in (("sentences", other), ("arithmetic", photograph(run))):
+        answer = client.post(f"/api/models/ncca/{kind}", files=file, data={"plus": ["dog"]})
         assert answer.status_code == 422 and "region" in answer.json()["error"]
 
 
@@ -196,9 +198,11 @@ def test_metrics(client: TestClient) -> None:
 def test_a_sentence_needs_no_torch(run: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from fastapi.testclient import TestClient\n"
-        "from pipeline import config; from stages.serve import _open_all; from pipeline.serve.app import build_app\n"
+        "from pipeline import config; from pipeline.serve.app import build_app\n"
+        "from stages.serve import _name_all, _open_gallery\n"
         "from pipeline.serve.limits import Limits\n"
-        f"galleries = _open_all((Path({str(run / 'bundle')!r}),) * 2, None, config.load(None))\n"
+        f"folders = _name_all((Path({str(run / 'bundle')!r}),) * 2)\n"
+        "galleries = {name: _open_gallery(folder, None, config.load(None)) for name, folder in folders.items()}\n"
         "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9, 1), 1, ['*']))\n"
         "answer = client.get('/api/models/ncca-2/images?sentence=dog').json()\n"
         "assert client.get(answer['results'][0]['photograph']).status_code == 200\n"
