@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
         run_command("index_add", "--index", start, *given(runs["large"]), "--output", start)
     (tmp_path / "gone.txt").write_text("5\n\nx\n")
     listed = ("--list", tmp_path / "gone.txt")
-    with pytest.raises(InputError, match="gone.txt line 3 is 'x', no whole number"):
+    with pytest.raises(InputError, match="gone.txt line 3 is 'x', not a whole number"):
         run_command("index_remove", "--index", start, *given(runs["small"]), *listed, "--output", tmp_path / "a")
     (tmp_path / "gone.txt").write_text("\n".join(map(str, range(80))))
     with pytest.raises(InputError, match="nothing would be left"):
