@@ -4,12 +4,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from made_up import run_command
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
-from fastapi import FastAPI  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
+from visiting import serve  # noqa: E402
 
 LOOPBACK = [
     "localhost",
@@ -41,12 +40,10 @@ IPV6 = pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
 class Started:
     """What `serve` would have run, and what it said."""
 
-    def __init__(self, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *more: object):
-        apps: list[FastAPI] = []
-        monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: apps.append(server.config.app))
+    def __init__(self, run: Path, caplog: pytest.LogCaptureFixture, *more: object) -> None:
         with caplog.at_level("INFO"):
-            run_command("serve", run / "bundle", "--port", 0, *more)
-        self.told, self._client = caplog.text, TestClient(apps[0])
+            self._client = TestClient(serve(run, *more))
+        self.told = caplog.text
 
     def status(self, host: str) -> int:
         answer = self._client.get("/api/models", headers={"Host": host})
@@ -64,9 +61,9 @@ class Started:
     ],
 )
 def test_a_server_for_this_machine_answers_to_its_names_alone(
-    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str, address: str
+    run: Path, caplog: pytest.LogCaptureFixture, host: str, address: str
 ) -> None:
-    started = Started(run, monkeypatch, caplog, "--host", host)
+    started = Started(run, caplog, "--host", host)
     assert f"ncca at {address}" in started.told and "any name" not in started.told
     assert {name: started.status(name) for name in LOOPBACK} == dict.fromkeys(LOOPBACK, 200)
     assert {name: started.status(name) for name in ELSEWHERE} == dict.fromkeys(ELSEWHERE, 400)
@@ -74,12 +71,12 @@ def test_a_server_for_this_machine_answers_to_its_names_alone(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=IPV6)])
 def test_a_server_for_all_says_so_and_can_be_bound_to_names(
-    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str
+    run: Path, caplog: pytest.LogCaptureFixture, host: str
 ) -> None:
-    started = Started(run, monkeypatch, caplog, "--host", host)
+    started = Started(run, caplog, "--host", host)
     assert "under any name; --allow-host NAME" in started.told and started.status("evil.example") == 200
     caplog.clear()
-    named = Started(run, monkeypatch, caplog, "--host", host, "--allow-host", "Photos.example")
+    named = Started(run, caplog, "--host", host, "--allow-host", "Photos.example")
     assert "any name" not in named.told
     assert [named.status(name) for name in ("photos.example:80", "PHOTOS.example", "127.0.0.1")] == [200] * 3
     assert [named.status(name) for name in ("evil.example", "10.0.0.1", "")] == [400] * 3

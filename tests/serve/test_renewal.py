@@ -14,6 +14,7 @@ from PIL import Image
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
 from fastapi.testclient import TestClient  # noqa: E402
+from visiting import serve  # noqa: E402
 
 from pipeline.serve.shelf import Renewal, Shelf  # noqa: E402
 
@@ -29,12 +30,9 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(run: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def client(run: Path) -> TestClient:
     """A visitor of what `serve` starts."""
-    apps: list = []
-    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: apps.append(server.config.app))
-    run_command("serve", run / "bundle", "--port", 0)
-    return TestClient(apps[0], base_url="http://localhost")
+    return TestClient(serve(run), base_url="http://localhost")
 
 
 def found(client: TestClient) -> list[int]:
