@@ -25,7 +25,7 @@ SENT_BYTES = 12
 BACKLOG = 128
 """Connections that are accepted at once, before the first of them can be refused."""
 LAST_SECONDS = 5
-"""In which requests that are being answered may end when the server is stopped."""
+"""In which visitors must have read their answers when the server is stopped; requests may take a second longer."""
 
 FORGET = struct.pack("ii", 1, 0)
 """SO_LINGER: on, for no seconds."""
@@ -102,6 +102,11 @@ class TimedProtocol(H11Protocol):
         """The answer is ready: the visitor has so many seconds to read it, and to send the head of another request."""
         self._wait(self._patience.answer_seconds)
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._deadline:
+            self._wait(min(LAST_SECONDS, self._patience.answer_seconds))
+
     def drop(self) -> None:
         """End the connection at once. What has not been read is forgotten, also by the system."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, FORGET)
@@ -134,7 +139,7 @@ def make_config(app: Any, patience: Patience, max_sentence_chars: int) -> Config
         proxy_headers=False,
         h11_max_incomplete_event_size=HEAD_BYTES + SENT_BYTES * max_sentence_chars,
         backlog=max(1, min(BACKLOG, files // 4)),
-        timeout_graceful_shutdown=LAST_SECONDS,
+        timeout_graceful_shutdown=LAST_SECONDS + 1,
         log_level="warning",
         access_log=False,
         server_header=False,

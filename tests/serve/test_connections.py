@@ -80,11 +80,11 @@ def ask(port: int) -> int:
         connection.close()
 
 
-def connect(port: int, sent: bytes = b"") -> socket.socket:
+def connect(port: int, sent: bytes = b"", patience: float = PATIENT) -> socket.socket:
     """A connection that takes in little, on which as much of `sent` was sent as is taken at once."""
     visitor = socket.socket()
     visitor.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    visitor.settimeout(1)
+    visitor.settimeout(patience)
     visitor.connect(("127.0.0.1", port))
     visitor.setblocking(False)
     with contextlib.suppress(BlockingIOError):
@@ -182,8 +182,8 @@ def test_more_visitors_than_there_may_be_push_out_the_idle_ones(run: Path, files
         visitors = []
         try:
             for number in range(120):
-                with contextlib.suppress(TimeoutError):
-                    visitors.append(connect(port, PAGE[: number % 30]))
+                with contextlib.suppress(TimeoutError):  # they come faster than they are let in
+                    visitors.append(connect(port, PAGE[: number % 30], patience=1))
             await_this(lambda: [ask(port) for _ in range(3)] == [200] * 3)
             closed = [is_closed(visitor) for visitor in visitors]
             assert 60 <= sum(closed) < len(visitors) and closed == sorted(closed, reverse=True)  # the oldest first
@@ -197,5 +197,6 @@ def test_a_server_ends_whatever_its_visitors_do(run: Path) -> None:
     with serving(run, head_seconds=600, answer_seconds=600) as port:
         visitors = [connect(port, PAGE * 100) for _ in range(10)] + [connect(port, PAGE[:9]) for _ in range(10)]
         assert ask(port) == 200
+    assert len((run / "stderr").read_text().splitlines()) == 1  # its address, and no traceback
     for visitor in visitors:
         visitor.close()
