@@ -67,6 +67,8 @@ def test_a_server_for_this_machine_answers_to_its_names_alone(
     assert f"ncca at {address}" in started.told and "any name" not in started.told
     assert {name: started.status(name) for name in LOOPBACK} == dict.fromkeys(LOOPBACK, 200)
     assert {name: started.status(name) for name in ELSEWHERE} == dict.fromkeys(ELSEWHERE, 400)
+    behind = Started(run, caplog, "--host", host, "--allow-host", "Photos.example")  # a proxy that goes by that name
+    assert [behind.status(name) for name in ("photos.example", "localhost:8000", "evil.example")] == [200, 200, 400]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=IPV6)])
