@@ -16,12 +16,12 @@ def main(folder: Path, row: int, top: int = 5) -> None:
     card = json.loads((folder / "card.json").read_text())
     if card["kind"] == "fragments":
         sys.exit(f"{folder} has a vector for each region and word, and none for an image; give another row's bundle")
-    index = faiss.read_index(str(folder / "images.faiss"))
+    index = faiss.read_index(str(folder / "images.faiss"), faiss.IO_FLAG_ONDISK_SAME_DIR)
     table = pq.read_table(folder / "images.parquet")
     if index.ntotal != card["images"]["count"] or index.d != card["dim"]:
         sys.exit(f"{folder}/images.faiss is not the index of card.json")
-    if isinstance(core := faiss.downcast_index(index), faiss.IndexIVF):
-        core.set_direct_map_type(faiss.DirectMap.Hashtable)
+    if (inverted := faiss.try_extract_index_ivf(index)) is not None:
+        inverted.set_direct_map_type(faiss.DirectMap.Hashtable)
     query = np.array([index.reconstruct(row)], np.float32)
     for score, found in zip(*(part[0] for part in index.search(query, top)), strict=True):
         print(f"{score:.4f}", table["path"][int(found)].as_py())

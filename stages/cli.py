@@ -8,6 +8,7 @@ import click
 
 from pipeline import runtime
 from pipeline.errors import JointspaceError
+from pipeline.printable import printable
 
 COMMANDS = {
     "make-demo": "stages.make_demo",
@@ -67,6 +68,13 @@ COMMANDS = {
 }
 
 
+class OneLine(logging.Formatter):
+    """Messages that hold nothing a terminal would obey; a traceback behind one stays as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+
 class LazyGroup(click.Group):
     """Commands in the order of the pipeline; each module is imported when its command is asked for."""
 
@@ -90,7 +98,9 @@ def cli(threads: int | None, debug: bool, quiet: bool) -> None:
     Commands stand in the order of the pipeline; `snakemake all --cores 2` runs them all.
     """
     runtime.configure(threads)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for ours in ("pipeline", "stages"):
         logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
 
@@ -104,6 +114,7 @@ def main() -> None:
     except click.exceptions.Abort:
         _fail("interrupted", 130)
     except click.ClickException as error:
+        error.message = printable(error.message)
         error.show()
         sys.exit(2)
     except click.exceptions.Exit as error:
@@ -113,7 +124,7 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     if "--debug" in sys.argv:
         raise
-    click.echo(f"jointspace: {message}", err=True)
+    click.echo(f"jointspace: {printable(message)}", err=True)
     sys.exit(code)
 
 

@@ -1,5 +1,6 @@
 """`explain`: what became of one image."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of lines.")
 def command(image: str, run: Path, as_json: bool) -> None:
     """Follow IMAGE, a file name or an image_id, from the manifest to the indices, or say why it was left out."""
-    import json
     from dataclasses import asdict
 
     from pipeline.errors import InputError
+    from pipeline.printable import printable, printable_json
     from pipeline.storage.whereabouts import find_images, find_manifest, find_rejects, read_rejects, trace
 
     manifest = find_manifest(run)
@@ -31,28 +32,29 @@ def command(image: str, run: Path, as_json: bool) -> None:
 
     if as_json:
         value = {"images": [asdict(one) for one in found], "rejects": rejects}
-        click.echo(json.dumps(value, ensure_ascii=True, default=str))
+        click.echo(printable_json(value, default=str))
         return
-    for one in found:
-        _show(one, run)
+    lines = [line for one in found for line in _lines(one, run)]
     for reject in rejects:
         row = "" if reject["row"] is None else f", row {reject['row']}"
-        click.echo(f"left out ({reject['what']}): {reject['file']!r}{row}: {reject['reason']}")
+        lines.append(f"left out ({reject['what']}): {reject['file']!r}{row}: {reject['reason']}")
+    for line in lines:
+        click.echo(printable(line))
 
 
-def _show(found: "Whereabouts", run: Path) -> None:
+def _lines(found: "Whereabouts", run: Path) -> Iterator[str]:
     image = found.image
     name = "::".join(filter(None, (image["path"], image["member"])))
-    click.echo(f"image {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}")
-    click.echo(f"  sha256 {image['sha256']}")
-    click.echo(f"  manifest row {image['image_id']}, shard {found.shard}, {found.boxes} boxes")
+    yield f"image {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}"
+    yield f"  sha256 {image['sha256']}"
+    yield f"  manifest row {image['image_id']}, shard {found.shard}, {found.boxes} boxes"
     for sentence in found.sentences:
-        click.echo(f"  sentence {sentence['sentence_id']}: {sentence['text']}")
+        yield f"  sentence {sentence['sentence_id']}: {sentence['text']}"
     for document in found.documents:
-        click.echo(f"  document: {document['title']} | {document['tags']} | {document['description']}")
+        yield f"  document: {document['title']} | {document['tags']} | {document['description']}"
     for place in found.places:
         rows = _rows(place.rows)
-        click.echo(f"  {place.file.relative_to(run)}: {place.of} {rows or 'nowhere'}{place.note and ': '}{place.note}")
+        yield f"  {place.file.relative_to(run)}: {place.of} {rows or 'nowhere'}{place.note and ': '}{place.note}"
 
 
 def _rows(rows: tuple[int, ...]) -> str:

@@ -37,20 +37,20 @@ def command(
     import numpy as np
 
     from pipeline import config
-    from pipeline.errors import InputError
+    from pipeline.errors import InputError, UsageError
     from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.revision import Revision, forget
     from pipeline.storage.tables import read_numbers
 
-    gone = np.unique([*images, *(read_numbers(list_path) if list_path else [])]).astype(np.int64)
+    named = {*images, *(read_numbers(list_path) if list_path else ())}
     settings, log = config.load(config_path).index, logging.getLogger(__name__)
     revision = Revision(bundle_folder, open_embedded(Manifest(manifest_folder), embeddings_folder), output)
-    found = revision.parts[0].ids[revision.parts[0].alive]
-    if len(unknown := np.setdiff1d(gone, found)) or not len(gone):
-        raise InputError(
-            f"image {unknown[0] if len(unknown) else '(none)'} is not in {bundle_folder}; name one that is"
-        )
+    if not named:
+        raise UsageError("no image is named; give --image or --list")
+    if unknown := named.difference(revision.parts[0].ids[revision.parts[0].alive].tolist()):
+        raise InputError(f"image {min(unknown)} is not in {bundle_folder}; name one that is")
+    gone = np.array(sorted(named), np.int64)
     for part in revision.parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
         less = replace(part, table=forget(part.table, rows))

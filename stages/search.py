@@ -41,10 +41,9 @@ def command(
     config_path: Path | None,
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences for an image, or its images for an image and words."""
-    import json
-
     from pipeline.errors import UsageError
     from pipeline.index.search import open_searcher
+    from pipeline.printable import printable, printable_json
     from pipeline.storage.bundle import Bundle
 
     if (sentence, image_path, batch_path).count(None) != 2:
@@ -58,9 +57,11 @@ def command(
     if batch_path is not None:
         _answer_each(searcher, batch_path, top)
         return
+    changed = (*minus, *plus)
     if sentence is not None:
         hits = (searcher.regions if regions else searcher.images)(sentence, top)
-    elif minus or plus:
+    elif changed:
+        searcher.require_words(minus, plus)  # before the photograph is encoded, which takes longer
         features = {} if sets else _features(image_path, bundle, searcher.encoders, config_path)
         hits = searcher.analogy(features, minus, plus, top, among)
     elif sets:
@@ -68,13 +69,17 @@ def command(
     else:
         hits = searcher.sentences(_features(image_path, bundle, searcher.encoders, config_path), top)
 
+    asked = changed if sentence is None else (sentence,)
+    if unknown := list(dict.fromkeys(word for words in asked for word in searcher.unknown_words(words))):
+        told = f"not in the vocabulary, so not searched for: {', '.join(unknown)}"
+        click.echo(printable(told), err=True)
     if as_json:
-        click.echo(json.dumps([_shown(hit) for hit in hits], ensure_ascii=False))
+        click.echo(printable_json([_shown(hit) for hit in hits]))
         return
     for hit in hits:
         what = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if regions else ""
-        click.echo(f"{hit.rank:>4}  {hit.score:>8.4f}  {what}{box}")
+        click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {what}{box}"))
 
 
 def _shown(hit: "Hit") -> dict:
@@ -82,19 +87,21 @@ def _shown(hit: "Hit") -> dict:
 
 
 def _answer_each(searcher: "Searcher", path: Path, top: int) -> None:
-    """Print a line of JSON for each line of the file: the query, and its results or the error."""
-    import json
-
+    """Print a line of JSON for each line of the file: the query, and its results with the words that are not in the
+    vocabulary, or the error."""
     from pipeline.errors import InputError
+    from pipeline.printable import printable_json
 
     try:
         sentences = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); give a UTF-8 text file with a sentence a line") from error
     for sentence, answer in zip(sentences, searcher.batch(sentences, top), strict=True):
-        failed = isinstance(answer, InputError)
-        told = {"error": str(answer)} if failed else {"results": [_shown(hit) for hit in answer]}
-        click.echo(json.dumps({"query": sentence, **told}, ensure_ascii=False))
+        if isinstance(answer, InputError):
+            told = {"error": str(answer)}
+        else:
+            told = {"unknown": searcher.unknown_words(sentence), "results": [_shown(hit) for hit in answer]}
+        click.echo(printable_json({"query": sentence, **told}))
 
 
 def _features(image_path: Path, bundle: "Bundle", names: tuple[str, ...], config_path: Path | None) -> dict:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from stages.generators import StoredGenerator, TrainingText
 
-LOCAL = ("127.0.0.1", "localhost")
+UNREAD_BYTES = 1 << 17
+"""Of answers that the system holds for a visitor who reads slowly; left to itself it takes megabytes for each."""
 
 
 @click.command("serve")
@@ -34,7 +35,11 @@ LOCAL = ("127.0.0.1", "localhost")
 @click.option("--manifest", "manifest_folder", type=options.FOLDER, help="Folder that `ingest` wrote.")
 @options.tokens
 @click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
-@click.option("--host", default=LOCAL[0], show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
+@click.option(
+    "--allow-host", "allowed", multiple=True, metavar="NAME",
+    help="A name by which browsers reach it; all others are refused. [default: any where --host lets others in]",
+)  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
 @options.config
@@ -46,6 +51,7 @@ def command(
     tokens_folder: Path | None,
     vocabulary_path: Path | None,
     host: str,
+    allowed: tuple[str, ...],
     port: int,
     top: int | None,
     config_path: Path | None,
@@ -56,51 +62,80 @@ def command(
     Whoever reaches the address can see the photographs; by default that is this machine alone.
     """
     import logging
+    from dataclasses import fields
+    from functools import partial
 
     from pipeline import config, runtime
     from pipeline.errors import UsageError
+    from pipeline.serve.hosts import ANY, hosts_of, in_address
     from pipeline.serve.limits import Limits
 
     try:
         import uvicorn
 
         from pipeline.serve.app import build_app
+        from pipeline.serve.connections import Patience, make_config
+        from pipeline.serve.shelf import Renewal
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
     settings = config.load(config_path)
-    given = settings.serve.model_dump(exclude={"thumbnail_side"}) | ({"top": top} if top else {})
-    limits = Limits(max_sentence_chars=settings.collection.max_sentence_chars, **given)
+    given = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
+    given |= {"top": top} if top else {}
+    limits, patience = (kind(**{one.name: given[one.name] for one in fields(kind)}) for kind in (Limits, Patience))
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
     text = _read_text(manifest_folder, tokens_folder, vocabulary_path) if generator_folders else None
-    galleries = _open_all(bundles, images_root, settings)
+    folders = _name_all(bundles)
+    openers = {name: partial(_open_gallery, folder, images_root, settings) for name, folder in folders.items()}
+    renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
+    galleries = {name: opener() for name, opener in openers.items()}
     describers = _open_describers(generator_folders, galleries.values(), text, settings) if text else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
     with _listen(host, port) as listener:
-        app = build_app(galleries, limits, runtime.threads(), LOCAL if host in LOCAL else ("*",), describers)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
-        names, address = ", ".join([*galleries, *describers]), f"http://{host}:{listener.getsockname()[1]}"
-        logging.getLogger(__name__).info("%s at %s (stop with Ctrl-C)", names, address)
+        bound, port = listener.getsockname()[:2]
+        hosts = hosts_of(host, bound, allowed)
+        app = build_app(galleries, limits, runtime.threads(), hosts, describers, renew)
+        server = uvicorn.Server(make_config(app, patience, limits.max_sentence_chars))
+        names, log = ", ".join([*galleries, *describers]), logging.getLogger(__name__)
+        log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
+        if ANY in hosts:
+            log.warning("it answers whoever reaches this machine, under any name; --allow-host NAME admits that alone")
         server.run(sockets=[listener])
 
 
-def _open_all(bundles: tuple[Path, ...], images_root: Path | None, settings: "Config") -> dict[str, "Gallery"]:
-    """By the names of their models; one of a name that is taken gets a number."""
+def _stamp(folder: Path) -> tuple[int, ...] | None:
+    """What changes with every new card of a bundle; None where there is no card."""
+    from pipeline.storage.bundle import CARD
+
+    try:
+        found = (folder / CARD).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
+    """The bundles by the names of their models; one of a name that is taken gets a number."""
+    from pipeline.storage.bundle import Bundle
+
+    folders: dict[str, Path] = {}
+    for folder in bundles:
+        folders[_free_name(Bundle(folder).card["model"], folders)] = folder
+    return folders
+
+
+def _open_gallery(folder: Path, images_root: Path | None, settings: "Config") -> "Gallery":
     from pipeline.images.decode import ImageLimits
     from pipeline.index.search import open_searcher
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSource
 
-    collection, galleries = settings.collection, {}
+    collection, bundle = settings.collection, Bundle(folder)
     limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
-    for folder in bundles:
-        bundle = Bundle(folder)
-        source = ImageSource(images_root or Path(bundle.card["data_root"]))
-        parts = open_searcher(bundle), _encoder_of(bundle, limits), source.read, limits, settings.serve.thumbnail_side
-        galleries[_free_name(bundle.card["model"], galleries)] = Gallery(*parts)
-    return galleries
+    read = ImageSource(images_root or Path(bundle.card["data_root"])).read
+    return Gallery(open_searcher(bundle), _encoder_of(bundle, limits), read, limits, settings.serve.thumbnail_side)
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
@@ -193,9 +228,14 @@ def _listen(host: str, port: int) -> "socket.socket":
     import socket
 
     from pipeline.errors import UsageError
+    from pipeline.serve.hosts import in_address
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port} ({error.strerror}); choose another --port") from error
+        listener = socket.create_server((host, port), family=family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        return listener
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        place = f"{in_address(host)}:{port}"
+        raise UsageError(f"cannot listen on {place} ({reason}); choose another --port or --host") from error

@@ -20,6 +20,7 @@ def command(run: Path, sweep: bool) -> None:
     from tqdm import tqdm
 
     from pipeline.errors import IntegrityError
+    from pipeline.printable import printable
     from pipeline.storage.integrity import examine
     from pipeline.storage.locks import is_lock, remove_free
 
@@ -29,9 +30,9 @@ def command(run: Path, sweep: bool) -> None:
         if orphan and sweep:
             remove_free(path) if is_lock(path) else path.unlink(missing_ok=True)
         fate = ("removed" if sweep else "left by a dead writer, --sweep removes it") if orphan else "being written"
-        click.echo(f"{path}: temporary, {fate}")
+        click.echo(printable(f"{path}: temporary, {fate}"))
     for fault in found.faults:
-        click.echo(f"{fault.path}: {fault.reason}")
+        click.echo(printable(f"{fault.path}: {fault.reason}"))
     log = logging.getLogger(__name__)
     log.info("%d files checked, %d are wrong", found.checked, len(found.faults))
     if found.unvouched:

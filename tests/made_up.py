@@ -1,5 +1,6 @@
 """A tiny made-up run, small enough to know every answer: eight things, each a word, a colour and a direction."""
 
+import hashlib
 import importlib
 from pathlib import Path
 
@@ -92,7 +93,8 @@ def _make_manifest(folder: Path, count: int, held_out: str) -> Manifest:
             folder / "data" / name
         )
         split = held_out if i % 3 == 2 else "train"
-        rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": str(i)})
+        digest = hashlib.sha256((folder / "data" / name).read_bytes()).hexdigest()
+        rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": digest})
     texts = [text for i in range(count) for text in (f"a {THINGS[i % 8]}", f"the big {THINGS[i % 8]} number {i}")]
     owners = np.repeat(np.arange(count), 2)
     write_manifest(

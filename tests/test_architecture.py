@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GROUND = {"config", "device", "errors", "mapreduce", "models", "precision", "runtime", "workers"}
+GROUND = {"config", "device", "errors", "mapreduce", "models", "precision", "printable", "runtime", "workers"}
 COMPUTATION = {
     "images",
     "text",

@@ -71,7 +71,10 @@ class Serve(Section):
     max_top: Positive
     among: Annotated[int, Field(ge=0)]
     max_upload_bytes: Positive
+    head_seconds: Annotated[float, Field(gt=0)]
     upload_seconds: Annotated[float, Field(gt=0)]
+    answer_seconds: Annotated[float, Field(gt=0)]
+    max_connections: Positive
     max_requests: Positive
     max_descriptions: Positive
     thumbnail_side: Positive

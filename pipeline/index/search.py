@@ -96,14 +96,13 @@ class Searcher:
     def analogy(
         self, features: Mapping[str, np.ndarray], minus: Sequence[str], plus: Sequence[str], top: int, among: int
     ) -> list[Hit]:
-        """The `top` images for an image less the words `minus` plus the words `plus` (seed 001, section 3.2).
+        """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
-        The `among` nearest are re-sorted by their distance to their mean. Raises InputError naming an unknown word.
+        The `among` nearest are re-sorted by their distance to their mean. Raises as `require_words`.
         """
         if self.parts.card["metric"] != "inner_product":
             raise UsageError("words are added to images as unit vectors, and this model has none; use another row")
-        for word in (*minus, *plus):
-            self.require_known(word)
+        self.require_words(minus, plus)
         image = self._model.embed_images(features)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
         rows, scores = search_around_mean(self._open("images"), compose(image, *words), top, among)
@@ -126,8 +125,26 @@ class Searcher:
         """(1, c) float32, `sentence` in the joint space."""
         return self._model.embed_sentences(self._encode(sentence))
 
+    def unknown_words(self, sentence: str) -> list[str]:
+        """The words of `sentence` that no vocabulary of the model has, so that nothing is searched for them."""
+        lists = []
+        for name, one in self._vocabularies.items():
+            others = [other for view, other in self._vocabularies.items() if view != name]
+            unknown = one.unknown_words(sentence)
+            lists.append([word for word in unknown if all(other.unknown_words(word) for other in others)])
+        return min(lists, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
+
+    def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
+        """Raises InputError where there are no words to change an image by, and as `require_known` for each."""
+        if not (*minus, *plus):
+            raise InputError("no words change the image; give a word to take away or to add")
+        for word in (*minus, *plus):
+            self.require_known(word)
+
     def require_known(self, sentence: str) -> None:
-        """Raises InputError naming the words of `sentence` when no vocabulary has any of them."""
+        """Raises InputError where `sentence` is blank, and naming its words when no vocabulary has any of them."""
+        if not sentence.strip():
+            raise InputError("the sentence is empty; write some words")
         known = [(make_analyzer(one.settings)(sentence), one.index) for one in self._vocabularies.values()]
         terms = dict.fromkeys(term for own, _ in known for term in own)
         if not any(term in index for own, index in known for term in own):

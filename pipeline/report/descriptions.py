@@ -5,6 +5,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pipeline.printable import printable
+
 
 def render(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
     """The page of the first images of `value`, what `describe` writes; `pictures` are their `data:` addresses.
@@ -23,7 +25,8 @@ def render(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
 
 
 def as_text(value: Mapping[str, Any]) -> str:
-    """Of every image its name and box, then its sentences with their scores and the nearest training sentences."""
+    """Of every image its name and box, then its sentences with their scores and the nearest training sentences; no
+    text from outside can mean anything to the terminal that it is read on."""
     lines = []
     for image in value["images"]:
         box = "" if image["box"] is None else f" [{' '.join(f'{side:g}' for side in image['box'])}]"
@@ -32,4 +35,4 @@ def as_text(value: Mapping[str, Any]) -> str:
             nearest = sentence["nearest"]
             near = "copied" if sentence["verbatim"] else f"{nearest['cosine']:.2f}"
             lines.append(f"  {sentence['score']:>8.3f}  {sentence['text']}  ({near}: {nearest['text']})")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{printable(line)}\n" for line in lines)

@@ -1,7 +1,7 @@
 """What the API answers, as its documentation at /openapi.json describes it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
@@ -10,6 +10,9 @@ from pipeline.index.search import Hit
 
 if TYPE_CHECKING:
     from pipeline.language.describing import Told
+
+
+UNKNOWN = "words that are not in the vocabulary, so that nothing was searched for them"
 
 
 class ModelAnswer(BaseModel):
@@ -68,12 +71,18 @@ class SentenceAnswer(BaseModel):
 class ImagesAnswer(BaseModel):
     model: str
     seconds: float = Field(description="that the search took, without waiting")
+    unknown: list[str] = Field(
+        description="words that are not in the vocabulary, so that nothing was searched for them"
+    )
     results: list[ImageAnswer]
 
 
 class RegionsAnswer(BaseModel):
     model: str
     seconds: float = Field(description="that the search took, without waiting")
+    unknown: list[str] = Field(
+        description="words that are not in the vocabulary, so that nothing was searched for them"
+    )
     results: list[RegionAnswer]
 
 
@@ -106,13 +115,20 @@ class ErrorAnswer(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
 
-def told_images(model: str, hits: Sequence[Hit], seconds: float) -> ImagesAnswer:
+class Found(NamedTuple):
+    """What was found for words, and those of the words that were `unknown`."""
+
+    hits: list[Hit]
+    unknown: list[str]
+
+
+def told_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
     """The answer that these images are."""
-    results = [ImageAnswer(rank=hit.rank, score=hit.score, **_told_image(model, hit.row)) for hit in hits]
-    return ImagesAnswer(model=model, seconds=seconds, results=results)
+    results = [ImageAnswer(rank=hit.rank, score=hit.score, **_told_image(model, hit.row)) for hit in found.hits]
+    return ImagesAnswer(model=model, seconds=seconds, unknown=found.unknown, results=results)
 
 
-def told_regions(model: str, hits: Sequence[Hit], seconds: float) -> RegionsAnswer:
+def told_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
     """The answer that these regions are."""
     results = [
         RegionAnswer(
@@ -121,9 +137,9 @@ def told_regions(model: str, hits: Sequence[Hit], seconds: float) -> RegionsAnsw
             **_told_image(model, hit.row),
             **{key: hit.row[key] for key in ("width", "height", "box")},
         )
-        for hit in hits
+        for hit in found.hits
     ]
-    return RegionsAnswer(model=model, seconds=seconds, results=results)
+    return RegionsAnswer(model=model, seconds=seconds, unknown=found.unknown, results=results)
 
 
 def _told_image(model: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from fastapi import APIRouter, FastAPI, Form, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipeline.errors import InputError, UsageError
+from pipeline.index.search import Hit
 from pipeline.serve.answers import (
     DescriptionsAnswer,
     ErrorAnswer,
+    Found,
     GeneratorAnswer,
     ImagesAnswer,
     ModelAnswer,
@@ -34,9 +35,12 @@ from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.page import content_policy, read_page
 from pipeline.serve.service import Asked, AskedDescriber, GivenTop, Service, Shared, Top, Uploaded
+from pipeline.serve.shelf import Shelf, never
 from pipeline.serve.turns import Turns
 
 LARGEST_ID = 2**63 - 1
+KEPT_SECONDS = 60
+"""For which a browser may show a photograph without asking again, whether it is still there."""
 router = APIRouter(responses={status: {"model": ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
@@ -52,7 +56,7 @@ def require_sentence(sentence: str, limits: Limits) -> str:
 @router.get("/api/health")
 async def health(service: Shared) -> dict[str, Any]:
     """Whether the server answers, and for which models."""
-    return {"status": "ok", "models": list(service.galleries)}
+    return {"status": "ok", "models": list(service.shelf.names)}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -64,6 +68,7 @@ async def metrics(service: Shared) -> str:
 @router.get("/api/models")
 async def list_models(service: Shared) -> ModelsAnswer:
     """The models and generators that can be asked, and the limits of a request."""
+    galleries = {name: await service.shelf.gallery(name) for name in service.shelf.names}
     models = [
         ModelAnswer(
             model=name,
@@ -75,7 +80,7 @@ async def list_models(service: Shared) -> ModelsAnswer:
             regions=gallery.has_regions,
             examples=gallery.examples,
         )
-        for name, gallery in service.galleries.items()
+        for name, gallery in galleries.items()
     ]
     generators = [
         GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)
@@ -91,7 +96,7 @@ async def find_images(
 ) -> ImagesAnswer:
     """The photographs nearest to a sentence."""
     require_sentence(sentence, service.limits)
-    return told_images(model, *await service.run(service.searching, gallery.images, sentence, top))
+    return told_images(model, *await service.run(service.searching, _find, gallery, gallery.images, sentence, top))
 
 
 @router.get("/api/models/{model}/regions")
@@ -100,7 +105,11 @@ async def find_regions(
 ) -> RegionsAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     require_sentence(snippet, service.limits)
-    return told_regions(model, *await service.run(service.searching, gallery.regions, snippet, top))
+    return told_regions(model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top))
+
+
+def _find(gallery: Gallery, search: Callable[[str, int], list[Hit]], words: str, top: int) -> Found:
+    return Found(search(words, top), gallery.unknown_words(words))
 
 
 @router.post("/api/models/{model}/sentences")
@@ -126,8 +135,13 @@ async def find_by_arithmetic(
     The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
     """
     words = [[require_sentence(word, service.limits) for word in given] for given in (minus, plus)]
-    arguments = (photograph, *words, top, service.limits.among)
-    return told_images(model, *await service.run(service.decoding, gallery.analogy, *arguments))
+
+    def find() -> Found:
+        hits = gallery.analogy(photograph, *words, top, service.limits.among)
+        unknown = dict.fromkeys(unknown for word in (*minus, *plus) for unknown in gallery.unknown_words(word))
+        return Found(hits, list(unknown))
+
+    return told_images(model, *await service.run(service.decoding, find))
 
 
 @router.post("/api/generators/{generator}/descriptions")
@@ -151,7 +165,7 @@ async def show_photograph(
         data, _ = await service.run(service.decoding, gallery.thumbnail, image_id)
     except InputError as error:
         raise HTTPException(404, str(error)) from error
-    return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+    return Response(data, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={KEPT_SECONDS}"})
 
 
 @router.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -165,13 +179,15 @@ def build_app(
     threads: int,
     hosts: Sequence[str],
     describers: Mapping[str, Describer] | None = None,
+    renew: Callable[[str], Gallery | None] = never,
 ) -> FastAPI:
-    """The application over `galleries` and `describers`, by their names, with `threads` searches at a time.
+    """The application over `galleries` and `describers`, by their names, with `threads` searches at a time; `renew` as
+    in pipeline.serve.shelf.
 
-    It answers only where a browser believes to speak with one of `hosts`; `*` is any.
+    It answers only where a browser believes to speak with one of `hosts`; see pipeline.serve.hosts.
     """
     service = Service(
-        galleries,
+        Shelf(galleries, renew),
         describers or {},
         limits,
         Metrics(),
@@ -190,9 +206,8 @@ def build_app(
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)  # both load from elsewhere
     app.state.service = service
     app.include_router(router)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     policy = {"Content-Security-Policy": content_policy(read_page())}
-    app.add_middleware(Guard, limits=limits, metrics=service.metrics, headers=policy)
+    app.add_middleware(Guard, limits=limits, metrics=service.metrics, headers=policy, hosts=hosts)
     for kind, status in ((InputError, 422), (UsageError, 422), (RequestValidationError, 422), (HTTPException, None)):
         app.add_exception_handler(kind, _tell(status))
     return app

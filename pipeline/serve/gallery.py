@@ -1,9 +1,9 @@
 """One bundle as a server shows it: its searcher, its photographs in small, and examples of what can be asked."""
 
+import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Gallery:
     ) -> None:
         searcher.open()
         self.images = searcher.images
+        self.unknown_words = searcher.unknown_words
         self._searcher = searcher
         self.features = features
         self._read = read
@@ -50,7 +51,7 @@ class Gallery:
         ids = self._table["image_id"].to_numpy()
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
-        self.thumbnail = lru_cache(CACHED)(self._make_thumbnail)
+        self._small: dict[int, bytes] = {}
 
     @property
     def parts(self) -> Any:
@@ -91,13 +92,15 @@ class Gallery:
 
     def analogy(self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int) -> list[Hit]:
         """The `top` images for an encoded image less some words plus others; see Searcher.analogy."""
+        self._searcher.require_words(minus, plus)  # before the photograph is encoded, which takes longer
         features = {} if self.has_regions else self.features(photograph)
         return self._searcher.analogy(features, minus, plus, top, among)
 
-    def _make_thumbnail(self, image_id: int) -> bytes:
+    def thumbnail(self, image_id: int) -> bytes:
         """A small JPEG of the bundle's image `image_id`, made of its pixels alone.
 
-        Raises InputError where the bundle has no such image, or its photograph cannot be read.
+        Raises InputError where the bundle has no such image, or its photograph cannot be read or is another one than
+        was indexed. That is looked at each time, so that nothing is shown that has been deleted.
         """
         at = int(np.searchsorted(self._ids, image_id))
         if at == len(self._ids) or self._ids[at] != image_id:
@@ -105,7 +108,17 @@ class Gallery:
         row = self._table.slice(int(self._order[at]), 1).to_pylist()[0]
         if row["path"] is None:
             raise InputError(f"image {image_id} was removed; give the image_id of a result")
-        image = decode(self._read(row["path"], row.get("offset"), row.get("size")), self._limits)
+        data = self._read(row["path"], row.get("offset"), row.get("size"))
+        if hashlib.sha256(data).hexdigest() != row["sha256"]:
+            raise InputError(f"image {image_id} is no longer the photograph that was indexed; build the index again")
+        if image_id not in self._small:
+            while len(self._small) >= CACHED:
+                del self._small[next(iter(self._small))]
+            self._small[image_id] = self._shrink(data)
+        return self._small[image_id]
+
+    def _shrink(self, data: bytes) -> bytes:
+        image = decode(data, self._limits)
         image.thumbnail((self._side, self._side))
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=QUALITY)

@@ -1,4 +1,5 @@
-"""What stands before every request: how many there may be, how large, and what a browser may do with the answer.
+"""What stands before every request: for whom it is, how many there may be, how large, and what a browser may do with
+the answer.
 
 The outermost layer, so that refusals and failures are counted, and bear the headers, like everything else.
 """
@@ -6,13 +7,14 @@ The outermost layer, so that refusals and failures are counted, and bear the hea
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipeline.serve.hosts import admits
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 
@@ -26,18 +28,25 @@ HEADERS = {
 }
 ENVELOPE = 65536
 """Bytes of a form beside the photograph in it."""
+CONNECTION = "connection"
+"""Where the state of a request has its pipeline.serve.connections.TimedProtocol, if it came through one."""
 
 
 class Guard:
-    """Refuses with 503 what is too many, with 413 what is too large, and with 408 what takes too long to arrive.
+    """Refuses with 400 what is for none of `hosts` (see pipeline.serve.hosts), with 503 what is too many, with 413 what
+    is too large, and with 408 what takes too long to arrive.
 
-    Uploads get half of the places at most, so that slow ones leave room for questions in words.
+    Uploads get half of the places at most, so that slow ones leave room for questions in words. A request has its place
+    until its answer is ready, however long the visitor takes to read that.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str], hosts: Collection[str]
+    ) -> None:
         self.app = app
         self.limits = limits
         self.metrics = metrics
+        self.hosts = hosts
         self.headers = HEADERS | headers
         self.uploads = 0
 
@@ -45,33 +54,28 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status, start = 0, time.perf_counter()
+        visit = _Visit(self, scope)
 
         async def answer(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers.update(self.headers)
                 headers.setdefault("Cache-Control", "no-store")
+                visit.end(message["status"])
             await send(message)
 
-        uploads = scope["method"] == "POST"
-        self.metrics.in_progress += 1
-        self.uploads += uploads
         try:
             await (self._refusal(scope) or self.app)(scope, self._bounded(receive), answer)
         except Exception:
             logging.getLogger(__name__).exception("a request for %s failed", scope["path"])
-            if not status:
+            if not visit.ended:
                 await _refuse(500, "this failed; the server's log says why")(scope, receive, answer)
         finally:
-            self.metrics.in_progress -= 1
-            self.uploads -= uploads
-            route = getattr(scope.get("route"), "path", "other")
-            self.metrics.record(route, status, time.perf_counter() - start)
+            visit.end(0)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
+        if not admits(Headers(scope=scope).getlist("Host"), self.hosts):
+            return _refuse(400, "this server goes by another name; ask it by the address that it printed")
         places = self.limits.max_requests
         crowded = self.metrics.in_progress > places or scope["method"] == "POST" and self.uploads > max(1, places // 2)
         if crowded and scope["path"] not in ALWAYS:
@@ -104,6 +108,34 @@ class Guard:
     @property
     def _too_large(self) -> str:
         return f"the upload is larger than {self.limits.max_upload_bytes} bytes; send a smaller photograph"
+
+
+class _Visit:
+    """A request's place among those that are answered at a time, from its head on until its answer is ready."""
+
+    def __init__(self, guard: Guard, scope: Scope) -> None:
+        self.ended = False
+        self._guard, self._scope, self._start = guard, scope, time.perf_counter()
+        self._connection = scope.get("state", {}).get(CONNECTION)
+        self._take(1)
+        if self._connection:
+            self._connection.begin()
+
+    def end(self, status: int) -> None:
+        """The answer is ready, with this status. Only the first time counts."""
+        if self.ended:
+            return
+        self.ended = True
+        self._take(-1)
+        if self._connection:
+            self._connection.answer()
+        route = getattr(self._scope.get("route"), "path", "other")
+        self._guard.metrics.record(route, status, time.perf_counter() - self._start)
+
+    def _take(self, places: int) -> None:
+        self._guard.metrics.in_progress += places
+        if self._scope["method"] == "POST":
+            self._guard.uploads += places
 
 
 def _refuse(status: int, error: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

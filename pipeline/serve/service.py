@@ -15,6 +15,7 @@ from pipeline.serve.describer import Describer
 from pipeline.serve.gallery import Gallery
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
+from pipeline.serve.shelf import Shelf
 from pipeline.serve.turns import Turns
 
 
@@ -22,7 +23,7 @@ from pipeline.serve.turns import Turns
 class Service:
     """Each search has one thread; photographs are decoded by one, and described by another, one after the other."""
 
-    galleries: Mapping[str, Gallery]
+    shelf: Shelf
     describers: Mapping[str, Describer]
     limits: Limits
     metrics: Metrics
@@ -46,9 +47,9 @@ async def _service(request: Request) -> Service:
 
 
 async def _gallery(service: Annotated[Service, Depends(_service)], model: Annotated[str, Path()]) -> Gallery:
-    if model not in service.galleries:
-        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.galleries)}")
-    return service.galleries[model]
+    if model not in service.shelf.names:
+        raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.shelf.names)}")
+    return await service.shelf.gallery(model)
 
 
 async def _describer(service: Annotated[Service, Depends(_service)], generator: Annotated[str, Path()]) -> Describer:

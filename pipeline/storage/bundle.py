@@ -29,6 +29,7 @@ A row of fragments (the card's `kind` is `fragments`) has, in place of the two i
 import hashlib
 import json
 import mmap
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ class Bundle:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
+        if not os.path.lexists(self.folder / CARD):
+            raise IntegrityError(_explain_missing(self.folder))
         self.card: dict[str, Any] = read_json(self.folder / CARD)
         if not isinstance(self.card, dict) or not isinstance(self.card.get("files"), dict):
             raise IntegrityError(f"{self.folder / CARD} is no bundle's card; give a folder that build-index wrote")
@@ -188,6 +191,17 @@ class Bundle:
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)
+
+
+def _explain_missing(folder: Path) -> str:
+    """Why there is no bundle in `folder`, and which folders below it are some."""
+    if not folder.is_dir():
+        return f"{folder} does not exist; give a folder that build-index wrote"
+    cards = [*folder.glob(f"*/{CARD}"), *folder.glob(f"index/*/{CARD}")]
+    if not cards:
+        return f"{folder} is not a bundle: it has no {CARD}; give a folder that build-index wrote"
+    names = sorted(card.parent.relative_to(folder).as_posix() for card in cards)
+    return f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}"
 
 
 def map_file(path: Path) -> memoryview:

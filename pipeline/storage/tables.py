@@ -20,6 +20,9 @@ MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24
 GROUP_ROWS = 8192
 """Rows that are unpacked together."""
 
+MOST_DIGITS = 18
+"""Of a number that is read from outside: as many as 64 bits always hold."""
+
 
 def write_table(
     path: Path, kind: str, table: pa.Table, *, fingerprint: str, details: Mapping[str, Any] | None = None
@@ -107,7 +110,8 @@ def read_numbers(path: Path) -> list[int]:
     numbers = []
     for number, line in enumerate(lines, 1):
         if line.strip():
-            if not line.strip().isascii() or not line.strip().isdigit():
-                raise InputError(f"{path} line {number} is {line.strip()!r}, no whole number; write one a line")
-            numbers.append(int(line))
+            word = line.strip()
+            if not word.isascii() or not word.isdigit() or len(word) > MOST_DIGITS:
+                raise InputError(f"{path} line {number} is {word[:80]!r}, not a whole number; write one a line")
+            numbers.append(int(word))
     return numbers

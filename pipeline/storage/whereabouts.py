@@ -13,6 +13,7 @@ from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
 from pipeline.storage.bundle import CARD, Bundle
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import EMBEDDINGS, Shard
+from pipeline.storage.tables import MOST_DIGITS
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def find_manifest(run: Path) -> Manifest | None:
 
 def find_images(manifest: Manifest, name: str) -> list[int]:
     """The ids of the images that `name` may mean: an id, a path or member, or the end of one after a slash."""
-    if name.isdecimal() and int(name) < manifest.images.num_rows:
+    if name.isdecimal() and len(name) <= MOST_DIGITS and int(name) < manifest.images.num_rows:
         return [int(name)]
     columns = (manifest.images["path"].to_pylist(), manifest.images["member"].to_pylist())
     return [row for row, names in enumerate(zip(*columns, strict=True)) if any(_means(name, found) for found in names)]

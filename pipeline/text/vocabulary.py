@@ -31,6 +31,12 @@ class Vocabulary:
         """Column of every term."""
         return {term: column for column, term in enumerate(self.terms)}
 
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of `text`, as terms, that are in none of its known terms. Stop words are no terms."""
+        terms = make_analyzer(self.settings)(text)
+        known = {word for term in terms if term in self.index for word in term.split(" ")}
+        return [word for word in dict.fromkeys(terms) if " " not in word and word not in known]
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -62,6 +62,7 @@ def test_a_damaged_artefact_is_a_place_with_a_note(run: Path) -> None:
     assert "image 0: images/00.png, 16 x 16, split train" in shown
 
 
-def test_an_unknown_name_says_so(run: Path) -> None:
-    with pytest.raises(InputError, match="knows nothing of zebra.jpg"):
-        explain(run, "zebra.jpg")
+@pytest.mark.parametrize("name", ["zebra.jpg", str(10**23), "9" * 5000], ids=["name", "large", "endless"])
+def test_an_unknown_name_says_so(run: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"knows nothing of {name}"):
+        explain(run, name)

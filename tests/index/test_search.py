@@ -1,16 +1,19 @@
 """Searching a made-up bundle whose answers are known."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from made_up import build_bundle, features_of, make_run, run_command
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
+from stages.search import command
 
 # The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
@@ -48,6 +51,58 @@ def test_unknown_words_are_named(bundle: Path) -> None:
     with pytest.raises(InputError, match="it has only stop words"):
         searcher.images("the big", 3)
     assert searcher.images("a purple dog", 1)[0].row["path"] == "dog-0.png"
+
+
+def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Path, tmp_path: Path) -> None:
+    searcher = Searcher(Bundle(bundle))
+    assert searcher.unknown_words("The purple dog and a big unicorn, a unicorn") == ["purple", "and", "unicorn"]
+    assert searcher.unknown_words("the dog") == searcher.unknown_words("the big") == []
+
+    def search(*arguments: object) -> tuple[str, str]:
+        result = CliRunner().invoke(command, ["--index", str(bundle), "--top", "1", *map(str, arguments)])
+        assert result.exit_code == 0, result.output
+        return result.stdout, result.stderr
+
+    told = "not in the vocabulary, so not searched for: purple, unicorn\n"
+    table, said = search("a purple dog, a unicorn")
+    assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
+    listed, said = search("a purple dog, a unicorn", "--json")
+    assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
+    assert search("a dog")[1] == search("the dog", "--json")[1] == ""
+    (tmp_path / "batch.txt").write_text("a purple dog\na dog\na unicorn\n")
+    answers = [json.loads(line) for line in search("--batch", tmp_path / "batch.txt")[0].splitlines()]
+    assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
+    assert "no word of 'a unicorn'" in answers[2]["error"]
+
+
+def test_nothing_is_not_searched_for(bundle: Path) -> None:
+    for blank in ("", " \t\n"):
+        with pytest.raises(InputError, match="the sentence is empty; write some words"):
+            run_command("search", "--index", bundle, blank)
+        for option in ("--plus", "--minus"):
+            with pytest.raises(InputError, match="the sentence is empty; write some words"):
+                run_command("search", "--index", bundle, "--image", "a.png", "--plus", "dog", option, blank)
+    if Bundle(bundle).card["metric"] == "inner_product":
+        with pytest.raises(InputError, match="give a word to take away or to add"):
+            Searcher(Bundle(bundle)).analogy(features_of("dog"), [], [], 3, 0)
+
+
+def test_a_folder_above_bundles_says_which_it_holds(bundle: Path) -> None:
+    run = bundle.parent
+    (run / "index").mkdir(exist_ok=True)
+    for name in ("ncca", "cca"):
+        (run / "index" / name).symlink_to(bundle)
+    try:
+        for above, names in ((run / "index", "cca, ncca"), (run, "bundle, index/cca, index/ncca")):
+            said = f"{above} is not a bundle; it holds bundles: {names}: give {run / 'index' / 'ncca'}"
+            for name, arguments in (("search", ["--index", above, "dog"]), ("serve", [above])):
+                with pytest.raises(IntegrityError, match=re.escape(said)):
+                    run_command(name, *arguments)
+    finally:
+        for name in ("ncca", "cca"):
+            (run / "index" / name).unlink()
+    with pytest.raises(IntegrityError, match="nowhere does not exist; give a folder that build-index wrote"):
+        run_command("search", "--index", run / "nowhere", "dog")
 
 
 def test_the_command_prints_a_table_or_json(bundle: Path) -> None:

@@ -91,13 +91,21 @@ def test_added_then_removed_then_added(runs: dict[str, Path], tmp_path: Path, fa
 
 def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat")
-    with pytest.raises(InputError, match="image 80 is not in"):
-        run_command("index_remove", "--index", start, *given(runs["small"]), "--image", 80, "--output", tmp_path / "a")
+    for number in (80, 10**23, int("9" * 4000)):  # more than 64 bits hold
+        with pytest.raises(InputError, match=f"image {number} is not in"):
+            run_command(
+                "index_remove", "--index", start, *given(runs["small"]), "--image", number, "--output", tmp_path / "a"
+            )
+    with pytest.raises(UsageError, match="no image is named; give --image or --list"):
+        run_command("index_remove", "--index", start, *given(runs["small"]), "--output", tmp_path / "a")
     with pytest.raises(UsageError, match="give --output another folder"):
         run_command("index_add", "--index", start, *given(runs["large"]), "--output", start)
     (tmp_path / "gone.txt").write_text("5\n\nx\n")
     listed = ("--list", tmp_path / "gone.txt")
-    with pytest.raises(InputError, match="gone.txt line 3 is 'x', no whole number"):
+    with pytest.raises(InputError, match="gone.txt line 3 is 'x', not a whole number"):
+        run_command("index_remove", "--index", start, *given(runs["small"]), *listed, "--output", tmp_path / "a")
+    (tmp_path / "gone.txt").write_text(f"5\n{'9' * 5000}\n")
+    with pytest.raises(InputError, match="gone.txt line 2 is '9+', not a whole number"):
         run_command("index_remove", "--index", start, *given(runs["small"]), *listed, "--output", tmp_path / "a")
     (tmp_path / "gone.txt").write_text("\n".join(map(str, range(80))))
     with pytest.raises(InputError, match="nothing would be left"):

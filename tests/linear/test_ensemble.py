@@ -17,6 +17,7 @@ from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary
 
 TERMS = ("dog", "cat", "runs", "sits")
+PLAIN = TermSettings(True, "words", False, (), 1)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +67,11 @@ class Parts:
 
     card = {"registered": "ensemble", "metric": "inner_product"}
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: Ensemble, words: TermSettings = PLAIN, *more: str) -> None:
         self.ensemble = ensemble
-        settings = TermSettings(True, "words", False, (), 1)
         self.views = {
-            "tfidf": Vocabulary(settings, True, TERMS, (1.0,) * 4, 10),
-            "tokens": Vocabulary(settings, False, TERMS[::-1], (1.0,) * 4, 10),
+            "tfidf": Vocabulary(words, True, TERMS, (1.0,) * 4, 10),
+            "tokens": Vocabulary(PLAIN, False, (*TERMS[::-1], *more), (1.0,) * (4 + len(more)), 10),
         }
 
     def vocabulary(self) -> dict:
@@ -86,3 +86,12 @@ def test_a_searcher_gives_each_member_its_own_form_of_a_sentence(ensemble: Ensem
     text = ["A dog sits"]
     forms = {"tfidf": encode(text, parts.views["tfidf"]), "tokens": encode_tokens(text, parts.views["tokens"])}
     np.testing.assert_allclose(Searcher(parts).embed_sentence(text[0]), ensemble.embed_sentences(forms), atol=1e-6)
+
+
+def test_a_word_that_one_member_knows_is_known(ensemble: Ensemble) -> None:
+    assert Searcher(Parts(ensemble)).unknown_words("A dog sits by a zebra") == ["a", "by", "zebra"]
+    # One vocabulary lemmatises and has stop words, the other has "geese" as it stands and no "goose".
+    searcher = Searcher(Parts(ensemble, TermSettings(True, "words", True, ("a", "by"), 1), "geese"))
+    assert searcher.unknown_words("A dog sits by geese and zebras") == ["and", "zebras"]
+    assert searcher.unknown_words("Geese by a dog") == []
+    searcher.require_known("zebras and geese")

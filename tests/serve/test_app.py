@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import socket
 import subprocess
 import sys
@@ -41,6 +42,15 @@ def test_photographs_for_a_sentence(client: TestClient) -> None:
     assert len(client.get("/api/models/other/images?sentence=dog").json()["results"]) == LIMITS.top
 
 
+def test_words_that_nothing_was_searched_for_are_named(client: TestClient, run: Path) -> None:
+    answer = client.get("/api/models/ncca/images", params={"sentence": "the purple dog, a unicorn", "top": 1}).json()
+    assert answer["unknown"] == ["purple", "unicorn"] and answer["results"][0]["name"] == "dog-0.png"
+    assert client.get("/api/models/ncca/images?sentence=the+dog").json()["unknown"] == []
+    words = {"minus": ["a purple dog"], "plus": ["cat of purple", "big cat"]}
+    answer = client.post("/api/models/ncca/arithmetic?top=1", files=photograph(run), data=words).json()
+    assert answer["unknown"] == ["purple", "of"] and answer["results"][0]["name"].startswith("cat")
+
+
 def test_sentences_for_a_photograph(client: TestClient, run: Path) -> None:
     for name in ("horse", "car"):
         file = photograph(run, f"{name}-{THINGS.index(name)}.png")
@@ -55,6 +65,9 @@ def test_arithmetic(client: TestClient, run: Path) -> None:
     words["plus"] = ["unicorn"]
     told = client.post("/api/models/ncca/arithmetic", files=photograph(run), data=words)
     assert told.status_code == 422 and "no word of 'unicorn'" in told.json()["error"]
+    for nothing in ({}, {"plus": ""}, {"minus": ["dog", " "]}):
+        told = client.post("/api/models/ncca/arithmetic", files=photograph(run), data=nothing)
+        assert told.status_code == 422 and re.search("no words change the image|is empty", told.json()["error"])
 
 
 def test_regions_for_words(tmp_path: Path) -> None:
@@ -75,10 +88,14 @@ def test_regions_for_words(tmp_path: Path) -> None:
         assert (i, result["box"]) == (hit.row["image_id"], hit.row["box"])
         assert (result["width"], result["height"]) == (60 + i, 40)
         assert result["box"] in ([0, 0, 60 + i, 40], THING, OTHER)
+    assert answer["unknown"] == []
+    assert client.get("/api/models/ncca/regions?snippet=purple+dog").json()["unknown"] == ["purple"]
     assert len(client.get("/api/models/ncca/images?sentence=dog&top=3").json()["results"]) == 3
     assert client.get("/api/models/ncca/regions?snippet=").status_code == 422
-    for kind in ("sentences", "arithmetic"):
-        answer = client.post(f"/api/models/ncca/{kind}", files=photograph(run), data={"plus": ["dog"]})
+    Image.new("RGB", (40, 40)).save(run / "other.png")  # of no image of the index, whose regions would be known
+    other = {"photograph": ("other.png", (run / "other.png").read_bytes())}
+    for kind, file in (("sentences", other), ("arithmetic", photograph(run))):
+        answer = client.post(f"/api/models/ncca/{kind}", files=file, data={"plus": ["dog"]})
         assert answer.status_code == 422 and "region" in answer.json()["error"]
 
 
@@ -196,9 +213,11 @@ def test_metrics(client: TestClient) -> None:
 def test_a_sentence_needs_no_torch(run: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from fastapi.testclient import TestClient\n"
-        "from pipeline import config; from stages.serve import _open_all; from pipeline.serve.app import build_app\n"
+        "from pipeline import config; from pipeline.serve.app import build_app\n"
+        "from stages.serve import _name_all, _open_gallery\n"
         "from pipeline.serve.limits import Limits\n"
-        f"galleries = _open_all((Path({str(run / 'bundle')!r}),) * 2, None, config.load(None))\n"
+        f"folders = _name_all((Path({str(run / 'bundle')!r}),) * 2)\n"
+        "galleries = {name: _open_gallery(folder, None, config.load(None)) for name, folder in folders.items()}\n"
         "client = TestClient(build_app(galleries, Limits(3, 9, 0, 99, 99, 9, 9, 1), 1, ['*']))\n"
         "answer = client.get('/api/models/ncca-2/images?sentence=dog').json()\n"
         "assert client.get(answer['results'][0]['photograph']).status_code == 200\n"

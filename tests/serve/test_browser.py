@@ -1,5 +1,6 @@
 """The page in a real browser, from a server as a user starts it."""
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -40,11 +41,19 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def describing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with generators, whose encoder knows the made-up photographs."""
-    import uvicorn
     from visiting import serve_generators
 
     run = make_described_run(tmp_path_factory.mktemp("described") / "run")
     app = serve_generators(run, "--generator", train(run, "mrnn"), "--generator", train(run, "nearest"))
+    with listening(app) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def listening(app: object) -> Iterator[str]:
+    """The address of a server of `app`, in a thread."""
+    import uvicorn
+
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -79,6 +88,60 @@ def test_a_sentence_in_the_address_is_answered_by_each_model(address: str, tmp_p
 def test_what_is_wrong_is_said_and_what_was_typed_is_only_text(address: str, tmp_path: Path) -> None:
     dom = browse(tmp_path, f"{address}/?q=%3Cimg+src%3Dx+onerror%3Ddocument.title%3D1%3E", "--dump-dom")
     assert "is in the vocabulary" in dom and "&lt;img" in dom and "<title>jointspace</title>" in dom
+
+
+def notes_of(dom: str) -> list[str]:
+    """What the page says beside its answers."""
+    return re.findall(
+        r'<p class="warning">(.*?)</p>', re.search(r'<div id="notes" role="status">(.*?)</div>', dom, re.S)[1]
+    )
+
+
+def test_what_is_of_all_models_is_said_once(address: str, tmp_path: Path) -> None:
+    dom = browse(tmp_path, f"{address}/?q=a+purple+dog,+a+unicorn&top=2", "--dump-dom")
+    assert notes_of(dom) == ["Not in the vocabulary, so not searched for: purple, unicorn."]
+    assert dom.count('class="score"') == 4
+    dom = browse(tmp_path, f"{address}/?q=a+dog&top=500", "--dump-dom")
+    assert notes_of(dom) == ["Top is 500; give a number from 1 to 200."] and '<section class="column">' not in dom
+    assert notes_of(browse(tmp_path, f"{address}/?q=a+dog", "--dump-dom")) == []
+
+
+ACTIONS = """
+<script>
+async function until(done) { while (!done()) await new Promise((go) => setTimeout(go, 20)); }
+async function act() {
+  await until(() => about);
+  await fetchPhotograph("/api/models/ncca/photographs/1");
+  await until(() => document.querySelector("ol.lines"));
+  for (const [minus, plus] of [["", " , "], ["cat", "dog"]]) {
+    at("minus").value = minus;
+    at("plus").value = plus;
+    at("drop").requestSubmit();
+    document.title += `|${at("notes").textContent}|${document.activeElement.id}`;
+    at("plus").focus();
+  }
+  await until(() => document.querySelector("ol.strip"));
+  takeSentence("  ");
+  document.title += `|${at("notes").textContent}|${document.activeElement.id}`;
+}
+act();
+</script>
+"""
+
+
+def test_nothing_is_not_asked(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from visiting import serve
+
+    from pipeline.serve.page import read_page
+
+    acting = read_page().replace("</body>", f"{ACTIONS}</body>")
+    monkeypatch.setattr("pipeline.serve.app.read_page", lambda: acting)
+    with listening(serve(run)) as address:
+        dom = browse(tmp_path, address, "--dump-dom")
+    assert re.search("<title>(.*?)</title>", dom)[1].split("|")[1:] == [
+        "Write a word to take away or to add.", "minus", "", "plus", "Write some words to search for.", "sentence",
+    ]  # fmt: skip
+    assert dom.count('<ol class="strip">') == 1
 
 
 def test_the_photographs_can_be_seen(address: str, tmp_path: Path) -> None:

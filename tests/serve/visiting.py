@@ -39,10 +39,15 @@ def photograph(run: Path, name: str = "dog-0.png") -> dict:
 
 
 def serve_generators(run: Path, *arguments: object) -> FastAPI:
-    """The application that `serve` starts for the bundle of a described run, with `see` for its encoders."""
+    """The application that `serve` starts for the bundle of a described run."""
+    return serve(run, *options(run), *arguments)
+
+
+def serve(run: Path, *arguments: object) -> FastAPI:
+    """The application that `serve` starts for the bundle of a run, with `see` for its encoders."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.serve._encoder_of", lambda bundle, limits: see)
         patch.setattr("uvicorn.Server.run", lambda server, sockets: started.append(server.config.app))
-        run_command("serve", run / "bundle", "--port", 0, *options(run), *arguments)
+        run_command("serve", run / "bundle", "--port", 0, *arguments)
     return started[0]

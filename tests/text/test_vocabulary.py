@@ -75,3 +75,14 @@ def test_every_row_is_a_unit_vector_or_zero() -> None:
     vocabulary = build_vocabulary(SENTENCES, PLAIN, size=10, min_count=1, idf=True, normalise=True)
     lengths = np.sqrt(encode([*SENTENCES, "zzz"], vocabulary).power(2).sum(axis=1))
     np.testing.assert_allclose(lengths, [1, 1, 1, 1, 1, 0], atol=1e-6)
+
+
+def test_unknown_words_are_those_of_no_known_term() -> None:
+    settings = TermSettings(True, "words", True, ("the",), 2)
+    sentences = ["red dogs run", "a red dog runs", "the red house", "a house"]
+    vocabulary = build_vocabulary(sentences, settings, size=20, min_count=2, idf=True, normalise=True)
+    assert set(vocabulary.terms) == {"red", "dog", "run", "house", "a", "red dog", "dog run"}
+    assert vocabulary.unknown_words("The red Zebras run to a savannah, to a savannah") == ["zebra", "to", "savannah"]
+    assert vocabulary.unknown_words("the dogs") == vocabulary.unknown_words("... !") == []
+    pairs = Vocabulary(settings, True, ("red dog", "house"), (1.0, 1.0), 4)
+    assert pairs.unknown_words("a red dog, a red house") == ["a"]

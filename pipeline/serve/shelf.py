@@ -1,0 +1,69 @@
+"""The galleries that a server shows, each as its bundle is now."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Hashable, Mapping
+
+from pipeline.errors import JointspaceError
+from pipeline.serve.gallery import Gallery
+
+LOOK_SECONDS = 1.0
+"""How long a gallery is shown before its bundle is looked at again."""
+
+
+def never(name: str) -> Gallery | None:
+    """No bundle is ever replaced."""
+    return None
+
+
+class Renewal:
+    """Opens a gallery anew where its bundle has been replaced, as `stamps` tell: `stamps[name]()` is another value for
+    every bundle, and None while there is none."""
+
+    def __init__(
+        self, stamps: Mapping[str, Callable[[], Hashable | None]], openers: Mapping[str, Callable[[], Gallery]]
+    ) -> None:
+        self._stamps = stamps
+        self._openers = openers
+        self._seen = {name: stamp() for name, stamp in stamps.items()}
+
+    def __call__(self, name: str) -> Gallery | None:
+        """The gallery `name`, or None where the bundle is the one that was last seen, or cannot be opened."""
+        found, log = self._stamps[name](), logging.getLogger(__name__)
+        if found is None or found == self._seen[name]:
+            return None
+        self._seen[name] = found
+        try:
+            gallery = self._openers[name]()
+        except (JointspaceError, OSError) as error:
+            log.warning("%s was replaced and cannot be opened (%s); what it was before is served", name, error)
+            return None
+        log.info("%s was replaced and has been opened anew", name)
+        return gallery
+
+
+class Shelf:
+    """`galleries` by name, each renewed before it is asked if `renew` has another one in its place.
+
+    `renew` is called in a thread, for one gallery at most once a second; whoever asks for that gallery waits for it.
+    """
+
+    def __init__(self, galleries: Mapping[str, Gallery], renew: Callable[[str], Gallery | None] = never) -> None:
+        self._galleries = dict(galleries)
+        self._renew = renew
+        self._looked = dict.fromkeys(galleries, time.monotonic())
+        self._locks = {name: asyncio.Lock() for name in galleries}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._galleries)
+
+    async def gallery(self, name: str) -> Gallery:
+        """The gallery `name`, as its bundle is now."""
+        async with self._locks[name]:
+            if time.monotonic() - self._looked[name] > LOOK_SECONDS:
+                renewed = await asyncio.to_thread(self._renew, name)
+                self._galleries[name] = renewed or self._galleries[name]
+                self._looked[name] = time.monotonic()
+            return self._galleries[name]

@@ -1,0 +1,117 @@
+"""A server shows what its bundle and its photographs are now, not what they were when it started."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from made_up import build_bundle, make_run, run_command
+from PIL import Image
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
+from fastapi.testclient import TestClient  # noqa: E402
+from visiting import serve  # noqa: E402
+
+from pipeline.serve.shelf import Renewal, Shelf  # noqa: E402
+
+PATIENT = 30
+"""Seconds within which a bundle must have been looked at again."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = make_run(tmp_path / "run")
+    build_bundle(folder)
+    return folder
+
+
+@pytest.fixture
+def client(run: Path) -> TestClient:
+    """A visitor of what `serve` starts."""
+    return TestClient(serve(run), base_url="http://localhost")
+
+
+def found(client: TestClient) -> list[int]:
+    answer = client.get("/api/models/ncca/images?sentence=dog&top=3").json()
+    return [result["image_id"] for result in answer["results"]]
+
+
+def comes(done: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENT
+    while not done() and time.monotonic() < end:
+        time.sleep(0.1)
+    return done()
+
+
+def without(run: Path, image: int) -> Path:
+    """Another bundle, less one image."""
+    parts = {"--index": "bundle", "--manifest": "manifest", "--embeddings": "embeddings", "--output": "less"}
+    run_command(
+        "index_remove", *(word for name, part in parts.items() for word in (name, run / part)), "--image", image
+    )
+    return run / "less"
+
+
+def put_in_place(run: Path, other: Path) -> None:
+    """`other` where the bundle was, as `mv` does it."""
+    (run / "bundle").rename(run / "old")
+    other.rename(run / "bundle")
+
+
+def test_what_was_removed_is_no_longer_shown(run: Path, client: TestClient) -> None:
+    assert found(client) == [0, 8, 16] and client.get("/api/models/ncca/photographs/0").status_code == 200
+    put_in_place(run, without(run, 0))
+    assert comes(lambda: 0 not in found(client)) and found(client)[:2] == [8, 16]
+    answer = client.get("/api/models/ncca/photographs/0")
+    assert answer.status_code == 404 and "image 0 was removed" in answer.json()["error"]
+    assert client.get("/api/models").json()["models"][0]["images"] == 23
+
+
+def test_a_bundle_that_cannot_be_opened_leaves_the_old_one(
+    run: Path, client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    less = without(run, 0)
+    broken = shutil.copytree(less, run / "broken")
+    (broken / "images.faiss").write_bytes(b"no index")
+    put_in_place(run, broken)
+    assert comes(lambda: bool(found(client)) and "cannot be opened" in caplog.text)
+    assert found(client) == [0, 8, 16] and caplog.text.count("cannot be opened") == 1
+    shutil.rmtree(run / "bundle")
+    assert found(client) == [0, 8, 16]
+    less.rename(run / "bundle")
+    assert comes(lambda: 0 not in found(client))
+
+
+def test_a_photograph_that_is_gone_or_another_is_not_shown(run: Path, client: TestClient) -> None:
+    address, path = "/api/models/ncca/photographs/{}".format, run / "data" / "dog-{}.png"
+    shown = {number: client.get(address(number)) for number in (0, 8)}
+    assert all(answer.status_code == 200 for answer in shown.values())
+    Path(str(path).format(0)).unlink()
+    Image.new("RGB", (68, 40), "red").save(str(path).format(8))
+    gone, other = client.get(address(0)), client.get(address(8))
+    assert gone.status_code == 404 and "missing" in gone.json()["error"]
+    assert other.status_code == 404 and "no longer the photograph that was indexed" in other.json()["error"]
+    assert client.get(address(16)).content and int(shown[0].headers["Cache-Control"].split("max-age=")[1]) <= 60
+
+
+def test_a_bundle_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: what is opened when, of stamps and times that are known."""
+    now, stamps, opened = [100.0], {"a": 1}, []
+    monkeypatch.setattr("pipeline.serve.shelf.time", SimpleNamespace(monotonic=lambda: now[0]))
+    renewal = Renewal({"a": lambda: stamps["a"]}, {"a": lambda: opened.append(stamps["a"]) or f"gallery {stamps['a']}"})
+    shelf = Shelf({"a": "gallery 1"}, renewal)
+
+    def asked(at: float, stamp: int | None) -> str:
+        now[0], stamps["a"] = at, stamp
+        return asyncio.run(shelf.gallery("a"))
+
+    assert asked(100.5, 2) == "gallery 1"  # it was just opened
+    assert asked(101.1, 2) == "gallery 2"
+    assert asked(101.2, 3) == "gallery 2"
+    assert asked(102.3, None) == "gallery 2"  # between two bundles
+    assert asked(103.4, 3) == "gallery 3"
+    assert asked(200.0, 3) == "gallery 3" and opened == [2, 3]
