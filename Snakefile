@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from snakemake.exceptions import WorkflowError
 
-from pipeline.config import default_path, validate
+from pipeline.config import default_path, read_mapping, validate
 from pipeline.errors import UsageError
 from pipeline.models import (
     GENERATORS,
@@ -38,6 +38,8 @@ configfile: str(default_path())
 
 
 try:
+    for path in workflow.configfiles:
+        read_mapping(path)  # Snakemake takes a key that is given twice without a word
     CONFIG = validate(config)
     MODELS = CONFIG.every_row()
 except UsageError as error:

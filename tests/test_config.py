@@ -21,9 +21,8 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fitt": 1}, "unknown key fitt; legal here: models, seed"),
         ({"fit": {"rigde": [1]}}, "unknown key fit.rigde; legal here: dimensions, image_ridge"),
-        ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; legal here: name, architecture"),
+        ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; did you mean name? legal here: layer, weights"),
         ({"encoders": [{"name": "x"}]}, "key encoders.0.architecture is missing"),
         ({"models": ["nca"]}, "unknown model nca; there are"),
         ({"transfer": {"features": 301}}, "features: must be even for the rule cosine-sine"),

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
-from pipeline.config.generators import Describe, ExtraText, LogBilinear, Nearest, Recurrent, RegionRecurrent
+from pipeline.config.generators import (
+    Describe,
+    ExtraText,
+    LogBilinear,
+    Nearest,
+    Optimisation,
+    Recurrent,
+    RegionRecurrent,
+)
 from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
 from pipeline.config.models import (
     Align,
@@ -26,7 +34,7 @@ from pipeline.config.models import (
 )
 from pipeline.config.parse import Parse
 from pipeline.config.rows import Rows
-from pipeline.config.section import Name, Positive, Section, Split
+from pipeline.config.section import AboveZero, Count, Name, Positive, PositiveShare, Section, Split
 from pipeline.errors import UsageError
 from pipeline.models import GENERATORS, REGION_GENERATORS, SETS, TRAININGS
 
@@ -39,12 +47,12 @@ class Shortlist(Section):
 class Index(Section):
     splits: tuple[Split, ...]
     exact_limit: Positive
-    recall_floor: Annotated[float, Field(gt=0, le=1)]
+    recall_floor: PositiveShare
     memory: Positive | None
     on_disk: bool
-    latency_ms: Annotated[float, Field(gt=0)] | None
+    latency_ms: AboveZero | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
-    sample: Annotated[int, Field(ge=1000)]
+    sample: Annotated[Positive, Field(ge=1000)]
     workload: Positive
     shortlist: Shortlist
 
@@ -52,12 +60,12 @@ class Index(Section):
 class Evaluate(Section):
     splits: tuple[Split, ...]
     protocols: tuple[Literal["all-sentences", "first-sentence"], ...]
-    bootstrap: Annotated[int, Field(ge=0)]
+    bootstrap: Count
     folds: Positive
 
 
 class Plan(Section):
-    sample: Annotated[int, Field(ge=8)]
+    sample: Annotated[Positive, Field(ge=8)]
 
 
 class Reproduce(Section):
@@ -68,9 +76,9 @@ class Reproduce(Section):
 class Serve(Section):
     top: Positive
     max_top: Positive
-    among: Annotated[int, Field(ge=0)]
+    among: Count
     max_upload_bytes: Positive
-    upload_seconds: Annotated[float, Field(gt=0)]
+    upload_seconds: AboveZero
     max_requests: Positive
     max_descriptions: Positive
     thumbnail_side: Positive
@@ -124,7 +132,7 @@ class Config(Rows):
     serve: Serve
     reproduce: Reproduce
     generators: tuple[Literal[tuple(GENERATORS)], ...]
-    language_defaults: dict[str, Any]
+    language_defaults: Optimisation
     language_text: ExtraText
     nearest: Nearest
     mrnn: Recurrent
