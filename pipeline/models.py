@@ -87,7 +87,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
     "auxiliary": (),
     "joint": ("beta",),
-    "text-feature": ("neighbours",),
+    "text-feature": ("neighbours", "neighbour_share"),
     "stacked": ("auxiliary_dimensions", "auxiliary_power"),
     "sae-linear": ("auxiliary_dimensions", "auxiliary_power", "weight", "second_beta"),
     "sae": (

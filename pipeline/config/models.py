@@ -40,8 +40,9 @@ class Transfer(Section):
     rule: Annotated[tuple[Literal["rahimi-recht", "cosine-sine", "paper"], ...], Field(min_length=1)]
     bandwidth: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     features: Positive
-    sample: Positive
+    sample: Annotated[Positive, Field(ge=2)]
     neighbours: Positive
+    neighbour_share: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _frequencies_are_whole(self) -> "Transfer":
