@@ -9,11 +9,13 @@ from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
 from pipeline.language.beam import Search
+from pipeline.language.candidates import score
 from pipeline.language.corpus import Corpus
 from pipeline.language.describing import Candidates, Sources
 from pipeline.language.nearest import Nearest
 from pipeline.language.snippets import Regions, Snippet, region_pairs
 from pipeline.language.tagging import TAGS, Tagger, read_treebank
+from pipeline.language.trigram import Trigram
 from pipeline.text.sequences import encode_tokens
 
 REFERENCES = [
@@ -82,6 +84,39 @@ def test_repeated_words_do_not_disturb_the_sentences_after_them() -> None:
         assert [(one.row, one.verbatim) for one in corpus.likeness(texts)] == [(0, True), (1, True), (2, True)]
     near = corpus.likeness(["dog here"])[0]
     assert near.row == 2 and 0 < near.cosine < 1
+
+
+class Turned:
+    """A space in which the candidate texts have given cosines with the image."""
+
+    def __init__(self, cosines: list[float]) -> None:
+        self.cosines = cosines
+
+    def sentences(self, texts: list[str]) -> np.ndarray:
+        return np.array([[cosine, np.sqrt(1 - cosine**2)] for cosine in self.cosines[: len(texts)]])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("cosine", [-1.0, -0.6, -1e-9, 0.0, 0.3, 1.0])
+def test_a_repeated_word_never_raises_a_score(cosine: float, penalty: float) -> None:
+    vocabulary = make_vocabulary()
+    texts = ["a dog is here", "a dog dog is here", "a dog dog dog is here", "a dog dog dog is is here"]
+    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
+    settings = Candidates(1, 1, 1, 1, 9, penalty, 0.0)
+    sources = Sources(
+        corpus,
+        Search(1, 0, 9),
+        None,
+        settings,
+        0,
+        Turned([cosine] * 4),
+        Trigram(corpus.tokens, len(vocabulary.terms) + 1),
+    )
+    once, twice, thrice, stop = score(texts, np.array([1.0, 0.0]), sources)
+    assert once == cosine and once >= twice >= thrice and stop == thrice  # `is` is a stop word
+    if cosine > 0:
+        assert (twice, thrice) == (pytest.approx(cosine * penalty), pytest.approx(cosine * penalty**2))
+    assert (twice < once) == (penalty < 1 and cosine != 0)
 
 
 def test_a_copy_is_told_from_the_same_words_in_another_order() -> None:
