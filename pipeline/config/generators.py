@@ -6,12 +6,12 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
+    JudgedSplit,
     NonNegative,
     Positive,
     PositiveShare,
     Section,
     Share,
-    Split,
 )
 
 
@@ -68,7 +68,7 @@ class Candidates(Section):
 
 
 class Describe(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     boxes: bool
     space: str
     top: Positive

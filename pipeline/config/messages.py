@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 LISTED = 12
-"""Legal keys that a message lists; the sections of the configuration are many more."""
+"""Legal names that a message lists; there may be many more."""
 LONGEST = 80
 """Characters of a wrong value that a message shows."""
 
@@ -32,7 +32,11 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
     names, annotations = _walk(schema, first["loc"])
     key = ".".join(names) or "configuration"
     if first["type"] == "extra_forbidden":
-        return f"unknown key {_join(names, first['loc'][-1])}; {_alternatives(first['loc'][-1], annotations)}"
+        unknown, legal = (
+            str(first["loc"][-1]),
+            [name for one in annotations if _is_section(one) for name in one.model_fields],
+        )
+        return f"unknown key {'.'.join([*names, unknown])}; {suggest(unknown, legal, 'legal here:')}"
     if first["type"] == "missing":
         return f"key {key} is missing"
     if first["type"] == "value_error":
@@ -46,16 +50,11 @@ def _legal(error: Mapping[str, Any]) -> str:
     return KINDS.get(error["type"], error["msg"].replace("Input should be", "must be"))
 
 
-def _join(names: Sequence[str], last: Any) -> str:
-    return ".".join([*names, str(last)])
-
-
-def _alternatives(key: Any, annotations: Sequence[Any]) -> str:
-    """The legal key that is nearest to `key`, and those that are legal in its place."""
-    legal = [name for one in annotations if _is_section(one) for name in one.model_fields]
-    nearest = difflib.get_close_matches(str(key), legal, n=1)
+def suggest(name: str, legal: Sequence[str], told: str) -> str:
+    """`did you mean NAME? TOLD NAME, NAME, ...`: the one of `legal` that is nearest to `name`, and the first of all."""
+    nearest = difflib.get_close_matches(name, legal, n=1)
     listed = ", ".join(legal[:LISTED]) + (f" and {len(legal) - LISTED} more" if len(legal) > LISTED else "")
-    return (f"did you mean {nearest[0]}? " if nearest else "") + f"legal here: {listed}"
+    return (f"did you mean {nearest[0]}? " if nearest else "") + f"{told} {listed}"
 
 
 def _walk(schema: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:

@@ -9,13 +9,13 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
+    JudgedSplit,
     Name,
     NonNegative,
     Positive,
     PositiveShare,
     Section,
     Seed,
-    Split,
 )
 from pipeline.models import REGISTRY, TRAININGS
 
@@ -167,13 +167,13 @@ class Variant(VariantDefaults):
 
 
 class Phrases(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     names: str | None
     least_overlap: PositiveShare
 
 
 class Align(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     beta: NonNegative
     least_count: Positive
 

@@ -1,8 +1,9 @@
 """What all sections of the configuration share."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 LARGEST = 2**63 - 1
@@ -18,6 +19,13 @@ def _refuse_truth(value: Any) -> Any:
     return value
 
 
+def _name_device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise PydanticCustomError("device", "Input should be auto, cpu, cuda or cuda:N")
+    return value
+
+
+Device = Annotated[str, AfterValidator(_name_device)]
 Number = Annotated[float, BeforeValidator(_refuse_truth)]
 Count = Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=LARGEST, strict=True)]
@@ -28,6 +36,7 @@ Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
 Split = Literal["train", "dev", "test", "weak"]
+JudgedSplit = Literal["train", "dev", "test"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
