@@ -16,7 +16,17 @@ from pipeline.linear.training import Sets, Task, Transfer
 from pipeline.linear.tuning import Grid, Pairs
 from pipeline.linear.views import ImageView
 from pipeline.linear.wsabie_rows import WsabieSettings
-from pipeline.models import COMBINED, REGISTRY, TRAINED, TRAININGS, model_class, restore
+from pipeline.models import (
+    BY_DISTANCE,
+    COMBINED,
+    REGISTRY,
+    STACKING,
+    TRAINED,
+    TRAININGS,
+    TRANSFERRING,
+    model_class,
+    restore,
+)
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 
@@ -180,6 +190,17 @@ def test_the_share_of_the_mean_texts_is_chosen_on_dev() -> None:
     }
     assert tuned.chosen.recall_sum == max(best.values())
     assert best[0.0] == pytest.approx(plain.chosen.recall_sum)  # a share of nothing is the target set alone
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_model_learns_from_auxiliary_pairs_if_the_table_says_so(name: str) -> None:
+    for training in ("joint", "stacked"):
+        task, _ = make_task(model_class(name), training)
+        if name in TRANSFERRING and not (training in STACKING and name in BY_DISTANCE):
+            assert model_class(name).fit(task).trials
+        else:
+            with pytest.raises(UsageError, match="take ncca|give it to model ncca"):
+                model_class(name).fit(task)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
