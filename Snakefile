@@ -18,7 +18,7 @@ import yaml
 from snakemake.exceptions import WorkflowError
 
 from pipeline.collections.watching import describe_state, list_files
-from pipeline.config import default_path, validate
+from pipeline.config import default_path, read_mapping, validate
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.models import (
     GENERATORS,
@@ -41,11 +41,12 @@ configfile: str(default_path())
 
 
 try:
+    for path in workflow.configfiles:
+        read_mapping(path)  # Snakemake takes a key that is given twice without a word
     CONFIG = validate(config)
     MODELS = CONFIG.every_row()
 except UsageError as error:
     raise WorkflowError(str(error))
-
 
 
 def quoted(path):

@@ -51,6 +51,9 @@ TRAINED: tuple[str, ...] = (
 STARTED: dict[str, str] = {"ncca-refined": "ncca", "ncca-recurrent": "ncca", "fragments": "ncca-recurrent"}
 """The trained models that start from another model, and the registered one that this is."""
 
+BY_DISTANCE: tuple[str, ...] = ("ridge", "cca")
+"""The models that compare by Euclidean distance; all others by the inner products of unit vectors."""
+
 TREES: tuple[str, ...] = ("ctrnn", "dtrnn", "sdtrnn", "hmlstm")
 """The trained models that take sentences as trees."""
 
@@ -79,6 +82,9 @@ GENERATORS: dict[str, str] = {
 REGION_GENERATORS: tuple[str, ...] = ("mrnn-regions",)
 """The generators that learn from regions and the snippets that `align` found for them."""
 
+SPACE_GENERATORS: tuple[str, ...] = ("lbl", "mnlm", "sc-nlm")
+"""The generators that stand on the joint space of a row; `nearest` does by its own choice."""
+
 COMBINED: tuple[str, ...] = ("ensemble", "fragment-ensemble")
 """The models that `combine` makes of others; the latter where some of these are of sets of fragments."""
 
@@ -87,7 +93,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
     "auxiliary": (),
     "joint": ("beta",),
-    "text-feature": ("neighbours",),
+    "text-feature": ("neighbours", "neighbour_share"),
     "stacked": ("auxiliary_dimensions", "auxiliary_power"),
     "sae-linear": ("auxiliary_dimensions", "auxiliary_power", "weight", "second_beta"),
     "sae": (
@@ -102,6 +108,13 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
 }
 """What a linear model may learn from (see pipeline.linear.training) -> the keys of `transfer` that matter to it."""
+
+
+TRANSFERRING: tuple[str, ...] = ("ridge", "cca", "ncca")
+"""The models that learn by any of these; all others from target pairs alone."""
+
+STACKING: tuple[str, ...] = ("stacked", "sae-linear", "sae")
+"""The trainings that stack a normalized CCA of the auxiliary pairs."""
 
 
 def model_class(name: str) -> Any:

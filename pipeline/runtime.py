@@ -23,15 +23,19 @@ KEPT_BYTES = 1 << 30
 def configure(count: int | None = None) -> None:
     """Set the number of threads (None: leave the libraries' own choice), how they wait, BLAS kernels and allocator.
 
-    A core type or wait policy that the user has put into the environment stays. Raises RuntimeError when numpy is
-    loaded already, since the settings would then be ignored in silence.
+    A core type or wait policy that the user has put into the environment stays; an empty core type leaves the choice to
+    OpenBLAS. Raises RuntimeError when numpy is loaded already, since the settings would then be ignored in silence.
     """
     if "numpy" in sys.modules:
         raise RuntimeError("runtime.configure must be called before numpy is imported")
     if count:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)
-    if "avx512f" in cpu_flags():
+    if os.environ.get("OPENBLAS_CORETYPE") == "":
+        del os.environ[
+            "OPENBLAS_CORETYPE"
+        ]  # OpenBLAS would take the empty name for one it does not know, and its slowest
+    elif "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")

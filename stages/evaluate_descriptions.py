@@ -47,7 +47,7 @@ def command(
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.language.material import HeldOut
-    from pipeline.language.metrics import judge, variety
+    from pipeline.language.metrics import METRICS, judge, variety
     from pipeline.language.space import JointSpace
     from pipeline.models import generator_class
     from pipeline.storage.atomic import publish_json, read_json
@@ -107,11 +107,12 @@ def command(
         ),
     }
     publish_json(output, value)
-    logging.getLogger(__name__).info(
-        "%s on %s of %s: BLEU %.1f %.1f %.1f %.1f, ROUGE-L %.1f, CIDEr %.1f, %.1f %% copied",
-        *about.values(), judgement.bleu_1, judgement.bleu_2, judgement.bleu_3, judgement.bleu_4, judgement.rouge_l,
-        judgement.cider, value["copied"],
-    )  # fmt: skip
+    log = logging.getLogger(__name__)
+    measured = ", ".join(f"{name} {value[name]:.1f}" for name in METRICS if value[name] is not None)
+    log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured and f"{measured}, ", value["copied"])
+    for reason in dict.fromkeys(judgement.not_measured.values()):
+        names = [name for name, own in judgement.not_measured.items() if own == reason]
+        log.info("not measured: %s (%s)", ", ".join(names), reason)
 
 
 def _list_sentences(images: list[dict], found: Any, split: str, analyze: Callable) -> list[list[list[str]]]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pipeline.config import Config
-    from pipeline.report.examples import Picture
+    from pipeline.report.examples import Gallery, Picture, ScoredGallery
     from pipeline.storage.manifest import Manifest
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
@@ -58,9 +58,8 @@ def command(
     import shlex
 
     from pipeline import config
-    from pipeline.errors import UsageError
     from pipeline.report.atlas import draw_map
-    from pipeline.report.examples import ask, read_gallery
+    from pipeline.report.examples import ask
     from pipeline.report.generated import compare_generators
     from pipeline.report.page import Report, render
     from pipeline.report.samples import draw_samples
@@ -68,7 +67,6 @@ def command(
     from pipeline.report.thumbnails import drawing, vector_drawing
     from pipeline.storage.atomic import publish_text, read_json
     from pipeline.storage.bundle import CARD, Bundle
-    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.names import plain
@@ -78,13 +76,12 @@ def command(
     opened = {bundle.card["model"]: bundle for bundle in map(Bundle, bundles)}
     made_from = {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
     require_same("manifest", {str(manifest_folder): manifest.fingerprint, **made_from})
-    shown = {row: bundle for row, bundle in opened.items() if bundle.card.get("kind") != "fragments"}
-    if not shown:
-        raise UsageError("the report shows what a row of one vector an image finds; add one, such as ncca, to models")
-    best, show = opened[best_row(evaluations, shown)], _pictures(settings, manifest)
-    folder = embeddings_root / plain(best.card["model"], best.folder / CARD)
-    embeddings, split = Embeddings(manifest, folder), shown_split(evaluations)
-    gallery = read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
+    # Of rows of sets all pairs must be scored, so that they are shown only where there is no other row.
+    single = {row: bundle for row, bundle in opened.items() if bundle.card.get("kind") != "fragments"}
+    best, show = opened[best_row(evaluations, single or opened)], _pictures(settings, manifest)
+    gallery = _read_gallery(
+        manifest, embeddings_root / plain(best.card["model"], best.folder / CARD), shown_split(evaluations)
+    )
 
     plan = read_json(plan_path) if plan_path else None
     page = render(
@@ -100,7 +97,7 @@ def command(
             logs={row: bundle.model().details.get("training_log", {}) for row, bundle in opened.items()},
             examples=ask(gallery, show),
             samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
-            atlas=draw_map(gallery, show),
+            atlas=draw_map(gallery, show) if single else None,
             health=_health(settings, manifest, features_root, benchmarks_root),
             costs=_costs(settings, manifest, benchmarks_root, plan),
             share=plan["rates"]["share"] if plan else 1.0,
@@ -117,6 +114,24 @@ def command(
     )
 
     publish_text(output, page)
+
+
+def _read_gallery(manifest: "Manifest", embeddings_folder: Path, split: str) -> "Gallery | ScoredGallery":
+    """The images and sentences of `split` as a row compares them."""
+    from pipeline.report.examples import ScoredGallery, read_gallery
+    from pipeline.storage.embeddings import Embeddings, split_pairs
+    from pipeline.storage.fragments import open_embedded
+    from stages.scores import read_side
+
+    embeddings, pairs = open_embedded(manifest, embeddings_folder), split_pairs(manifest, split)
+    if isinstance(embeddings, Embeddings):
+        return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
+    from pipeline.neural.fragment_scores import ScoreRule, exact_scores  # torch
+
+    asked = read_side(embeddings, "images", pairs.image_id), read_side(embeddings, "sentences", pairs.sentence_id)
+    scores = exact_scores(*asked, ScoreRule.from_dict(embeddings.score))
+    images, sentences = manifest.images.take(pairs.image_id), manifest.sentences.take(pairs.sentence_id)
+    return ScoredGallery(embeddings.row, split, images, sentences, scores, pairs.owners)
 
 
 def _health(

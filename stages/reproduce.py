@@ -1,10 +1,14 @@
 """`reproduce`: the tables of the seeds with this run's numbers beside the printed ones."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
 
 
 @click.command("reproduce")
@@ -19,8 +23,9 @@ def command(summary_path: Path, gong_path: Path | None, config_path: Path | None
     from pipeline.report.reproduction import render
     from pipeline.storage.atomic import publish_text, read_json
 
-    settings = config.load(config_path)
-    text = render(read_json(summary_path), settings.reproduce.collection, settings.name)
+    settings, evaluations = config.load(config_path), read_json(summary_path)
+    systems = {row: _describe(settings, row) for row in settings.models}
+    text = render(evaluations, settings.reproduce.collection, settings.name, systems)
     if gong_path:
         try:
             text += "\n" + gong_path.read_text(encoding="utf-8")
@@ -29,3 +34,24 @@ def command(summary_path: Path, gong_path: Path | None, config_path: Path | None
     else:
         text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: no tables of `tabulate` were given; see reproduce.gong.\n"
     publish_text(output, text)
+
+
+def _describe(settings: "Config", name: str) -> dict[str, str]:
+    """The settings of a row in the words of pipeline.report.printed.SYSTEMS."""
+    from pipeline.models import REGIONAL
+
+    row = settings.row(name)
+    own = settings.own_section(row.model) or {}
+    encoders = [settings.encoder(encoder) for encoder in row.encoders]
+    layers = [
+        one.architecture if one.architecture == "standard" else f"{one.architecture} {one.layer}" for one in encoders
+    ]
+    described = {"encoders": ", ".join(layers)}
+    if "loss" in own:
+        described["loss"] = own["loss"] + (f", negatives {own['negatives']}" if own["loss"] != "squared" else "")
+    described |= {what: f"{own[what]:g}" for what in ("margin", "dimensions") if what in own and "loss" in own}
+    if "sum" in own:
+        described["score"] = own["sum"]
+    if row.model in REGIONAL:
+        described["regions"] = f"{settings.regions.count} of {settings.regions.proposals}"
+    return described

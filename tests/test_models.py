@@ -16,7 +16,17 @@ from pipeline.linear.training import Sets, Task, Transfer
 from pipeline.linear.tuning import Grid, Pairs
 from pipeline.linear.views import ImageView
 from pipeline.linear.wsabie_rows import WsabieSettings
-from pipeline.models import COMBINED, REGISTRY, TRAINED, TRAININGS, model_class, restore
+from pipeline.models import (
+    BY_DISTANCE,
+    COMBINED,
+    REGISTRY,
+    STACKING,
+    TRAINED,
+    TRAININGS,
+    TRANSFERRING,
+    model_class,
+    restore,
+)
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 
@@ -37,7 +47,10 @@ SETTINGS = {
     KernelSettings: KernelSettings("rbf", "cosine", 0.5, 0.5, 100),
     WsabieSettings: WsabieSettings((0.1,), (100,), 4, 10, 64, 200, 5, 2),
 }
-TRANSFER = Transfer((0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=200, neighbours=5)
+TRANSFER = Transfer(
+    (0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=200, neighbours=5,
+    neighbour_share=(0.3,),
+)  # fmt: skip
 
 
 def moments_of(block: Block) -> Moments:
@@ -145,6 +158,49 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
     assert len(again.trials) == 1
     for part, tensor in tuned.model.tensors().items():
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
+
+
+@pytest.mark.parametrize("name", ["wsabie-sgd", "wsabie-adagrad"])
+def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> None:
+    task, held_out = make_task(model_class(name), "target")
+    tuned = model_class(name).fit(replace(task, settings=replace(task.settings, epochs=2, interval=5)))
+    assert tuned.chosen.transfer["epochs"] == 2
+    assert tuned.model.embed_images(held_out.features).shape == (60, 4)
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_mean_texts_of_neighbours_have_a_share_of_the_features_variance(share: float) -> None:
+    """Found by the plain variances of the training rows, each image counted once a sentence."""
+    task, _ = make_task(model_class("ncca"), "text-feature")
+    tuned = model_class("ncca").fit(replace(task, transfer=replace(task.transfer, neighbour_share=(share,))))
+    (block,) = task.sets.target_blocks()
+    own, texts = block.x[block.owners], tuned.model.maps.image(block.x)[block.owners]
+    assert texts.shape == (len(block.owners), 20)
+    assert texts.var(axis=0).sum() == pytest.approx(share * own.var(axis=0).sum(), rel=1e-4)
+    assert tuned.chosen.transfer == {"neighbour_share": share}
+
+
+def test_the_share_of_the_mean_texts_is_chosen_on_dev() -> None:
+    task, _ = make_task(model_class("ncca"), "text-feature")
+    tuned = model_class("ncca").fit(replace(task, transfer=replace(task.transfer, neighbour_share=(0.0, 0.1, 1.0))))
+    plain = model_class("ncca").fit(replace(task, training="target"))
+    best = {
+        share: max(t.recall_sum for t in tuned.trials if t.transfer.get("neighbour_share") == share)
+        for share in (0.0, 0.1, 1.0)
+    }
+    assert tuned.chosen.recall_sum == max(best.values())
+    assert best[0.0] == pytest.approx(plain.chosen.recall_sum)  # a share of nothing is the target set alone
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_model_learns_from_auxiliary_pairs_if_the_table_says_so(name: str) -> None:
+    for training in ("joint", "stacked"):
+        task, _ = make_task(model_class(name), training)
+        if name in TRANSFERRING and not (training in STACKING and name in BY_DISTANCE):
+            assert model_class(name).fit(task).trials
+        else:
+            with pytest.raises(UsageError, match="take ncca|give it to model ncca"):
+                model_class(name).fit(task)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from interrupting import heed
 from made_up_downloads import keep_weights, write_coco, write_folder
 from pages import PAGES, ROOT, Code, Command, blocks, code, commands, commands_of
 
@@ -193,7 +194,7 @@ def answer_until_stopped(run: list[str], given: dict) -> None:
     from urllib.request import urlopen
 
     command = ["bash", "-c", f"exec {run[2]} --port 0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **given) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed, **given) as process:
         address = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
         try:
             assert b"<html" in urlopen(address, timeout=30).read()

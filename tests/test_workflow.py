@@ -361,7 +361,14 @@ def result_files(folder: Path) -> dict[str, Path]:
 def test_a_misspelt_key_is_one_sentence(run: Path) -> None:
     result = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", "imge_view=1", check=False)
     assert result.returncode != 0
-    assert "unknown key imge_view; legal here: models, seed" in result.stdout + result.stderr
+    assert "unknown key imge_view; did you mean image_view?" in result.stdout + result.stderr
+
+
+def test_a_key_that_is_given_twice_is_one_sentence(run: Path) -> None:
+    (run / "twice.yaml").write_text("seed: 1\nseed: 2\n")
+    result = snakemake(run, "all", "-n", "--configfile", "twice.yaml", check=False)
+    assert result.returncode != 0
+    assert "line 2: the key seed is in line 1 already" in result.stdout + result.stderr
 
 
 def test_a_missing_collection_is_named(run: Path) -> None:

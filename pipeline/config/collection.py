@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config.section import Positive, Section, Share, Split
+from pipeline.config.section import Count, Positive, Section, Seed, Share, Split
 
 
 class Demo(Section):
@@ -12,8 +12,8 @@ class Demo(Section):
     train: Positive
     dev: Positive
     test: Positive
-    weak: Annotated[int, Field(ge=0)]
-    seed: Annotated[int, Field(ge=0)]
+    weak: Count
+    seed: Seed
 
 
 class Collection(Section):
@@ -26,7 +26,7 @@ class Collection(Section):
     min_image_side: Positive
     max_aspect_ratio: Positive
     takedown: str | None
-    reject_limit: Annotated[float, Field(ge=0, le=1)]
+    reject_limit: Share
 
 
 class Text(Section):
@@ -34,7 +34,7 @@ class Text(Section):
     tokenizer: Literal["treebank", "words"]
     lemmatise: bool
     stop_words: bool
-    max_ngram: Annotated[int, Field(ge=1, le=3)]
+    max_ngram: Annotated[Positive, Field(le=3)]
     size: Positive
     min_count: Positive
     idf: bool
@@ -44,7 +44,7 @@ class Text(Section):
 
 class Simulation(Section):
     tag_words: Positive
-    true_words: Annotated[int, Field(ge=0)]
+    true_words: Count
     wrong: Share
     missing: Share
 

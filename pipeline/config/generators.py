@@ -1,13 +1,18 @@
 """Sections about generators of descriptions."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from pipeline.config.section import NonNegative, Positive, Section, Share, Split
-
-Dropout = Annotated[float, Field(ge=0, lt=1)]
-AboveZero = Annotated[float, Field(gt=0)]
+from pipeline.config.section import (
+    AboveZero,
+    BelowOne,
+    Count,
+    JudgedSplit,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Section,
+    Share,
+)
 
 
 class Nearest(Section):
@@ -17,11 +22,11 @@ class Nearest(Section):
 class Optimisation(Section):
     optimiser: Literal["rmsprop", "adam", "sgd"]
     learning_rate: AboveZero
-    decay: Annotated[float, Field(gt=0, le=1)]
+    decay: PositiveShare
     weight_decay: NonNegative
-    averaging: Annotated[float, Field(ge=0, lt=1)]
+    averaging: BelowOne
     clip: AboveZero
-    dropout: Dropout
+    dropout: BelowOne
     batch_size: Positive
     epochs: Positive
     patience: Positive
@@ -43,12 +48,12 @@ class LogBilinear(Optimisation):
     context: Positive
     dimensions: Positive
     factors: Positive
-    ahead: Annotated[int, Field(ge=0)]
+    ahead: Count
 
 
 class ExtraText(Section):
     file: str | None
-    column: Annotated[int, Field(ge=0)]
+    column: Count
     treebank: str | None
 
 
@@ -63,7 +68,7 @@ class Candidates(Section):
 
 
 class Describe(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     boxes: bool
     space: str
     top: Positive

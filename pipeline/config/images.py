@@ -4,7 +4,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.section import Name, NonNegative, Positive, Section, Split
+from pipeline.config.section import (
+    AboveZero,
+    BelowOne,
+    Count,
+    Name,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveShare,
+    Section,
+    Share,
+    Split,
+)
 
 
 class StandardDimensions(Section):
@@ -16,31 +28,34 @@ class StandardDimensions(Section):
 
 
 class Standard(Section):
-    images: Annotated[int, Field(ge=2)]
+    images: Annotated[Positive, Field(ge=2)]
     codebook_images: Positive
     descriptors: Positive
     grid_step: Positive
-    patch: Annotated[int, Field(ge=4, multiple_of=2)]
+    patch: Annotated[Positive, Field(ge=4, multiple_of=2)]
     descriptor_dim: Positive
     codebook: Positive
     dimensions: StandardDimensions
 
 
-class Encoder(Section):
-    name: Name
-    architecture: str
+class EncoderDefaults(Section):
     layer: Literal["average", "fc6", "fc7"]
     weights: Literal["untrained", "torchvision", "file", "finetuned"]
     file: str | None
     sha256: str | None
     resize: Positive
     crop: Positive | None
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[Number, Number, Number]
+    std: tuple[Number, Number, Number]
     flip: bool
     standard: Standard
     of: Name | None
     pooling: Literal["mean", "max"]
+
+
+class Encoder(EncoderDefaults):
+    name: Name
+    architecture: str
 
     @model_validator(mode="after")
     def _file_goes_with_weights(self) -> "Encoder":
@@ -80,14 +95,14 @@ class Extract(Section):
     precision: Literal["auto", "float32", "bfloat16"]
     batch_size: Positive
     checkpoint_images: Positive
-    decode_workers: Annotated[int, Field(ge=0)]
+    decode_workers: Count
     storage: Literal["float16", "float32"]
 
 
 class Grid(Section):
-    scales: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)]
-    aspects: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
-    overlap: Annotated[float, Field(ge=0, lt=1)]
+    scales: Annotated[tuple[PositiveShare, ...], Field(min_length=1)]
+    aspects: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
+    overlap: BelowOne
 
 
 class Search(Section):
@@ -114,19 +129,19 @@ class Regions(Section):
     geometry: bool
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"]
     count: Positive
-    min_score: float
-    min_side: Annotated[float, Field(ge=1)]
-    iou: Annotated[float, Field(ge=0, le=1)]
+    min_score: Number
+    min_side: Annotated[Number, Field(ge=1)]
+    iou: Share
     fill: bool
     grid: Grid
     search: Search
     detector: Detector
     features: Literal["crops", "roi-align"]
     crop_side: Positive | None
-    context: Annotated[int, Field(ge=0)]
+    context: Count
     map_side: Positive
     map_step: Positive
-    map_aspect: Annotated[float, Field(ge=1)]
+    map_aspect: Annotated[Number, Field(ge=1)]
     score: Literal["proposal", "classifier"]
     candidates: Positive
     dimensions: Positive | None
@@ -144,25 +159,25 @@ class Finetune(Section):
     splits: Annotated[tuple[Split, ...], Field(min_length=1)]
     held_out: Split
     side: Positive
-    context: Annotated[int, Field(ge=0)]
+    context: Count
     iterations: Positive
     images: Positive
     positives: Positive
     background: Positive
-    positive_iou: Annotated[float, Field(gt=0, le=1)]
-    background_iou: Annotated[float, Field(gt=0, le=1)]
-    learning_rate: Annotated[float, Field(gt=0)]
+    positive_iou: PositiveShare
+    background_iou: PositiveShare
+    learning_rate: AboveZero
     body_rate: NonNegative
-    momentum: Annotated[float, Field(ge=0, lt=1)]
+    momentum: BelowOne
     weight_decay: NonNegative
-    clip: Annotated[float, Field(gt=0)]
+    clip: AboveZero
     precision: Literal["auto", "float32", "bfloat16"]
     checkpoint_seconds: NonNegative
     held_out_images: Positive
     proposals: Literal["grid", "selective-search"]
     grid: Grid
     candidates: Positive
-    suppression_iou: Annotated[float, Field(ge=0, le=1)]
+    suppression_iou: Share
 
     @model_validator(mode="after")
     def _file_goes_with_start(self) -> "Finetune":

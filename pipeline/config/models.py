@@ -5,7 +5,18 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.images import Encoder
-from pipeline.config.section import Name, NonNegative, Positive, Section, Split
+from pipeline.config.section import (
+    AboveZero,
+    BelowOne,
+    Count,
+    JudgedSplit,
+    Name,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Section,
+    Seed,
+)
 from pipeline.models import REGISTRY, TRAININGS
 
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
@@ -27,10 +38,11 @@ class Transfer(Section):
     weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     second_beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     rule: Annotated[tuple[Literal["rahimi-recht", "cosine-sine", "paper"], ...], Field(min_length=1)]
-    bandwidth: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    bandwidth: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     features: Positive
-    sample: Positive
+    sample: Annotated[Positive, Field(ge=2)]
     neighbours: Positive
+    neighbour_share: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _frequencies_are_whole(self) -> "Transfer":
@@ -42,14 +54,14 @@ class Transfer(Section):
 class Kernels(Section):
     image_kernel: Kernel
     text_kernel: Kernel
-    image_gamma: Annotated[float, Field(gt=0)]
-    text_gamma: Annotated[float, Field(gt=0)]
+    image_gamma: AboveZero
+    text_gamma: AboveZero
     landmarks: Positive
 
 
 class Wsabie(Section):
-    learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
-    max_norm: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    learning_rate: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
+    max_norm: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     dimensions: Positive
     epochs: Positive
     batch: Positive
@@ -80,17 +92,17 @@ class Train(Section):
     negatives: Literal["all", "hardest", "sampled"]
     contrastive: Positive
     margin: NonNegative
-    temperature: Annotated[float, Field(gt=0)]
+    temperature: AboveZero
     optimiser: Literal["adam", "sgd", "momentum", "adagrad"]
     adagrad_reset: Positive
-    learning_rate: Annotated[float, Field(gt=0)]
-    decay: Annotated[float, Field(gt=0, le=1)]
+    learning_rate: AboveZero
+    decay: PositiveShare
     weight_decay: NonNegative
-    averaging: Annotated[float, Field(ge=0, lt=1)]
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    encoder_dropout: Annotated[float, Field(ge=0, lt=1)]
-    clip: Annotated[float, Field(gt=0)]
-    batch_size: Annotated[int, Field(ge=2)]
+    averaging: BelowOne
+    dropout: BelowOne
+    encoder_dropout: BelowOne
+    clip: AboveZero
+    batch_size: Annotated[Positive, Field(ge=2)]
     epochs: Positive
     patience: Positive
     precision: Literal["auto", "float32", "bfloat16"]
@@ -112,7 +124,7 @@ class RecurrentTrain(Train):
 
 
 class DenseTrain(Train):
-    simplified_epochs: Annotated[int, Field(ge=0)]
+    simplified_epochs: Count
     correspondence_epochs: Positive
     phrase_share: NonNegative
 
@@ -120,7 +132,7 @@ class DenseTrain(Train):
 class FragmentTrain(Train):
     sum: Literal["words", "mean-words", "positive"]
     global_weight: NonNegative
-    element_clip: Annotated[float, Field(gt=0)] | None
+    element_clip: AboveZero | None
 
 
 class AlignedTrain(FragmentTrain):
@@ -129,7 +141,7 @@ class AlignedTrain(FragmentTrain):
 
 
 class Study(Section):
-    folds: Annotated[int, Field(ge=2)]
+    folds: Annotated[Positive, Field(ge=2)]
     order: Literal["listed", "shuffled"]
     draws: Positive
     further_draws: Positive
@@ -147,7 +159,7 @@ class VariantDefaults(Section):
     encoders: tuple[Name, ...] | None
     training: Literal[tuple(TRAININGS)]
     documents: Name
-    seed: Annotated[int, Field(ge=0)] | None
+    seed: Seed | None
 
 
 class Variant(VariantDefaults):
@@ -155,13 +167,13 @@ class Variant(VariantDefaults):
 
 
 class Phrases(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     names: str | None
-    least_overlap: Annotated[float, Field(gt=0, le=1)]
+    least_overlap: PositiveShare
 
 
 class Align(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     beta: NonNegative
     least_count: Positive
 

@@ -1,10 +1,10 @@
 """Sections about sentence trees."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from pipeline.config.section import Positive, Section
+from pipeline.config.section import AboveZero, BelowOne, Count, Positive, Section
 
 
 class Treebank(Section):
@@ -17,8 +17,8 @@ class ParserTraining(Section):
     width: Positive
     depth: Positive
     hidden: Positive
-    dropout: Annotated[float, Field(ge=0, lt=1)]
-    learning_rate: Annotated[float, Field(gt=0)]
+    dropout: BelowOne
+    learning_rate: AboveZero
     batch_words: Positive
     epochs: Positive
     patience: Positive
@@ -31,7 +31,7 @@ class Parse(Section):
     pipeline: str | None
     max_words: Positive
     batch_sentences: Positive
-    workers: Annotated[int, Field(ge=0)]
+    workers: Count
     treebank: Treebank
     training: ParserTraining
 

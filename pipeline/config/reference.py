@@ -11,8 +11,8 @@ KEY = re.compile(r"^(?P<indent> *)(?P<item>- )?(?P<key>[\w-]+):(?P<value> .*?)??
 HEAD = """# Configuration
 
 Every key with its default. A configuration of your own names only what differs; mappings are merged, lists replaced
-as a whole, and an unknown key is an error that names the legal ones. This page is made from `config/default.yaml` by
-`python -m pipeline.config.reference > docs/configuration.md`.
+as a whole, and an unknown key is an error that names the nearest legal one; so is a key that is given twice. This page
+is made from `config/default.yaml` by `python -m pipeline.config.reference > docs/configuration.md`.
 """
 
 

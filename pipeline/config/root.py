@@ -4,8 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from pipeline.config.checks import check
 from pipeline.config.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
-from pipeline.config.generators import Describe, ExtraText, LogBilinear, Nearest, Recurrent, RegionRecurrent
+from pipeline.config.generators import (
+    Describe,
+    ExtraText,
+    LogBilinear,
+    Nearest,
+    Optimisation,
+    Recurrent,
+    RegionRecurrent,
+)
 from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
 from pipeline.config.models import (
     Align,
@@ -27,9 +36,9 @@ from pipeline.config.models import (
 from pipeline.config.parse import Parse
 from pipeline.config.places import check_places
 from pipeline.config.rows import Rows
-from pipeline.config.section import Name, Positive, Section, Split
+from pipeline.config.section import AboveZero, Count, Device, JudgedSplit, Name, Positive, PositiveShare, Section, Split
 from pipeline.errors import UsageError
-from pipeline.models import GENERATORS, REGION_GENERATORS, SETS, TRAININGS
+from pipeline.models import GENERATORS, TRAININGS
 
 
 class Shortlist(Section):
@@ -40,25 +49,25 @@ class Shortlist(Section):
 class Index(Section):
     splits: tuple[Split, ...]
     exact_limit: Positive
-    recall_floor: Annotated[float, Field(gt=0, le=1)]
+    recall_floor: PositiveShare
     memory: Positive | None
     on_disk: bool
-    latency_ms: Annotated[float, Field(gt=0)] | None
+    latency_ms: AboveZero | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
-    sample: Annotated[int, Field(ge=1000)]
+    sample: Annotated[Positive, Field(ge=1000)]
     workload: Positive
     shortlist: Shortlist
 
 
 class Evaluate(Section):
-    splits: tuple[Split, ...]
+    splits: tuple[JudgedSplit, ...]
     protocols: tuple[Literal["all-sentences", "first-sentence"], ...]
-    bootstrap: Annotated[int, Field(ge=0)]
+    bootstrap: Count
     folds: Positive
 
 
 class Plan(Section):
-    sample: Annotated[int, Field(ge=8)]
+    sample: Annotated[Positive, Field(ge=8)]
 
 
 class Reproduce(Section):
@@ -69,11 +78,11 @@ class Reproduce(Section):
 class Serve(Section):
     top: Positive
     max_top: Positive
-    among: Annotated[int, Field(ge=0)]
+    among: Count
     max_upload_bytes: Positive
-    head_seconds: Annotated[float, Field(gt=0)]
-    upload_seconds: Annotated[float, Field(gt=0)]
-    answer_seconds: Annotated[float, Field(gt=0)]
+    head_seconds: AboveZero
+    upload_seconds: AboveZero
+    answer_seconds: AboveZero
     max_connections: Positive
     max_requests: Positive
     max_descriptions: Positive
@@ -86,7 +95,7 @@ class Config(Rows):
     weights_root: str
     results_root: str
     shard_size: Positive
-    device: str
+    device: Device
     demo: Demo
     collection: Collection
     plan: Plan
@@ -128,7 +137,7 @@ class Config(Rows):
     serve: Serve
     reproduce: Reproduce
     generators: tuple[Literal[tuple(GENERATORS)], ...]
-    language_defaults: dict[str, Any]
+    language_defaults: Optimisation
     language_text: ExtraText
     nearest: Nearest
     mrnn: Recurrent
@@ -139,41 +148,13 @@ class Config(Rows):
     describe: Describe
 
     @model_validator(mode="after")
-    def _names_exist(self) -> "Config":
-        encoders = [encoder.name for encoder in self.encoders]
-        if len(set(encoders)) < len(encoders):
-            raise ValueError(f"two encoders of one name among {', '.join(encoders)}")
-        if unknown := set(self.regions.encoders) - set(encoders):
-            raise ValueError(f"regions.encoders: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
-        self._check_pooled()
+    def _can_be_done(self) -> "Config":
         if unknown := set(self.study.noise) - set(self.documents):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
         self._check_rows()
-        self._check_regions_described(encoders)
+        check(self)
         check_places(self)
         return self
-
-    def _check_pooled(self) -> None:
-        for encoder in self.encoders:
-            if encoder.of is not None and encoder.of not in self.regions.encoders:
-                known = ", ".join(self.regions.encoders) or "none"
-                raise ValueError(f"encoder {encoder.name}: {encoder.of} is not in regions.encoders ({known}); add it")
-            if encoder.of is not None and self.regions.score == "classifier":
-                raise ValueError(f"encoder {encoder.name} pools regions; set regions.score to proposal")
-            if encoder.of is not None and encoder.name in self.regions.encoders:
-                raise ValueError(f"regions.encoders: {encoder.name} pools regions and describes none; leave it out")
-
-    def _check_regions_described(self, encoders: list[str]) -> None:
-        learning = set(self.generators) & set(REGION_GENERATORS)
-        regional = learning or (self.generators and self.describe.boxes)
-        if regional and (missing := set(encoders) - set(self.regions.encoders)):
-            raise ValueError(
-                f"generators take regions of every encoder; add {min(missing)} to regions.encoders, or leave it out"
-            )
-        rows = [row for row in self.models if self.row(row).model in SETS]
-        if learning and self.mrnn_regions.snippets not in rows:
-            known = ", ".join(rows) or "none"
-            raise ValueError(f"mrnn_regions.snippets: not a row of fragments in models ({known}); name one")
 
     def judged_splits(self, row: str) -> tuple[str, ...]:
         """The splits that a row is evaluated on; not on dev for a refit, which has learned from it."""

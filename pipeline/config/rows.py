@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.config.collection import Documents
-from pipeline.config.images import Encoder
+from pipeline.config.images import Encoder, EncoderDefaults
 from pipeline.config.models import Ensemble, EnsembleDefaults, Variant, VariantDefaults
-from pipeline.config.section import Name, Section
+from pipeline.config.section import Name, Section, Seed
 from pipeline.errors import UsageError
 from pipeline.models import COMBINED, REGISTRY, SETS, STARTED
 
@@ -24,7 +24,8 @@ def _plain(name: str) -> str:
 
 class Rows(Section):
     models: Annotated[tuple[Name, ...], Field(min_length=1)]
-    seed: Annotated[int, Field(ge=0)]
+    seed: Seed
+    encoder_defaults: EncoderDefaults
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
     documents: dict[Name, Documents]
     variant_defaults: VariantDefaults

@@ -1,15 +1,44 @@
 """What all sections of the configuration share."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+LARGEST = 2**63 - 1
+"""Counts are stored, and given to libraries, as 64-bit integers."""
+LARGEST_SEED = 2**32 - 2
+"""scikit-learn takes seeds of 32 bits, and word2vec gets the seed + 1."""
+
+
+def _refuse_truth(value: Any) -> Any:
+    """Python takes true for 1.0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "Input should be a valid number")
+    return value
+
+
+def _name_device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise PydanticCustomError("device", "Input should be auto, cpu, cuda or cuda:N")
+    return value
+
+
+Device = Annotated[str, AfterValidator(_name_device)]
+Number = Annotated[float, BeforeValidator(_refuse_truth)]
+Count = Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
+Positive = Annotated[int, Field(gt=0, le=LARGEST, strict=True)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)]
+AboveZero = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+PositiveShare = Annotated[Number, Field(gt=0, le=1)]
+BelowOne = Annotated[Number, Field(ge=0, lt=1)]
 Split = Literal["train", "dev", "test", "weak"]
+JudgedSplit = Literal["train", "dev", "test"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

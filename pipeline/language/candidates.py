@@ -75,4 +75,10 @@ def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, vocabulary)
     language = sources.trigram.log_probability(tokens) / (tokens.lengths + 1)
-    return translation * settings.repeat_penalty**repeated + settings.language_weight * language
+    return penalise(translation, repeated, settings.repeat_penalty) + settings.language_weight * language
+
+
+def penalise(cosines: np.ndarray, repeated: np.ndarray, penalty: float) -> np.ndarray:
+    """(k,) the `cosines` less what so many `repeated` words cost: a positive one becomes `penalty` times itself for
+    each, as in seed 001, and a negative one loses as much; the factor alone would raise it."""
+    return cosines - (1 - penalty**repeated) * np.abs(cosines)

@@ -5,49 +5,59 @@ vocabulary's own analyzer (lowercase, without punctuation where the configuratio
 """
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import numpy as np
 
-from pipeline.errors import UsageError
-
 Words = Sequence[str]
+
+PACKAGE = "pycocoevalcap"
+METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Percent, but CIDEr, which is 10 for a perfect match, times 10 as it is usually printed."""
+    """Percent, but CIDEr, which is 10 for a perfect match, times 100. `not_measured` has the reason of each that is
+    None."""
 
-    bleu_1: float
-    bleu_2: float
-    bleu_3: float
-    bleu_4: float
-    rouge_l: float
-    cider: float
-    meteor: float | None
+    bleu_1: float | None = None
+    bleu_2: float | None = None
+    bleu_3: float | None = None
+    bleu_4: float | None = None
+    rouge_l: float | None = None
+    cider: float | None = None
+    meteor: float | None = None
+    not_measured: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge(candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool) -> Judgement:
     """Of one candidate for each image against its references; BLEU is of the corpus, with the closest reference length.
 
-    METEOR is measured where `meteor` asks for it and there is Java. Raises UsageError without pycocoevalcap.
+    METEOR is measured where `meteor` asks for it and there is Java, and none of them without pycocoevalcap.
     """
-    try:
-        from pycocoevalcap.bleu.bleu import Bleu
-        from pycocoevalcap.cider.cider import Cider
-        from pycocoevalcap.meteor.meteor import Meteor
-        from pycocoevalcap.rouge.rouge import Rouge
-    except ImportError:
-        raise UsageError("metrics need pycocoevalcap; install it by: pip install 'jointspace[metrics]'") from None
+    if find_spec(PACKAGE) is None:
+        reason = "pycocoevalcap is not installed; pip install 'jointspace[metrics]' and run evaluate-descriptions again"
+        return Judgement(not_measured=dict.fromkeys(METRICS, reason))
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.meteor.meteor import Meteor
+    from pycocoevalcap.rouge.rouge import Rouge
+
     given = {i: [" ".join(words) for words in group] for i, group in enumerate(references)}
     made = {i: [" ".join(words)] for i, words in enumerate(candidates)}
     bleu = Bleu(4).compute_score(given, made, verbose=0)[0]
     scores = [*bleu, *(scorer.compute_score(given, made)[0] for scorer in (Rouge(), Cider()))]
-    if meteor and shutil.which("java"):
+    without = {}
+    if not meteor:
+        without["meteor"] = "describe.meteor is false"
+    elif not shutil.which("java"):
+        without["meteor"] = "there is no Java; install it and run evaluate-descriptions again"
+    else:
         scores.append(Meteor().compute_score(given, made)[0])
-    percent = [100 * float(score) for score in scores]
-    return Judgement(*percent, *[None] * (7 - len(percent)))
+    measured = {name: 100 * float(score) for name, score in zip(METRICS, scores, strict=False)}
+    return Judgement(**measured, not_measured=without)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pipeline.device import upload
+from pipeline.errors import InputError
 from pipeline.linear.feature_maps import Rows
 
 if TYPE_CHECKING:
@@ -144,12 +145,12 @@ class FourierFeatures:
         return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
 
 
-def bandwidth(z: np.ndarray, rng: np.random.Generator, sample: int) -> float:
-    """sigma: the mean distance to the 50th nearest neighbour among at most `sample` rows of z (n, c1)."""
+def bandwidth(z: np.ndarray) -> float:
+    """sigma: the mean distance to the 50th nearest neighbour among the rows of z (n, c1). InputError for one row."""
     from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
 
-    if len(z) > sample:
-        z = z[rng.choice(len(z), sample, replace=False)]
+    if len(z) < 2:
+        raise InputError(f"the train split has {len(z)} images or sentences, too few for the map of sae; add some")
     neighbour = min(NEIGHBOUR, len(z) - 1)
     distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()
     return float(distances[:, -1].mean())

@@ -65,6 +65,8 @@ class KernelFeatures:
         return self.normalization.shape[1]
 
     def __call__(self, rows: Rows) -> np.ndarray:
+        if not rows.shape[0]:
+            return np.zeros((0, self.dim), np.float32)  # which scikit-learn refuses
         options = {} if self.gamma is None else {"gamma": self.gamma}
         # In double precision: K^-1/2 magnifies what rounding leaves of similar landmarks.
         similarities = pairwise_kernels(rows.astype(np.float64), self.landmarks, metric=self.kernel, **options)

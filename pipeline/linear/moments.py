@@ -59,6 +59,12 @@ class Moments:
         xx = basis.T @ self.xx @ basis
         return Moments(self.n, self.mean_x @ basis, self.mean_y, xx, basis.T @ self.xy, self.yy)
 
+    def scaled_x(self, factors: np.ndarray) -> "Moments":
+        """The moments of the pairs with each column of x multiplied by its own of `factors` (D,)."""
+        columns = factors.astype(self.xx.dtype)
+        xx, xy = self.xx * columns * columns[:, None], self.xy * columns[:, None]
+        return Moments(self.n, self.mean_x * factors, self.mean_y, xx, xy, self.yy)
+
     def select_y(self, columns: np.ndarray | slice) -> "Moments":
         """The moments of the pairs with only some columns of y: a smaller vocabulary, say."""
         yy = np.ascontiguousarray(self.yy[columns][:, columns])

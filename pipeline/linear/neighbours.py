@@ -12,7 +12,7 @@ from pipeline.linear.mapped import Block
 
 
 class NeighbourText:
-    """T^(x) beside x: the mean tf-idf vector of the documents of the k auxiliary images nearest to x.
+    """`weight` * T^(x) beside x: T^ is the mean tf-idf vector of the documents of the k auxiliary images nearest to x.
 
     Nearest by Euclidean distance of the image view, exactly, through FAISS. The model carries the auxiliary images
     `gallery` (n, D) float16 and their `texts` (n, d) sparse, so that it can embed images it has never seen.
@@ -21,10 +21,11 @@ class NeighbourText:
     kind: ClassVar[str] = "neighbours"
     keep = True
 
-    def __init__(self, gallery: np.ndarray, texts: sparse.csr_array, neighbours: int) -> None:
+    def __init__(self, gallery: np.ndarray, texts: sparse.csr_array, neighbours: int, weight: float = 1.0) -> None:
         self.gallery = gallery
         self.texts = texts
         self.neighbours = min(neighbours, len(gallery))
+        self.weight = weight
 
     @classmethod
     def build(cls, blocks: Iterable[Block], neighbours: int) -> "NeighbourText":
@@ -35,6 +36,10 @@ class NeighbourText:
             texts.append(sum_by_owner(block.y, block.owners, len(block.x)))
         return cls(np.concatenate(galleries), sparse.vstack(texts, format="csr"), neighbours)
 
+    def weighted(self, weight: float) -> "NeighbourText":
+        """The same with another weight."""
+        return NeighbourText(self.gallery, self.texts, self.neighbours, weight)
+
     @property
     def dim(self) -> int:
         return self.texts.shape[1]
@@ -44,12 +49,12 @@ class NeighbourText:
 
         _, nearest = faiss.knn(np.ascontiguousarray(rows, np.float32), self.gallery.astype(np.float32), self.neighbours)
         pointers = np.arange(0, nearest.size + 1, self.neighbours)
-        weights = np.full(nearest.size, 1 / self.neighbours, np.float32)
+        weights = np.full(nearest.size, self.weight / self.neighbours, np.float32)
         mean = sparse.csr_array((weights, nearest.ravel(), pointers), shape=(len(nearest), len(self.gallery)))
         return (mean @ self.texts).toarray()
 
     def settings(self) -> dict[str, Any]:
-        return {"neighbours": self.neighbours, "terms": self.texts.shape[1]}
+        return {"neighbours": self.neighbours, "terms": self.texts.shape[1], "weight": float(self.weight)}
 
     def tensors(self) -> dict[str, np.ndarray]:
         texts = self.texts
@@ -59,4 +64,4 @@ class NeighbourText:
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NeighbourText":
         shape = (len(tensors["gallery"]), settings["terms"])
         texts = sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=shape)
-        return cls(tensors["gallery"], texts, settings["neighbours"])
+        return cls(tensors["gallery"], texts, settings["neighbours"], settings["weight"])

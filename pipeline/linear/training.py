@@ -3,16 +3,19 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import UsageError
 from pipeline.linear.feature_maps import FeatureMaps
 from pipeline.linear.fourier import FourierFeatures, FourierMap, bandwidth
 from pipeline.linear.mapped import Block, mapped_moments
 from pipeline.linear.moments import Expansion, Moments
 from pipeline.linear.neighbours import NeighbourText
+from pipeline.linear.sample import Sample
 from pipeline.linear.tuning import Grid, Pairs, Prepared, Trial, Tuned, tune
 from pipeline.linear.views import ImageView
 from pipeline.models import TRAININGS
@@ -39,7 +42,7 @@ class Transfer:
     none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA. `weight` is the length of
     the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
     `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
-    text-feature.
+    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
     """
 
     beta: Sequence[float]
@@ -52,6 +55,7 @@ class Transfer:
     features: int
     sample: int
     neighbours: int
+    neighbour_share: Sequence[float]
 
     def combinations(self, training: str) -> list[dict[str, Any]]:
         """Every combination of the axes that matter to `training`, axis -> value."""
@@ -124,11 +128,24 @@ class _Trainer:
         """CCA on [X; beta F], [Y; beta T]."""
         return Prepared(self.sets.target + self.sets.auxiliary.scaled(beta**2))
 
-    def _text_feature(self) -> Prepared:
-        """CCA on [X, T^], Y, where T^ is the mean text of the k nearest auxiliary images."""
-        feature_map = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
-        maps = FeatureMaps(image=feature_map)
-        return Prepared(mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device), maps)
+    def _text_feature(self, neighbour_share: float) -> Prepared:
+        """CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images; s gives s T^ the total
+        variance `neighbour_share` times that of X."""
+        if not neighbour_share:
+            return self._target()
+        texts, moments = self._mean_texts
+        variances, d = np.diagonal(moments.xx), len(self.sets.target.mean_x)
+        new = variances[d:].sum(dtype=np.float64)
+        scale = np.sqrt(neighbour_share * variances[:d].sum(dtype=np.float64) / new) if new > 0 else 1.0
+        factors = np.concatenate([np.ones(d), np.full(len(variances) - d, scale)])
+        return Prepared(moments.scaled_x(factors), FeatureMaps(image=texts.weighted(scale)))
+
+    @cached_property
+    def _mean_texts(self) -> tuple[NeighbourText, Moments]:
+        """The map x -> T^(x), and the moments of [X, T^], Y."""
+        texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
+        maps = FeatureMaps(image=texts)
+        return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
 
     def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> Prepared:
         """CCA on XA, YB."""
@@ -186,11 +203,10 @@ class _Trainer:
 
     def _fourier_maps(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> FeatureMaps:
         """phi of both views with one R and b, each view at its own sigma."""
-        x, y = self._sample()
         moments, features = self.sets.target, self.task.transfer.features
         maps = []
         for rows, matrix, mean, block in zip(
-            (x, y),
+            self._sample,
             self._projections(dimensions, power),
             (self._embedding.model.mean_x, self._embedding.model.mean_y),
             (moments.xx, moments.yy),
@@ -199,16 +215,22 @@ class _Trainer:
             offset = mean @ matrix
             rng = np.random.default_rng(self.task.seed)
             embedded = rows @ matrix - offset
-            sigma = multiple * bandwidth(embedded, np.random.default_rng(self.task.seed), self.task.transfer.sample)
+            sigma = multiple * bandwidth(embedded)
             fourier = FourierMap.draw(rule, matrix.shape[1], features, sigma, rng)
             variance = fourier(embedded).var(axis=0, dtype=np.float64).sum()
             balance = np.sqrt(np.trace(block, dtype=np.float64) / moments.n / max(variance, 1e-30))
             maps.append(FourierFeatures(matrix, offset, fourier, float(weight * balance)))
         return FeatureMaps(*maps)
 
-    def _sample(self) -> tuple[np.ndarray, Any]:
-        """The first target images and their sentences, about as many as sigma is measured on."""
-        first = next((block for block in self.sets.target_blocks() if len(block.owners)), None)
-        if first is None:
-            raise InputError("the target set has no pair; check the train split")
-        return first.x[: self.task.transfer.sample], first.y[: self.task.transfer.sample]
+    @cached_property
+    def _sample(self) -> tuple[np.ndarray, sparse.csr_array]:
+        """Target images and sentences, each drawn at random of all, on which sigma is measured."""
+        count, seed = self.task.transfer.sample, self.task.seed
+        images, sentences = (
+            Sample(count, np.random.default_rng([seed, 0])),
+            Sample(count, np.random.default_rng([seed, 1])),
+        )
+        for block in self.sets.target_blocks():
+            images.add(block.x[np.unique(block.owners)])
+            sentences.add(block.y)
+        return images.rows(), sentences.rows()

@@ -81,17 +81,18 @@ def train(
 class EarlyStopping:
     """A `watch` that keeps the directions of the best score and stops `patience` looks after it.
 
-    It looks at every `interval`-th epoch; `score` is higher for better ones. `scores` has epoch -> score.
+    It looks at every `interval`-th epoch and at the last of `epochs`; `score` is higher for better ones. `scores` has
+    epoch -> score.
     """
 
-    def __init__(self, score: Callable[[Directions], float], interval: int, patience: int) -> None:
-        self.score, self.interval, self.patience = score, interval, patience
+    def __init__(self, score: Callable[[Directions], float], interval: int, patience: int, epochs: int) -> None:
+        self.score, self.interval, self.patience, self.epochs = score, interval, patience, epochs
         self.scores: dict[int, float] = {}
         self.best: Directions | None = None
         self.best_epoch = 0
 
     def __call__(self, epoch: int, directions: Directions) -> bool:
-        if epoch % self.interval:
+        if epoch % self.interval and epoch != self.epochs:
             return False
         self.scores[epoch] = self.score(directions)
         if self.best is None or self.scores[epoch] > self.scores[self.best_epoch]:

@@ -68,7 +68,7 @@ class WsabieSGD(LinearModel):
         epochs, interval = settings.epochs, settings.interval
         if task.chosen:
             tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
-            epochs = interval = task.chosen.transfer["epochs"]  # so that the last one is kept
+            epochs = interval = task.chosen.transfer["epochs"]  # only the last one counts
         trials, best = [], None
         for rate, norm in task.progress(tried):
             schedule = Schedule(
@@ -81,7 +81,7 @@ class WsabieSGD(LinearModel):
                 seed=task.seed,
                 max_samples=settings.max_samples,
             )
-            watch = EarlyStopping(score, interval, settings.patience)
+            watch = EarlyStopping(score, interval, settings.patience, epochs)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
             trials.append(Trial(0.0, 0.0, settings.dimensions, 0.0, watch.scores[watch.best_epoch], chosen))

@@ -20,6 +20,7 @@ EXTRAS = {
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),
     "words": ("gensim", "word vectors learned on the corpus"),
+    "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
     "test": ("pytest", "the tests"),
 }
 """Extra of this distribution -> a distribution that it brings, and what for."""

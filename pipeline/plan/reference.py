@@ -103,7 +103,7 @@ STAGES = {
         "images of the split",
     ),
     "report": Stage(("name", "encoders", "reproduce", "collection"), "run", "rows"),
-    "reproduce": Stage(("reproduce", "name"), "run", "rows"),
+    "reproduce": Stage(("reproduce", "name", "encoders", "regions", *ROWS), "run", "rows"),
     "verify": Stage((), "call", "bytes of the run"),
     "explain": Stage((), "call", "shards"),
     "study": Stage(STUDY, "run", "draws times sizes of sets times what `fit` does"),

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from pipeline.evaluate.ranks import count_ranks
+from pipeline.evaluate.ranks import Ranks, count_ranks
+from pipeline.evaluate.scored import rank_scores
 from pipeline.index.vectors import evenly_spaced
 
 QUERIES = 5
@@ -75,6 +76,43 @@ class Gallery:
     sentence_vectors: np.ndarray
     owners: np.ndarray
 
+    def ranks(self) -> Ranks:
+        return count_ranks(self.image_vectors, self.sentence_vectors, self.owners, self.metric)
+
+    def of_sentence(self, row: int) -> np.ndarray:
+        """(n,) how well each image answers the sentence, the greater the better."""
+        return self._compare(self.image_vectors, self.sentence_vectors[row])
+
+    def of_image(self, row: int) -> np.ndarray:
+        """(m,) how well each sentence answers the image."""
+        return self._compare(self.sentence_vectors, self.image_vectors[row])
+
+    def _compare(self, gallery: np.ndarray, query: np.ndarray) -> np.ndarray:
+        return gallery @ query if self.metric == "inner_product" else -((gallery - query) ** 2).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class ScoredGallery:
+    """The same for a row whose images and sentences are sets: `scores` (n, m), the greater the better."""
+
+    model: str
+    split: str
+    images: pa.Table
+    sentences: pa.Table
+    scores: np.ndarray
+    owners: np.ndarray
+
+    def ranks(self) -> Ranks:
+        return rank_scores(self.scores, self.owners)
+
+    def of_sentence(self, row: int) -> np.ndarray:
+        """(n,) as of a Gallery."""
+        return self.scores[:, row]
+
+    def of_image(self, row: int) -> np.ndarray:
+        """(m,) likewise."""
+        return self.scores[row]
+
 
 class Stored(Protocol):
     """The embeddings of a row, as they were stored."""
@@ -107,10 +145,10 @@ def read_gallery(stored: Stored, pairs: Pairs, split: str, images: pa.Table, sen
     )
 
 
-def ask(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Examples:
+def ask(gallery: Gallery | ScoredGallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Examples:
     """Queries at even distances through the gallery, and the worst of all. `picture` shows a row of the images."""
-    n, m = len(gallery.image_vectors), len(gallery.owners)
-    ranks = count_ranks(gallery.image_vectors, gallery.sentence_vectors, gallery.owners, gallery.metric)
+    n, m = gallery.images.num_rows, len(gallery.owners)
+    ranks = gallery.ranks()
     worst = np.argsort(-ranks.sentence_to_image, kind="stable")
     _, first = np.unique(gallery.owners[worst], return_index=True)  # one sentence of an image is enough
     return Examples(
@@ -124,22 +162,19 @@ def ask(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Ex
     )
 
 
-def _ask_sentence(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
-    scores = _scores(gallery.sentence_vectors[row], gallery.image_vectors, gallery.metric)
+def _ask_sentence(
+    gallery: Gallery | ScoredGallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]
+) -> Example:
+    scores = gallery.of_sentence(row)
     right = np.arange(len(scores)) == gallery.owners[row]
     query = gallery.sentences["text"][row].as_py()
     return _ask(query, scores, right, lambda found: map(picture, gallery.images.take(found).to_pylist()))
 
 
-def _ask_image(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
-    scores = _scores(gallery.image_vectors[row], gallery.sentence_vectors, gallery.metric)
+def _ask_image(gallery: Gallery | ScoredGallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
+    scores = gallery.of_image(row)
     query = picture(gallery.images.slice(row, 1).to_pylist()[0])
     return _ask(query, scores, gallery.owners == row, lambda found: gallery.sentences["text"].take(found).to_pylist())
-
-
-def _scores(query: np.ndarray, gallery: np.ndarray, metric: str) -> np.ndarray:
-    """(g,) the greater the better."""
-    return gallery @ query if metric == "inner_product" else -((gallery - query) ** 2).sum(axis=1)
 
 
 def _ask(

@@ -13,6 +13,12 @@ from pipeline.report.examples import Picture
 SHOWN = 6
 """Photographs, at even distances through those that were described."""
 
+HEADINGS = {
+    **{f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)},
+    **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},
+}
+"""Measure of a generator -> heading in the table of judged sentences."""
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -41,3 +47,12 @@ def compare_generators(
         )
         for row in images.take(common[evenly_spaced(len(common), SHOWN)]).to_pylist()
     ]
+
+
+def explain_dashes(judged: Sequence[Mapping[str, Any]]) -> list[tuple[list[str], str]]:
+    """The metrics that some of `judged` (the JSON of `evaluate-descriptions`) lack, by the reason for it."""
+    reasons: dict[str, dict[str, None]] = {}
+    for one in judged:
+        for name, reason in one.get("not_measured", {}).items():
+            reasons.setdefault(reason, {})[HEADINGS[name]] = None
+    return [(list(names), reason) for reason, names in reasons.items()]

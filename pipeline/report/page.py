@@ -10,7 +10,7 @@ from pipeline.evaluate.summary import spoken
 from pipeline.report.atlas import Atlas
 from pipeline.report.costs import cost_table
 from pipeline.report.examples import Examples, Picture
-from pipeline.report.generated import Generated
+from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
 from pipeline.report.printed import RANKING, TABLES
 from pipeline.report.samples import Sample
@@ -81,6 +81,8 @@ def render(report: Report) -> str:
         columns=COLUMNS,
         directions=DIRECTIONS,
         costs=cost_table(report.costs),
+        judgements=HEADINGS,
+        unmeasured=explain_dashes(report.judged),
     )
 
 

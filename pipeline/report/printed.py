@@ -1,6 +1,6 @@
 """The tables of the seeds as printed: what a reproduction is laid beside."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 RANKING = (
@@ -123,3 +123,20 @@ TABLES = (
         ),
     ),
 )  # fmt: skip
+
+R_CNN = {"encoders": "R-CNN (finetuned for detection), fc7", "regions": "19 detections"}
+LE = {"encoders": "the network of Le et al. 2012, 4,096 dimensions"}
+RANKED = {"loss": "ranking, negatives all"}
+SYSTEMS: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("Karpathy and Fei-Fei", "BRNN"): {**RANKED, "margin": "1", "score": "words", **R_CNN},
+    ("Karpathy and Fei-Fei", "DeFrag, their implementation"): {**RANKED, "score": "positive", **R_CNN},
+    ("Kiros et al.", "LSTM, OxfordNet"): {
+        "loss": "ranking, negatives sampled", "margin": "0.2", "dimensions": "300", "encoders": "vgg19 fc7",
+    },
+    ("Niu et al.", "DeepVS"): {**RANKED, "score": "words", **R_CNN},
+    ("Niu et al.", "HM-LSTM"): {**RANKED, **R_CNN},
+    **{("Socher et al.", name): {**RANKED, **LE} for name in ("BoW", "CT-RNN", "Recurrent NN", "DT-RNN", "SDT-RNN")},
+    ("Socher et al.", "kCCA"): LE,
+}  # fmt: skip
+"""Settings of the printed systems that decide whether a number of ours is of the same one, (seed, printed row) -> what
+-> value, in the words in which `reproduce` describes ours. A row without them is of a system that the seed cites."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import InputError
+from pipeline.text.tags import PENN_TO_UNIVERSAL, universal
 
 TOKEN = re.compile(r"[()]|[^\s()]+")
 TRACE = "-NONE-"
@@ -68,6 +69,27 @@ class PhraseTree:
         parents = [rows.get(self.parents[node], -1) for node in (*sources, *kept)]
         return rooted(words, labels, parents)
 
+    def under_one_root(self) -> "PhraseTree":
+        """The same tree in which its root alone stands for the whole sentence.
+
+        A phrase of every word but punctuation is the sentence: `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))` becomes
+        `(NP (NP a dog) (PP ...) (. .))`. The root has the label of the innermost such phrase, and its parts.
+        """
+        m = len(self.words)
+        words = [not is_punctuation(label) for label in self.labels[:m]]
+        held = [int(one or not any(words)) for one in words] + [0] * (len(self) - m)  # words below each node
+        for node, parent in enumerate(self.parents):  # each after the nodes in it
+            if parent >= 0:
+                held[parent] += held[node]
+        whole = [node for node in range(m, len(self)) if held[node] == max(held)]
+        if len(whole) < 2:
+            return self
+        rows = {node: row for row, node in enumerate(n for n in range(len(self)) if n not in whole[:-1])}
+        rows |= dict.fromkeys(whole, len(rows) - 1)
+        kept = [node for node in range(len(self)) if node not in whole]
+        labels = [*(self.labels[node] for node in kept), self.labels[whole[0]]]
+        return PhraseTree(self.words, tuple(labels), (*(rows[self.parents[node]] for node in kept), -1))
+
 
 def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
     """The tree of these nodes, under one more phrase where they have several roots."""
@@ -77,6 +99,11 @@ def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> Phras
             parents[root] = len(labels)
         labels, parents = [*labels, FRAGMENT], [*parents, -1]
     return PhraseTree(tuple(words), tuple(labels), tuple(parents))
+
+
+def is_punctuation(tag: str) -> bool:
+    """Whether a leaf with this part of speech, of the Penn Treebank or universal, is punctuation."""
+    return tag == "PUNCT" or universal(tag) == "PUNCT" or not (tag in PENN_TO_UNIVERSAL or any(map(str.isalnum, tag)))
 
 
 def right_branching(words: Sequence[str]) -> PhraseTree:

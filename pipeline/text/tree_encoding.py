@@ -54,14 +54,15 @@ class SentenceTrees:
 def fit_trees(
     parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
 ) -> Iterator[SentenceTrees]:
-    """The trees of each text over the words that `analyze` finds in it."""
+    """The trees of each text over the words that `analyze` finds in it, of the phrase tree with one root."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
         spans, places = align(parse.words, words), align(tree.words, words)
         if spans is None or places is None:
             yield SentenceTrees(chain(words), right_branching(words), False)
         else:
-            yield SentenceTrees(project_parse(parse, words, spans), project_phrases(tree, words, places), True)
+            phrases = project_phrases(tree, words, places)
+            yield SentenceTrees(project_parse(parse, words, spans), phrases.under_one_root(), True)
 
 
 def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tiny_run
 from tiny_run import N_SHARDS
 
-NEEDS = {"train_parser": "spacy", "train_word_vectors": "gensim", "evaluate_descriptions": "pycocoevalcap"}
+NEEDS = {"train_parser": "spacy", "train_word_vectors": "gensim"}
 """Module of a command -> the library without which it refuses to run."""
 DOCUMENTS = ("all", "title", "tags", "description")
 

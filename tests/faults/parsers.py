@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
-from pipeline.config.loading import _read, default_path, merge, validate
+from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.storage.atomic import read_json, verify
 from pipeline.storage.foreign import Source, open_foreign
@@ -65,12 +65,12 @@ def boxes(ending: str) -> Callable[[bytes, Path], object]:
 
 @lru_cache
 def defaults() -> dict:
-    return _read(default_path())
+    return read_mapping(default_path())
 
 
 def config(path: Path) -> object:
     """What `pipeline.config.load` does, which reads the defaults for every file anew."""
-    return validate(merge(defaults(), _read(path)), source=path)
+    return validate(merge(defaults(), read_mapping(path)), source=path)
 
 
 def sidecar(path: Path) -> object:

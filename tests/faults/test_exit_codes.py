@@ -1,12 +1,15 @@
 """Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit; one sentence for each."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import interrupting
 import pytest
 import tiny_run
 
@@ -46,12 +49,17 @@ def test_2_wrong_use(arguments: list[str], said: str) -> None:
     assert result.returncode == 2 and said in result.stderr and "Traceback" not in result.stderr
 
 
+def begin_to_read(folder: Path, take_interrupts: Callable[[], None]) -> tuple[subprocess.Popen, int]:
+    """A command that waits for what it reads, a pipe, and the end of it that is written to."""
+    os.mkfifo(folder / "pipe")
+    program = [sys.executable, "-m", "stages.cli", "summarise", folder / "pipe", "--output", folder / "out.json"]
+    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True, preexec_fn=take_interrupts)
+    return process, os.open(folder / "pipe", os.O_WRONLY)  # which takes until it opens it, too
+
+
 def test_130_interrupted(tmp_path: Path) -> None:
     """Ctrl-C while the command waits for what it reads."""
-    os.mkfifo(tmp_path / "pipe")
-    program = [sys.executable, "-m", "stages.cli", "summarise", tmp_path / "pipe", "--output", tmp_path / "out.json"]
-    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
-    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until it opens it, too
+    process, writer = begin_to_read(tmp_path, interrupting.heed)
     for _ in range(60):  # as Python does not see a signal that comes just before it waits in a read
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -61,6 +69,20 @@ def test_130_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
     os.close(writer)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_command_that_was_told_to_ignore_interrupts_goes_on(tmp_path: Path) -> None:
+    """As in the background of a shell without job control, where Ctrl-C is meant for another."""
+    process, writer = begin_to_read(tmp_path, interrupting.ignore)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+    measures = dict.fromkeys(["recall@1", "recall@5", "recall@10", "median_rank", "mean_rank"], 1.0)
+    counts = {"n_images": 1, "n_sentences": 1, "image_to_sentence": measures, "sentence_to_image": measures}
+    about = {"model": "m", "split": "test", "protocol": "p", "inputs": {"manifest": "m"}}
+    with os.fdopen(writer, "w") as pipe:
+        json.dump({**about, **counts}, pipe)
+    assert process.wait(timeout=60) == 0, process.stderr.read()
+    assert (tmp_path / "out.json").exists()
 
 
 def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ OWN = {
     WsabieSettings: WsabieSettings((0.1,), (100,), 4, 3, 32, 100, 2, 1),
 }
 GRID = Grid((4,), (0.1,), (0.1,), (1,), "grid")
-TRANSFER = Transfer((0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=90, neighbours=5)
+TRANSFER = Transfer(
+    (0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=90, neighbours=5,
+    neighbour_share=(0.3,),
+)  # fmt: skip
 
 
 def spoil(function: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], np.ndarray]:

@@ -23,6 +23,17 @@ from pipeline.index.vectors import ArrayVectors
 from pipeline.storage.bundle import Bundle
 
 
+def assert_same_answers(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray]) -> None:
+    """Scores and rows of two indices of the same vectors, which were added in blocks of other sizes.
+
+    A product of matrices is rounded by its size and by the processor, and the transformed vectors are such products, as
+    are the distances that choose a list. So scores are equal to single precision, neighbours as near as that may change
+    places, and a vector as near to two lists may be in either: of 2,000 answers ten may be others.
+    """
+    close = np.isclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+    assert close.mean() >= 0.995 and (found[1] == expected[1]).mean() >= 0.995
+
+
 @pytest.mark.parametrize("factory", ["IVF50,Flat", "IVF50,SQ8", "PCA8,IVF50,Flat", "IVF50,RaBitQ4"])
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_the_answers_are_those_of_the_index_in_memory(tmp_path: Path, factory: str, metric: str) -> None:
@@ -37,8 +48,20 @@ def test_the_answers_are_those_of_the_index_in_memory(tmp_path: Path, factory: s
     for nprobe in (1, 7):
         for one in (index, expected):
             stages_of(one).inverted.nprobe = nprobe
-        for found, true in zip(index.search(queries, 10), expected.search(queries, 10), strict=True):
-            np.testing.assert_array_equal(found, true)
+        assert_same_answers(index.search(queries, 10), expected.search(queries, 10))
+
+
+def test_other_answers_are_found_out() -> None:
+    """The tolerance is not that of another index: lists in another order, or one list fewer looked at."""
+    vectors, queries = clustered(6000, 16)
+    index = build("IVF50,Flat", ArrayVectors(vectors), "inner_product").index
+    answers = {}
+    for nprobe in (6, 7):
+        stages_of(index).inverted.nprobe = nprobe
+        answers[nprobe] = index.search(queries, 10)
+    for scores, rows in (answers[6], (answers[7][0], answers[7][1][:, ::-1])):
+        with pytest.raises(AssertionError):
+            assert_same_answers((scores, rows), answers[7])
 
 
 MEMORY = """

@@ -8,12 +8,15 @@ from made_up_text import THINGS, Space, make_material, make_pairs, make_sentence
 from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
+from pipeline.language import metrics
 from pipeline.language.beam import Search
+from pipeline.language.candidates import score
 from pipeline.language.corpus import Corpus
 from pipeline.language.describing import Candidates, Sources
 from pipeline.language.nearest import Nearest
 from pipeline.language.snippets import Regions, Snippet, region_pairs
 from pipeline.language.tagging import TAGS, Tagger, read_treebank
+from pipeline.language.trigram import Trigram
 from pipeline.text.sequences import encode_tokens
 
 REFERENCES = [
@@ -37,29 +40,41 @@ CONLLU = """# text = A dog barks .
 
 def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    from pipeline.language.metrics import judge
-
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child sits")
     candidates = [text.split() for text in texts]
-    found = judge(candidates, REFERENCES, meteor=False)
+    found = metrics.judge(candidates, REFERENCES, meteor=False)
     for n, value in enumerate((found.bleu_1, found.bleu_2, found.bleu_3), 1):
         assert value == pytest.approx(100 * corpus_bleu(REFERENCES, candidates, [1 / n] * n), abs=1e-3)
-    perfect = judge([group[0] for group in REFERENCES], REFERENCES, meteor=False)
+    perfect = metrics.judge([group[0] for group in REFERENCES], REFERENCES, meteor=False)
     assert perfect.bleu_4 == pytest.approx(100) and perfect.rouge_l == pytest.approx(100)
     assert perfect.cider > found.cider > 0 and perfect.meteor is None
+    assert perfect.not_measured == {"meteor": "describe.meteor is false"}
+
+
+def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    candidates = [group[0] for group in REFERENCES]
+    with monkeypatch.context() as without:
+        without.setattr(metrics, "find_spec", lambda name: None)
+        found = metrics.judge(candidates, REFERENCES, meteor=True)
+    assert [getattr(found, name) for name in metrics.METRICS] == [None] * 7
+    assert set(found.not_measured) == set(metrics.METRICS)
+    assert "pip install 'jointspace[metrics]'" in found.not_measured["cider"]
+    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
+    monkeypatch.setattr(metrics.shutil, "which", lambda name: None)
+    found = metrics.judge(candidates, REFERENCES, meteor=True)
+    assert found.bleu_1 == pytest.approx(100) and found.meteor is None
+    assert "there is no Java" in found.not_measured["meteor"] and len(found.not_measured) == 1
 
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
 @pytest.mark.slow
 def test_meteor_is_higher_for_a_sentence_like_its_references() -> None:
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    from pipeline.language.metrics import judge
-
-    perfect = judge([group[0] for group in REFERENCES], REFERENCES, meteor=True).meteor
-    stemmed = judge(
+    perfect = metrics.judge([group[0] for group in REFERENCES], REFERENCES, meteor=True).meteor
+    stemmed = metrics.judge(
         [["a", "dog", "run", "over", "green", "grasses"], *(g[0] for g in REFERENCES[1:])], REFERENCES, True
     )
-    strange = judge([["zebra"]] * 3, REFERENCES, meteor=True).meteor
+    strange = metrics.judge([["zebra"]] * 3, REFERENCES, meteor=True).meteor
     assert perfect == pytest.approx(100) and 0 <= strange < stemmed.meteor < perfect
 
 
@@ -82,6 +97,39 @@ def test_repeated_words_do_not_disturb_the_sentences_after_them() -> None:
         assert [(one.row, one.verbatim) for one in corpus.likeness(texts)] == [(0, True), (1, True), (2, True)]
     near = corpus.likeness(["dog here"])[0]
     assert near.row == 2 and 0 < near.cosine < 1
+
+
+class Turned:
+    """A space in which the candidate texts have given cosines with the image."""
+
+    def __init__(self, cosines: list[float]) -> None:
+        self.cosines = cosines
+
+    def sentences(self, texts: list[str]) -> np.ndarray:
+        return np.array([[cosine, np.sqrt(1 - cosine**2)] for cosine in self.cosines[: len(texts)]])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("cosine", [-1.0, -0.6, -1e-9, 0.0, 0.3, 1.0])
+def test_a_repeated_word_never_raises_a_score(cosine: float, penalty: float) -> None:
+    vocabulary = make_vocabulary()
+    texts = ["a dog is here", "a dog dog is here", "a dog dog dog is here", "a dog dog dog is is here"]
+    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
+    settings = Candidates(1, 1, 1, 1, 9, penalty, 0.0)
+    sources = Sources(
+        corpus,
+        Search(1, 0, 9),
+        None,
+        settings,
+        0,
+        Turned([cosine] * 4),
+        Trigram(corpus.tokens, len(vocabulary.terms) + 1),
+    )
+    once, twice, thrice, stop = score(texts, np.array([1.0, 0.0]), sources)
+    assert once == cosine and once >= twice >= thrice and stop == thrice  # `is` is a stop word
+    if cosine > 0:
+        assert (twice, thrice) == (pytest.approx(cosine * penalty), pytest.approx(cosine * penalty**2))
+    assert (twice < once) == (penalty < 1 and cosine != 0)
 
 
 def test_a_copy_is_told_from_the_same_words_in_another_order() -> None:

@@ -81,6 +81,12 @@ def test_selected_columns_are_the_moments_of_these_columns() -> None:
     assert_same(accumulate((x, y, owners)).select_x(columns), dense(x[:, columns], y, owners))
 
 
+def test_scaled_columns_are_the_moments_of_scaled_rows() -> None:
+    x, y, owners = make_pairs(9, 100)
+    factors = np.linspace(0.1, 7, 12)
+    assert_same(accumulate((x, y, owners)).scaled_x(factors), dense(x * factors, y, owners))
+
+
 def test_a_distant_mean_does_not_cost_the_variance() -> None:
     rng = np.random.default_rng(9)
     x = (100 + 0.1 * rng.standard_normal((5000, 3))).astype(np.float32)

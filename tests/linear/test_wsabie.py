@@ -215,8 +215,16 @@ def test_watch_is_told_every_epoch_and_can_stop() -> None:
 
 def test_early_stopping_keeps_the_best() -> None:
     scores = iter([1.0, 5.0, 3.0, 4.0, 9.0])
-    looks = EarlyStopping(lambda directions: next(scores), interval=2, patience=2)
+    looks = EarlyStopping(lambda directions: next(scores), interval=2, patience=2, epochs=100)
     last = train(*make_pairs(60), replace(SGD, epochs=100), watch=looks)
     assert looks.scores == {2: 1.0, 4: 5.0, 6: 3.0, 8: 4.0}
     assert looks.best_epoch == 4 and not np.allclose(looks.best.w, last.w)
     np.testing.assert_array_equal(looks.best.w, train(*make_pairs(60), replace(SGD, epochs=4)).w)
+
+
+@pytest.mark.parametrize(("epochs", "looked"), [(2, [2]), (5, [5]), (7, [5, 7])])
+def test_early_stopping_looks_at_the_last_epoch_too(epochs: int, looked: list[int]) -> None:
+    looks = EarlyStopping(lambda directions: 1.0, interval=5, patience=9, epochs=epochs)
+    last = train(*make_pairs(60), replace(SGD, epochs=epochs), watch=looks)
+    assert list(looks.scores) == looked and looks.best_epoch == looked[0]
+    assert looks.best.w.shape == last.w.shape

@@ -7,7 +7,7 @@ import pytest
 from made_up import make_run
 
 from pipeline.report.atlas import PLACES, draw_map
-from pipeline.report.examples import FAILURES, TOP, Gallery, Picture, ask, read_gallery
+from pipeline.report.examples import FAILURES, TOP, Gallery, Picture, ScoredGallery, ask, read_gallery
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 
@@ -78,3 +78,15 @@ def test_a_map_shows_photographs_inside_its_frame(tmp_path: Path) -> None:
     values = np.linalg.svd(centred, compute_uv=False) ** 2
     assert atlas.shown == pytest.approx(100 * values[:2].sum() / values.sum(), rel=1e-4)
     assert draw_map(type(gallery)(**{**vars(gallery), "image_vectors": np.ones((160, 4))}), name_only) is None
+
+
+def test_given_scores_are_shown_as_those_of_vectors_are(tmp_path: Path) -> None:
+    gallery = gallery_of(make_run(tmp_path, images=48), "train")
+    scores = gallery.image_vectors @ gallery.sentence_vectors.T
+    given = ScoredGallery(gallery.model, gallery.split, gallery.images, gallery.sentences, scores, gallery.owners)
+    assert gallery.metric == "inner_product"
+    shown, again = ask(gallery, name_only), ask(given, name_only)
+    assert (shown.n_images, shown.n_sentences) == (again.n_images, again.n_sentences) == scores.shape
+    for one, other in zip(shown.by_sentence + shown.by_image, again.by_sentence + again.by_image, strict=True):
+        assert one.query == other.query
+        assert [a.score for a in one.answers] == pytest.approx([a.score for a in other.answers], abs=1e-5)

@@ -114,12 +114,26 @@ def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
 
 def test_judged_sentences_stand_in_a_table(run: Path, tmp_path: Path) -> None:
     figures = {"bleu_1": 51.23, "bleu_2": 40, "bleu_3": 30, "bleu_4": 20, "rouge_l": 45, "cider": 99.04}
-    figures |= {"copied": 5, "length": 2.6, "n_images": 8, "split": "test"}
+    figures |= {"meteor": 18.4, "copied": 5, "length": 2.6, "n_images": 8, "split": "test", "not_measured": {}}
     publish_json(tmp_path / "whole.json", {**figures, "generator": "mrnn", "of": "images", "n_boxes": None})
     publish_json(tmp_path / "boxes.json", {**figures, "generator": "<i>", "of": "boxes", "n_boxes": 21})
     text = " ".join(report(run, "--judged", tmp_path / "whole.json", "--judged", tmp_path / "boxes.json").text.split())
-    assert "mrnn 8 images test 51.2 40.0 30.0 20.0 45.0 99.0 5.0 2.6 <i> 21 boxes test 51.2" in text
+    assert "mrnn 8 images test 51.2 40.0 30.0 20.0 45.0 99.0 18.4 5.0 2.6 <i> 21 boxes test 51.2" in text
+    assert "Not measured" not in text
     assert "judged" not in report(run).text
+
+
+def test_metrics_that_were_not_measured_are_dashes_with_their_reason(run: Path, tmp_path: Path) -> None:
+    names = ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor"]
+    about = {"copied": 5, "length": 2.6, "n_images": 8, "split": "test", "generator": "mrnn", "n_boxes": None}
+    without = {**dict.fromkeys(names), **about, "not_measured": dict.fromkeys(names, "get <it>")}
+    one = {**dict.fromkeys(names, 1.0), **about, "meteor": None, "not_measured": {"meteor": "no Java"}}
+    publish_json(tmp_path / "without.json", without)
+    publish_json(tmp_path / "one.json", one)
+    text = " ".join(report(run, "--judged", tmp_path / "without.json", "--judged", tmp_path / "one.json").text.split())
+    assert "mrnn 8 images test – – – – – – – 5.0 2.6 mrnn 8 images test 1.0 1.0 1.0 1.0 1.0 1.0 – 5.0" in text
+    assert "Not measured: BLEU-1, BLEU-2, BLEU-3, BLEU-4, ROUGE-L, CIDEr, METEOR (get <it>)." in text
+    assert "Not measured: METEOR (no Java)." in text
 
 
 def test_the_page_needs_nothing_else(run: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None
         add_fragments(run, row, rule)
     members = ["right", "mean", "words"]
     value = {"encoders": [{"name": "colour", "architecture": "squeezenet1_1"}], "models": ["sets"]}
+    value["regions"] = {"encoders": ["colour"]}
     value["variants"] = {"right": {"model": "ncca"}, "mean": {"model": "dvsa"}, "words": {"model": "dvsa"}}
     value["ensembles"] = {"sets": {"members": members, "weights": [0.5]}}
     (run / "sets.yaml").write_text(yaml.safe_dump(value))

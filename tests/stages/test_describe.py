@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from made_up_generators import FAST, make_described_run, options, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.preprocess import Preprocessing
+from pipeline.language.metrics import METRICS
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 
@@ -41,7 +43,6 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
 
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"])
 def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
-    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     index = {} if name in ("mrnn", "nearest") else {"index": run / "bundle"}
     found = describe(run, name, features=run / "features", split="dev", **index)
     images = found["images"]
@@ -57,7 +58,10 @@ def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str
         *options(run, generator=train(run, name), features=run / "features", output=output, **index),
     )  # fmt: skip
     value = json.loads(output.read_text())
-    assert value["n_images"] == 16 and value["bleu_1"] > 50 and value["meteor"] is None
+    assert value["n_images"] == 16 and value["meteor"] is None
+    measured = find_spec("pycocoevalcap") is not None
+    assert value["bleu_1"] > 50 if measured else value["bleu_1"] is None
+    assert set(value["not_measured"]) == ({"meteor"} if measured else set(METRICS))
     assert (value["perplexity"] is None) == (name == "nearest")
     assert value["copied"] == 100 * np.mean([one["sentences"][0]["verbatim"] for one in images])
 

@@ -1,6 +1,7 @@
 """Labelled boxes of the demo's scenes: described by a generator that learned from regions, and judged by phrases."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,7 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import CORNERS, read_names
 from pipeline.storage.shards import write_shard
 
-pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-
+MEASURED = find_spec("pycocoevalcap") is not None
 SETTINGS = {
     "demo": {"train": 60, "dev": 10, "test": 12, "weak": 0},
     "encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
@@ -115,11 +115,13 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
         said.setdefault(sentence["image_id"], set()).update(sentence["text"].lower().split())
     named = [one for one in found["images"] if said[one["image_id"]] & names[one["label"]]]
     assert value["n_boxes"] == len(named) <= len(found["images"]) and value["n_references"] > value["n_boxes"]
-    assert value["of"] == "boxes" and value["perplexity"] is None and value["bleu_1"] > 40
+    assert value["of"] == "boxes" and value["perplexity"] is None
+    assert value["bleu_1"] > 40 if MEASURED else value["bleu_1"] is None
     for one in found["images"]:
         one["sentences"][0]["text"] = "zebra crossing"
     publish_json(tmp_path / "descriptions.json", found)
-    assert evaluate(run, tmp_path, "--parses", run / "parses")["bleu_1"] < 1e-3
+    found = evaluate(run, tmp_path, "--parses", run / "parses")["bleu_1"]
+    assert found < 1e-3 if MEASURED else found is None
 
 
 def test_boxes_of_a_file_are_described(run: Path, tmp_path: Path) -> None:

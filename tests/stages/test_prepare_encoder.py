@@ -163,7 +163,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
         ({"standard": {"patch": 34}}, "standard.patch 34 exceeds the side 32"),
         ({"standard": {"patch": 9}}, "standard.patch: .* multiple of 2"),
         ({"standard": {"words": 9}}, "unknown key encoders.0.standard.words; legal here: images, codebook_images"),
-        ({"standard": {"dimensions": {"sift": 9}}}, "unknown key .*dimensions.sift; legal here: gist, rgb"),
+        ({"standard": {"dimensions": {"sift": 9}}}, "unknown key .*dimensions.sift; did you mean csift"),
         ({"weights": "file", "file": "a.pt"}, "learns from the train split; give no `file`"),
         ({"weights": "finetuned", "architecture": "alexnet"}, "of encoder plain are finetuned; another command makes"),
     ],

@@ -7,7 +7,6 @@ import pytest
 from made_up import build_bundle, make_run, run_command
 from made_up_sets import add_fragments
 
-from pipeline.errors import UsageError
 from pipeline.storage.atomic import CHECK, publish_json, read_json
 from pipeline.storage.integrity import examine
 
@@ -41,15 +40,22 @@ def report(run: Path, *bundles: Path) -> str:
 
 def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
     html = report(run, run / "sets", run / "bundle")
+    assert "What ncca finds" in html
     assert f"--index {run / 'bundle'}" in html and f"--index {run / 'sets'}" not in html
     assert '<th scope="row">dvsa</th><td class="text">regions</td>' in html
     assert '<th scope="row">ncca</th><td class="text">images</td>' in html
     assert "shortlist recall@10 1.000" in html
 
 
-def test_a_report_of_nothing_but_fragments_is_refused(run: Path) -> None:
-    with pytest.raises(UsageError, match="add one, such as ncca, to models"):
-        report(run, run / "sets")
+def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
+    run_command("summarise", run / "dvsa.json", "--output", tmp_path / "summary.json")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "rows", "--summary", tmp_path / "summary.json")
+    run_command("report", run / "sets", *given, "--output", tmp_path / "index.html")
+    html = " ".join((tmp_path / "index.html").read_text().split())
+    assert f"--index {run / 'sets'}" in html and "What dvsa finds" in html and "A map of the images" not in html
+    # Each image has all that its sentences name, so that every query is answered at once.
+    assert read_json(run / "dvsa.json")["sentence_to_image"]["recall@1"] == 100
+    assert html.count("its image comes first") == 8 and "comes at rank" not in html
 
 
 def test_evaluations_and_bundles_of_fragments_are_of_their_embeddings(run: Path) -> None:

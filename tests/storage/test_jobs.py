@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from interrupting import heed
 from test_locks import ENVIRONMENT, evaluation, snakemake, wait_until_signed
 
 SNAKEFILE = """
@@ -33,7 +34,7 @@ def begin(folder: Path, *arguments: str) -> tuple[subprocess.Popen, dict[str, in
     """A snakemake whose two jobs have begun, and their processes."""
     process = subprocess.Popen(
         [*snakemake(folder, *arguments), "--cores", "2"], env=ENVIRONMENT, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
+        stderr=subprocess.STDOUT, text=True, preexec_fn=heed,
     )  # fmt: skip
     locks = {name: folder / f".{name}.json.lock" for name in "ab"}
     for lock in locks.values():

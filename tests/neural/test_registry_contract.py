@@ -1,0 +1,136 @@
+"""What holds of every registered model, scaled or not, on the smallest shards: of no image, of no sentence, of one."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_pairs import make_task_of
+from made_up_regions import MadeUpRegions
+from made_up_regions import make_task as make_region_task
+from scipy import sparse
+from test_models import make_task
+
+from pipeline.linear.csls import Scaled, VectorBank
+from pipeline.linear.ensemble import Ensemble, Member
+from pipeline.linear.mapped import Block
+from pipeline.linear.tuning import Grid
+from pipeline.models import COMBINED, REGISTRY, SETS, TRAINED, TRAININGS, model_class, trained_class
+from pipeline.neural.fragment_csls import ScaledSets, SetBank
+from pipeline.neural.fragment_ensemble import FragmentEnsemble
+from pipeline.neural.fragment_scores import FragmentSets
+from pipeline.neural.task import train
+
+FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
+TRANSFERRED = [f"ncca, {training}" for training in TRAININGS if training != "target"]
+SCALED = [f"{name}-csls" for name in REGISTRY if name not in COMBINED]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and what it embeds: features, sentences in every form, and regions where it looks at these."""
+
+    model: Any
+    features: dict[str, np.ndarray]
+    sentences: dict[str, Any]
+    regions: MadeUpRegions | None = None
+
+    def images(self, rows: np.ndarray) -> np.ndarray | FragmentSets:
+        features = {name: self.features[name][rows] for name in self.model.encoders}
+        if self.model.kind != "fragments":
+            return self.model.embed_images(features)
+        return self.model.embed_image_sets(features, MadeUpRegions([self.regions.images[row] for row in rows]))
+
+    def texts(self, rows: np.ndarray) -> np.ndarray | FragmentSets:
+        forms = {
+            name: form[rows] if sparse.issparse(form) else form.take(rows) for name, form in self.sentences.items()
+        }
+        view = self.model.sentence_view
+        embed = self.model.embed_sentence_sets if self.model.kind == "fragments" else self.model.embed_sentences
+        return embed(forms if view == "each" else forms[view])
+
+
+@cache
+def make_case(name: str) -> Case:
+    """The registered model `name`, `NAME, TRAINING` of a linear one, or `NAME-csls`, made as `fit` or `train` would."""
+    if name.endswith("-csls"):
+        return scale(make_case(name.removesuffix("-csls")))
+    if name in COMBINED:
+        return combine(name)
+    name, _, training = name.partition(", ")
+    if name in FITTED:
+        task, dev = make_task(model_class(name), training or "target")
+        return Case(model_class(name).fit(task).model, dev.features, {"tfidf": dev.sentences})
+    own = {"sum": "positive"} if name == "defrag" else {}
+    task = make_region_task(train=40, dev=12, epochs=1, **own) if name in SETS else make_task_of(name, epochs=1)
+    model = train(trained_class(name), task, None, lambda training: None).model
+    return Case(model, task.dev.features, {model.sentence_view: task.dev.sentences}, task.dev.regions)
+
+
+def scale(case: Case) -> Case:
+    images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
+    if case.model.kind == "fragments":
+        return replace(case, model=ScaledSets(case.model, 0.5, 3, SetBank(images, texts, case.model.rule)))
+    return replace(case, model=Scaled(case.model, 0.5, 3, VectorBank(images, texts)))
+
+
+def combine(kind: str) -> Case:
+    """Of two models that read tokens, one of them of sets for the ensemble of these."""
+    members = ("lstm", "bow") if kind == "ensemble" else ("bow", "dvsa")
+    cases = [make_case(name) for name in members]
+    joined = [Member(name, case.model, 0.5) for name, case in zip(members, cases, strict=True)]
+    return replace(cases[1], model=(Ensemble if kind == "ensemble" else FragmentEnsemble)(joined))
+
+
+def parts(found: np.ndarray | FragmentSets) -> list[np.ndarray]:
+    """The arrays of what was embedded."""
+    if isinstance(found, FragmentSets):
+        return [np.asarray(one) for one in (found.vectors, found.globals) if one is not None]
+    return [found]
+
+
+@pytest.mark.parametrize("side", ["images", "texts"])
+@pytest.mark.parametrize("name", [*REGISTRY, *TRANSFERRED, *SCALED])
+def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, side: str) -> None:
+    case = make_case(name)
+    embed = getattr(case, side)
+    many, one, none = embed(np.arange(5)), embed(np.arange(2, 3)), embed(np.arange(0))
+    assert [len(found) for found in (many, one, none)] == [5, 1, 0]
+    for empty, single, full in zip(parts(none), parts(one), parts(many), strict=True):
+        assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
+        assert np.isfinite(single).all()
+    if isinstance(many, FragmentSets):
+        many = many.between(2, 3)
+        np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-4)
+    else:
+        np.testing.assert_allclose(one, many[2:3], atol=1e-4)  # rounding differs with the size of a product
+
+
+@pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])
+def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
+    """As the shards of a collection whose train split is not in all of them."""
+    name, _, training = name.partition(", ")
+    task, dev = make_task(model_class(name), training or "target")
+
+    def around(blocks: list[Block]) -> list[Block]:
+        (block,) = blocks
+        none = Block(block.x[:0], block.y[:0], block.owners[:0])
+        cut = int((block.owners < 1).sum())
+        one = Block(block.x[:1], block.y[:cut], block.owners[:cut])
+        rest = Block(block.x[1:], block.y[cut:], block.owners[cut:] - 1)
+        return [none, one, none, rest, none]
+
+    sets = task.sets
+    divided = replace(
+        sets,
+        target_blocks=lambda: around(list(sets.target_blocks())),
+        auxiliary_blocks=lambda: around(list(sets.auxiliary_blocks())),
+    )
+    task = replace(task, grid=Grid((4,), (0.1,), (0.1,), (1,), "grid"))
+    whole, same = (model_class(name).fit(replace(task, sets=one)).model for one in (sets, divided))
+    for found, expected in (
+        (same.embed_images(dev.features), whole.embed_images(dev.features)),
+        (same.embed_sentences(dev.sentences), whole.embed_sentences(dev.sentences)),
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-3)  # sums of single precision in another order

@@ -1,0 +1,194 @@
+"""What a configuration cannot do is said when it is read, and costs no import of torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipeline.config import default_path, load, merge, validate
+from pipeline.config.architectures import DETECTORS, HIDDEN_LAYERS, NETWORKS, WITHOUT_MAPS
+from pipeline.errors import UsageError
+from pipeline.models import BY_DISTANCE, REGISTRY, model_class
+
+CONFIGS = Path(__file__).parents[1] / "config"
+ONE = "encoders: [{name: net, architecture: alexnet}]"
+"""A run of one encoder, whole images."""
+TWO = "encoders: [{name: net, architecture: alexnet}, {name: b, architecture: alexnet}]"
+REGIONS = f"{ONE}\nregions: {{encoders: [net]}}"
+"""The same, and regions of it."""
+
+
+def read(text: str):
+    return validate(merge(yaml.safe_load(default_path().read_text()), yaml.safe_load(text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "encoders: [{name: net, architecture: resnet5}]",
+            "encoder net: unknown architecture resnet5; did you mean resnet50? torchvision has alexnet, ",
+        ),
+        (
+            "study: {encoders: [{name: net, architecture: resnet5}]}",
+            "encoder net: unknown architecture resnet5; did you mean resnet50?",
+        ),
+        (
+            "encoders: [{name: net, architecture: resnet18, layer: fc7}]",
+            "encoder net: resnet18 has no layer fc7, only AlexNet and VGG do; set layer to average",
+        ),
+        (
+            "encoders: [{name: net, architecture: vit_b_16}]",
+            "encoder net: vit_b_16 has no map of activations to average; choose a convolutional network",
+        ),
+        (
+            "encoders: [{name: net, architecture: standard, weights: finetuned}]",
+            "encoder net: standard features are not finetuned; give no `weights`",
+        ),
+        (
+            "study: {encoders: [{name: net, architecture: alexnet, weights: finetuned}]}",
+            "study.encoders: net is made by another stage; give it among encoders",
+        ),
+        (
+            "encoders: [{name: net, architecture: alexnet}, {name: net, architecture: alexnet}]",
+            "two encoders of one name among net, net",
+        ),
+        (
+            "encoders: [{name: net, architecture: standard}]\nregions: {encoders: [net]}",
+            "regions.encoders: net describes whole images only; name a network",
+        ),
+        (
+            "encoders: [{name: net, architecture: alexnet, layer: fc7}]\n"
+            "regions: {encoders: [net], features: roi-align}",
+            "regions.features: roi-align needs layer average, not fc7 of net",
+        ),
+        (
+            f"{ONE}\nregions: {{encoders: [net], score: classifier}}",
+            "regions.score: finetune makes the classifier; set weights of net to finetuned",
+        ),
+        (
+            f"{ONE}\nregions: {{encoders: [net], proposals: faster-rcnn, detector: {{architecture: fasterrcnn_res}}}}",
+            "regions.detector: unknown detector fasterrcnn_res; did you mean fasterrcnn_resnet50_fpn?",
+        ),
+        ("evaluate: {splits: [weak]}", "key evaluate.splits.0: must be 'train', 'dev' or 'test', not 'weak'"),
+        (
+            f"{TWO}\nmodels: [fine]\nvariants: {{fine: {{model: ncca-refined, encoders: [b]}}}}",
+            "models: fine starts from a row of ncca on the same encoders; add one to variants",
+        ),
+        ("models: [cca-csls]", "cca-csls: cca compares by distance, and cannot be scaled; take ncca"),
+        (
+            "models: [both]\nensembles: {both: {members: [ncca, ridge]}}",
+            "both: ridge scores by distance, not by inner products; leave it out",
+        ),
+        (
+            f"{REGIONS}\nmodels: [both]\nensembles: {{both: {{members: [dvsa, defrag]}}}}",
+            "both joins members that score by words or by positive products, but not both",
+        ),
+        (
+            "models: [x]\nvariants: {x: {model: kcca, training: joint}}",
+            "x: kcca learns from target pairs, not by training joint; take ncca",
+        ),
+        (
+            "models: [x]\nvariants: {x: {model: lstm, training: sae}}",
+            "x: lstm learns from target pairs, not by training sae; take ncca",
+        ),
+        (
+            "models: [x-refit]\nvariants: {x: {model: cca, training: sae}}",
+            "training sae stacks a normalized CCA; give it to model ncca",
+        ),
+        ("models: [dvsa]", "dvsa looks at regions; name the encoders of these in regions.encoders"),
+        (
+            f"{TWO}\nmodels: [hmlstm]\nregions: {{encoders: [b]}}",
+            "hmlstm maps images and regions alike; add net to regions.encoders",
+        ),
+        (
+            f"{REGIONS}\nmodels: [hmlstm]\nhmlstm: {{negatives: sampled}}",
+            "hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all",
+        ),
+        (
+            f"{REGIONS}\nmodels: [dvsa]\nindex: {{on_disk: true}}",
+            "dvsa has fragments, whose lists stay in memory; set index.on_disk to false",
+        ),
+        (
+            "generators: [sc-nlm]",
+            "sc-nlm needs parts of speech; name a CoNLL-U file in language_text.treebank",
+        ),
+        ("generators: [lbl]\nmodels: [lstm]", "describe.space: ncca is not among models (lstm); add it"),
+        (
+            "generators: [nearest]\nnearest: {by: joint-image}\nmodels: [cca]",
+            "describe.space: ncca is not among models (cca); add it",
+        ),
+        (
+            "generators: [mnlm]\ndescribe: {space: cca}",
+            "describe.space: a cca gives no cosine of an image and words; name a row such as ncca",
+        ),
+        (
+            "models: [sdtrnn]\nparse: {engine: spacy}",
+            "parse.treebank.train is null; name a CoNLL-U file, or set parse.pipeline",
+        ),
+        ("device: gpu", "key device: must be auto, cpu, cuda or cuda:N, not 'gpu'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert message in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{REGIONS}\nmodels: [dvsa]",
+        f"{REGIONS}\nmodels: [hmlstm]",
+        "models: [kcca, lstm-csls, sae-refit]",
+        "models: [cca]\ngenerators: [mrnn, nearest]",
+        "models: [x]\nvariants: {x: {model: ridge, training: joint}}",
+        "models: [sdtrnn]\nparse: {engine: spacy, pipeline: en_core_web_sm}",
+        "variants: {unused: {model: kcca, training: sae}}",
+        "encoders: [{name: net, architecture: alexnet, layer: fc6}]",
+        "device: cuda:3",
+    ],
+)
+def test_what_can_be_done_is_left_alone(text: str) -> None:
+    read(text)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_configurations_that_are_here_can_be_done(path: Path) -> None:
+    load(path)
+
+
+def test_the_listed_networks_are_torchvisions() -> None:
+    """Of the torchvision that is installed, which may know more than the list."""
+    from torchvision import models
+
+    assert set(NETWORKS) <= set(models.list_models(module=models))
+    assert set(DETECTORS) <= set(models.list_models(module=models.detection))
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg11", "resnet18", "mobilenet_v2", "squeezenet1_1", "vit_b_32"])
+def test_networks_without_hidden_layers_or_maps_are_told_by_their_names(name: str) -> None:
+    """Against the modules: a classifier of three linear layers has two hidden ones; a transformer has no map."""
+    import torch
+    from torch import nn
+    from torchvision import models
+
+    with torch.device("meta"):
+        network = models.get_model(name, weights=None)
+    linear = sum(isinstance(module, nn.Linear) for module in list(network.children())[-1].modules())
+    assert (linear == 3) == name.startswith(HIDDEN_LAYERS)
+    assert isinstance(network, models.VisionTransformer) == name.startswith(WITHOUT_MAPS)
+
+
+def test_models_by_distance_are_those_whose_classes_say_so() -> None:
+    found = {name for name in REGISTRY if getattr(model_class(name), "metric", "inner_product") == "euclidean"}
+    assert found == set(BY_DISTANCE)
+
+
+def test_reading_a_configuration_imports_nothing_heavy() -> None:
+    heavy = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
+    code = f"import sys; from pipeline.config import load; load(); print([n for n in {heavy} if n in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CONFIGS.parent)
+    assert found.stdout.strip() == "[]"
