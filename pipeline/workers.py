@@ -1,125 +1,183 @@
 """A map over worker processes in which whatever happens to one item happens to that item alone."""
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 from pipeline.errors import JointspaceError
+from pipeline.worker_process import Excess, Failure, attempt, work
 
 CHUNK = 16
-"""Items that travel together; few enough to be retried one by one when their process dies."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """In place of a result: the item's function raised an exception, or its process died."""
-
-    reason: str
+"""Items that travel together."""
+DIED = "its worker process died"
 
 
 def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes: int) -> Iterator[Any]:
     """`function` of each item, in order, or a Failure; `items` are drawn only a few chunks ahead.
 
     `function`, its items and its results travel by pickle, to new processes that import only what `function` needs
-    (a fork would inherit the locks of this process's threads). When a process dies, the items that were under way
-    are tried again, each alone. With `processes` 0 everything runs in this process, unprotected.
+    (a fork would inherit the locks of this process's threads). With `processes` 0 everything runs in this process,
+    unprotected. When the iteration ends, for whatever reason, the processes are killed.
     """
     if not processes:
         for item in items:
-            yield _attempt(function, item)
+            yield attempt(function, item)
         return
     items = iter(items)
-    with _Pool(processes) as crowd, _Pool(1) as alone:
-        under_way: deque[tuple[list[Any], Future]] = deque()
+    with _Crew(function, processes) as crew:
+        under_way: deque[Future] = deque()
         while True:
             while len(under_way) < 2 * processes and (chunk := list(islice(items, CHUNK))):
-                under_way.append((chunk, crowd.submit(_attempt_all, function, chunk)))
+                under_way.append(crew.submit(chunk))
             if not under_way:
                 return
-            chunk, future = under_way.popleft()
-            try:
-                results = future.result()
-            except Exception:  # a process died, or a result cannot be pickled
-                results = (_attempt_alone(alone, function, item) for item in chunk)
-            yield from results
+            yield from under_way.popleft().result()
 
 
-class _Pool:
-    """A process pool that is replaced when it is broken."""
+class Worker:
+    """`function` in a process of its own, which is started when it is first needed and replaced when it dies.
 
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        self._executor = self._new()
+    `worker(item)` is `function(item)` or a Failure; of several threads, each waits for its turn. To be closed.
+    Raises JointspaceError where no process can be started.
+    """
 
-    def _new(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, mp_context=context, initializer=_become_worker)
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._turn = threading.Lock()
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._excess = ""
+        self._closed = False
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
-        try:
-            return self._executor.submit(function, *arguments)
-        except BrokenProcessPool:
-            self._executor.shutdown()
-            self._executor = self._new()
-            return self._executor.submit(function, *arguments)
+    def __call__(self, item: Any) -> Any:
+        return self.map([item])[0]
 
-    def __enter__(self) -> "_Pool":
+    def map(self, items: Sequence[Any]) -> list[Any]:
+        """`function` of each item, in order, or a Failure."""
+        results: list[Any] = []
+        suspect = -1
+        with self._turn:
+            while len(results) < len(items):
+                reason = self._apply(items[len(results) :], results)
+                if reason == DIED and suspect < len(results):
+                    suspect = len(results)  # it may not have been this item's fault: once more
+                elif reason:
+                    results.append(Failure(reason))
+        return results
+
+    def close(self) -> None:
+        """Kill the process; what it was doing is lost."""
+        with _PROCESSES:
+            self._closed = True
+            if self._process:
+                self._process.kill()
+                self._process.join()
+
+    def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        self.close()
+
+    def _apply(self, items: Sequence[Any], results: list[Any]) -> str | None:
+        """Append the result of one item after the other; why the process died on one of them, if it did."""
+        connection = self._connection or self._start()
+        try:
+            connection.send(items)
+            for _ in items:
+                message = connection.recv()
+                while isinstance(message, Excess):
+                    self._excess = message.reason
+                    message = connection.recv()
+                results.append(message)
+        except (EOFError, OSError):
+            return self._bury()
+        return None
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        connection, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, self._function), daemon=True)
+        with _PROCESSES, _without_interrupts():
+            if self._closed:
+                raise JointspaceError("the worker process was stopped")
+            process.start()
+            self._process = process
+        theirs.close()
+        try:
+            connection.recv()
+        except (EOFError, OSError):
+            connection.close()
+            self._bury()
+            raise JointspaceError(
+                "worker processes die before they begin, as their messages above say; set their number to 0 to do"
+                " without"
+            ) from None
+        self._connection = connection
+        return connection
+
+    def _bury(self) -> str:
+        """Why the process died."""
+        with _PROCESSES:
+            self._process.kill()
+            self._process.join()
+            code = self._process.exitcode
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+        if self._closed:
+            raise JointspaceError("the worker process was stopped")
+        return self._excess if code == -signal.SIGPROF else DIED
 
 
-def _become_worker() -> None:
-    """Leave Ctrl-C to the parent process, and end when it is gone, even killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
+class _Crew:
+    """Several workers, each driven by a thread, so that they go on while this process computes."""
 
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
+    def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
+        self._workers = [Worker(function) for _ in range(processes)]
+        self._tasks: SimpleQueue[tuple[list[Any], Future] | None] = SimpleQueue()
 
-    threading.Thread(target=follow, daemon=True).start()
+    def submit(self, chunk: list[Any]) -> Future:
+        future: Future = Future()
+        self._tasks.put((chunk, future))
+        return future
+
+    def __enter__(self) -> "_Crew":
+        for worker in self._workers:
+            threading.Thread(target=self._drive, args=(worker,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.close()
+            self._tasks.put(None)
+
+    def _drive(self, worker: Worker) -> None:
+        while (task := self._tasks.get()) is not None:
+            chunk, future = task
+            try:
+                future.set_result(worker.map(chunk))
+            except BaseException as error:
+                future.set_exception(error)
 
 
-def _attempt(function: Callable[[Any], Any], item: Any) -> Any:
+_PROCESSES = threading.Lock()
+"""Held while a child process is started or waited for, which multiprocessing does for one thread at a time."""
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process started within leaves Ctrl-C to this one from its first moment on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return function(item)
-    except Exception as error:
-        return Failure(_reason(error))
-
-
-def _reason(error: Exception) -> str:
-    """Our own errors speak for themselves."""
-    return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
-
-
-def _attempt_all(function: Callable[[Any], Any], chunk: list[Any]) -> list[Any]:
-    return [_attempt(function, item) for item in chunk]
-
-
-def _nothing() -> None:
-    pass
-
-
-def _attempt_alone(pool: _Pool, function: Callable[[Any], Any], item: Any) -> Any:
-    try:
-        pool.submit(_nothing).result()
-    except BrokenProcessPool as error:  # not the item's fault
-        raise JointspaceError(
-            "worker processes die before they begin, as their messages above say; set their number to 0 to do without"
-        ) from error
-    try:
-        return pool.submit(_attempt, function, item).result()
-    except BrokenProcessPool:
-        return Failure("its worker process died")
-    except Exception as error:
-        return Failure(_reason(error))
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -37,13 +37,15 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
 
     config = load(config_path)
     settings = config.collection
-    records = FORMATS[settings.format](root, Options(settings.files, settings.columns, settings.default_split))
+    records = FORMATS[settings.format](
+        root, Options(settings.files, settings.columns, settings.default_split, settings.follow_links)
+    )
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars).add(records))
-    limits = ImageLimits(settings.max_image_pixels, settings.min_image_side, settings.max_aspect_ratio)
-    look = partial(inspect, ImageSource(root).read, limits)
+    limits = ImageLimits.from_settings(settings)
+    look = partial(inspect, ImageSource(root, settings.follow_links).read, limits)
     outcomes = isolated_map(look, assembly.locations(), runtime.threads() if processes is None else processes)
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 

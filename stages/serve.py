@@ -11,8 +11,9 @@ from stages import options
 if TYPE_CHECKING:
     import socket
 
+    from PIL import Image
+
     from pipeline.config.root import Config
-    from pipeline.images.decode import ImageLimits
     from pipeline.serve.describer import Describer
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
@@ -87,18 +88,18 @@ def command(
 
 def _open_all(bundles: tuple[Path, ...], images_root: Path | None, settings: "Config") -> dict[str, "Gallery"]:
     """By the names of their models; one of a name that is taken gets a number."""
-    from pipeline.images.decode import ImageLimits
+    from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.index.search import open_searcher
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSource
 
-    collection, galleries = settings.collection, {}
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    galleries, follow_links = {}, settings.collection.follow_links
+    decode = DecodingProcess(ImageLimits.from_settings(settings.collection))  # which ends with this process
     for folder in bundles:
         bundle = Bundle(folder)
-        source = ImageSource(images_root or Path(bundle.card["data_root"]))
-        parts = open_searcher(bundle), _encoder_of(bundle, limits), source.read, limits, settings.serve.thumbnail_side
+        source = ImageSource(images_root or Path(bundle.card["data_root"]), follow_links)
+        parts = open_searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
         galleries[_free_name(bundle.card["model"], galleries)] = Gallery(*parts)
     return galleries
 
@@ -111,7 +112,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
-def _encoder_of(bundle: "Bundle", limits: "ImageLimits") -> Callable[[bytes], Mapping[str, Any]]:
+def _encoder_of(bundle: "Bundle", decode: "Callable[[bytes], Image.Image]") -> Callable[[bytes], Mapping[str, Any]]:
     """Encodes photographs as the bundle's were; its encoders, and torch, are loaded for the first one."""
     encoders: dict[str, Any] = {}
 
@@ -119,10 +120,11 @@ def _encoder_of(bundle: "Bundle", limits: "ImageLimits") -> Callable[[bytes], Ma
         from pipeline.images.kinds import restore
         from pipeline.index.query import encode_image
 
+        image = decode(data)
         if not encoders:
             parts = {name: bundle.encoder(name) for name in bundle.card["encoders"]}
             encoders.update({name: restore(part.settings, part.tensors) for name, part in parts.items()})
-        return encode_image(data, encoders, limits)
+        return encode_image(image, encoders)
 
     return features
 

@@ -85,3 +85,4 @@ class Options:
     files: Mapping[str, str]
     columns: Mapping[str, str]
     default_split: str
+    follow_links: bool = False

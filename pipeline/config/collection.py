@@ -25,6 +25,8 @@ class Collection(Section):
     max_image_pixels: Positive
     min_image_side: Positive
     max_aspect_ratio: Positive
+    decode_seconds: Annotated[float, Field(gt=0)]
+    follow_links: bool
     takedown: str | None
     reject_limit: Annotated[float, Field(ge=0, le=1)]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from hostile import many_scans, slow_image
 from made_up import run_command
 
 from pipeline.collections.assembly import divide
@@ -56,6 +57,21 @@ def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
     source = ImageSource(manifest.root)
     assert source.read(manifest.images["path"][3].as_py()) == photograph(4)
     assert not (tmp_path / "rejects.jsonl").exists()
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_images_that_take_too_long_are_rejected_and_nothing_else(root: Path, tmp_path: Path, processes: str) -> None:
+    (root / "images" / "03.jpg").write_bytes(slow_image())
+    (root / "images" / "17.jpg").write_bytes(many_scans(13_000))
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"collection": {"decode_seconds": 0.7, "reject_limit": 0.5}}))
+    ingest(root, tmp_path / "manifest", "--processes", processes, "--config", str(config))
+    manifest = Manifest(tmp_path / "manifest")
+    assert {row["file"]: row["reason"] for row in manifest.rejects if row["what"] == "images"} == {
+        "images/03.jpg": "too-slow: took longer than 0.7 s to decode (collection.decode_seconds)",
+        "images/17.jpg": "too-slow: a JPEG of more than 100 scans",
+    }
+    assert manifest.images.num_rows == 18
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
