@@ -17,6 +17,7 @@ import yaml
 from snakemake.exceptions import WorkflowError
 
 from pipeline.config import default_path, validate
+from pipeline.config.section import DESCRIBED
 from pipeline.errors import UsageError
 from pipeline.models import (
     GENERATORS,
@@ -70,7 +71,7 @@ wildcard_constraints:
     shard=r"\d{5}",
     encoder="|".join(STUDY_ENCODERS),
     row="|".join(MODELS),
-    split="train|dev|test",
+    split="|".join(DESCRIBED),
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
     generator="|".join(GENERATORS),

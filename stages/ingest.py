@@ -28,7 +28,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.collections.records import Options
     from pipeline.collections.takedown import leave_out, parse_takedown
     from pipeline.config import load
-    from pipeline.errors import RejectLimitError
+    from pipeline.errors import JointspaceError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
     from pipeline.storage.manifest import write_manifest, write_rejects
@@ -51,12 +51,13 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
 
     rejects = [reject._asdict() for reject in collection.rejects]
     report = output.with_name("rejects.jsonl")
+    report.unlink(missing_ok=True)
     try:
         collection.check(settings.reject_limit, str(report))
-    except RejectLimitError:
-        write_rejects(report, rejects)  # outside of the manifest, which is not written
+    except JointspaceError:
+        if rejects:
+            write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
     write_manifest(output, root.resolve(), collection.tables, rejects, collection.counts, config.shard_size)
-    report.unlink(missing_ok=True)
     for line in collection.describe():
         logger.info(line)

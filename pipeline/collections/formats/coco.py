@@ -12,7 +12,8 @@ from typing import Any
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.records import SPLITS, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 FILES = {

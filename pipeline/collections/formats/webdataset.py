@@ -15,7 +15,6 @@ from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
 from pipeline.collections.records import (
     NOT_UTF8,
-    SPLITS,
     DocumentRecord,
     ImageRecord,
     Options,
@@ -24,6 +23,7 @@ from pipeline.collections.records import (
     SentenceRecord,
 )
 from pipeline.collections.tars import DamagedTar, Member, members
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 DOCUMENT = ("title", "tags", "description")
