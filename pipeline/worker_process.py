@@ -1,17 +1,19 @@
 """Inside of a worker process: items come, results go, and what takes too long ends the process."""
 
-import multiprocessing
 import os
-import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 from pipeline.errors import JointspaceError
+
+KEPT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -54,20 +56,25 @@ def attempt(function: Callable[[Any], Any], item: Any) -> Any:
         return Failure(_reason(error))
 
 
-def work(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """Say None, then `function` of each item of each list that comes, until the parent process is gone."""
+def work(connection: Connection, done: Any, function: Callable[[Any], Any]) -> None:
+    """Send None, then lists of `function` of each item of the lists that come, in order, until the parent is gone.
+
+    `done.value`, which the parent can see, counts the items that are done with.
+    """
     global _server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    _server = _Server(connection)
-    with suppress(EOFError, OSError):
+    _server = _Server(connection, done)
+    threading.Thread(target=_server.receive, daemon=True).start()
+    with suppress(OSError):
         _server.run(function)
 
 
 class _Server:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, done: Any) -> None:
         self._connection = connection
+        self._done = done
+        self._items: SimpleQueue[list[Any]] = SimpleQueue()
         self._announced = ""
 
     def announce(self, excess: str) -> None:
@@ -75,29 +82,46 @@ class _Server:
             self._connection.send(Excess(excess))
             self._announced = excess
 
+    def receive(self) -> None:
+        """Take what comes, so that the parent never waits to be rid of it; end when the parent is gone, even killed."""
+        try:
+            while True:
+                self._items.put(self._connection.recv())
+        finally:
+            os._exit(1)
+
     def run(self, function: Callable[[Any], Any]) -> None:
         self._connection.send(None)
         while True:
-            for item in self._connection.recv():
-                self._connection.send_bytes(_pickled(attempt(function, item)))
+            self._answer(function, self._items.get())
+
+    def _answer(self, function: Callable[[Any], Any], items: list[Any]) -> None:
+        """Results are sent together, as each message wakes the parent, but not kept for long, as they are large."""
+        results: list[Any] = []
+        last = time.monotonic()
+        for number, item in enumerate(items, 1):
+            results.append(attempt(function, item))
+            self._done.value += 1
+            if number == len(items) or time.monotonic() - last > KEPT_SECONDS:
+                self._send(results)
+                results, last = [], time.monotonic()
+
+    def _send(self, results: list[Any]) -> None:
+        try:
+            self._connection.send(results)
+        except OSError:
+            raise
+        except Exception as error:  # one of them cannot travel
+            if len(results) == 1:
+                self._connection.send([Failure(_reason(error))])
+            else:
+                for result in results:
+                    self._send([result])
 
 
 _server: _Server | None = None
 
 
-def _follow_parent() -> None:
-    """End when the parent process is gone, even killed, whatever is being computed."""
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
 def _reason(error: Exception) -> str:
     """Our own errors speak for themselves."""
     return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
-
-
-def _pickled(result: Any) -> bytes:
-    try:
-        return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        return pickle.dumps(Failure(_reason(error)))

@@ -4,13 +4,13 @@ import multiprocessing
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
 
 from pipeline.errors import JointspaceError
 from pipeline.worker_process import Excess, Failure, attempt, work
@@ -18,6 +18,8 @@ from pipeline.worker_process import Excess, Failure, attempt, work
 CHUNK = 16
 """Items that travel together."""
 DIED = "its worker process died"
+PENDING = object()
+CONTEXT = multiprocessing.get_context("spawn")
 
 
 def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes: int) -> Iterator[Any]:
@@ -45,8 +47,9 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
 class Worker:
     """`function` in a process of its own, which is started when it is first needed and replaced when it dies.
 
-    `worker(item)` is `function(item)` or a Failure; of several threads, each waits for its turn. To be closed.
-    Raises JointspaceError where no process can be started.
+    `worker(item)` is `function(item)` or a Failure; of several threads, each waits for its turn. One thread alone may
+    `send` lists of items ahead and `collect` their results. To be closed. Raises JointspaceError where no process can
+    be started.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -54,24 +57,44 @@ class Worker:
         self._turn = threading.Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
-        self._excess = ""
         self._closed = False
+        self._results: deque[list[Any]] = deque()
+        self._outstanding: deque[_Place] = deque()
+        self._suspect: _Place | None = None
+        self._excess = ""
+        # Of the present process: how many items it is done with, and how many results of it are here.
+        self._done, self._received = CONTEXT.RawValue("q"), 0
 
     def __call__(self, item: Any) -> Any:
-        return self.map([item])[0]
-
-    def map(self, items: Sequence[Any]) -> list[Any]:
-        """`function` of each item, in order, or a Failure."""
-        results: list[Any] = []
-        suspect = -1
         with self._turn:
-            while len(results) < len(items):
-                reason = self._apply(items[len(results) :], results)
-                if reason == DIED and suspect < len(results):
-                    suspect = len(results)  # it may not have been this item's fault: once more
-                elif reason:
-                    results.append(Failure(reason))
-        return results
+            self.send([item])
+            return self.collect()[0]
+
+    def send(self, items: list[Any]) -> None:
+        results = [PENDING] * len(items)
+        self._results.append(results)
+        self._outstanding.extend(_Place(results, number, item) for number, item in enumerate(items))
+        try:
+            (self._connection or self._start()).send(items)
+        except OSError:
+            self._recover()
+
+    def collect(self) -> list[Any]:
+        """`function` of each item of the first list that was sent and not collected, or a Failure."""
+        while any(result is PENDING for result in self._results[0]):
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                self._recover()
+                continue
+            if isinstance(message, Excess):
+                self._excess = message.reason
+                continue
+            self._received += len(message)
+            for result in message:
+                place = self._outstanding.popleft()
+                place.results[place.number] = result
+        return self._results.popleft()
 
     def close(self) -> None:
         """Kill the process; what it was doing is lost."""
@@ -87,25 +110,28 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _apply(self, items: Sequence[Any], results: list[Any]) -> str | None:
-        """Append the result of one item after the other; why the process died on one of them, if it did."""
-        connection = self._connection or self._start()
-        try:
-            connection.send(items)
-            for _ in items:
-                message = connection.recv()
-                while isinstance(message, Excess):
-                    self._excess = message.reason
-                    message = connection.recv()
-                results.append(message)
-        except (EOFError, OSError):
-            return self._bury()
-        return None
+    def _recover(self) -> None:
+        """Find the item on which the process has died, and have a new process go on with the others."""
+        while self._outstanding:
+            reason = self._bury()
+            at = min(self._done.value - self._received, len(self._outstanding) - 1)
+            place = self._outstanding[at]
+            if reason == DIED and place is not self._suspect:
+                self._suspect = place  # it may not have been this item's fault: once more
+            else:
+                place.results[place.number] = Failure(reason)
+                del self._outstanding[at]
+            if self._outstanding:
+                try:
+                    self._start().send([place.item for place in self._outstanding])
+                    return
+                except OSError:
+                    continue
 
     def _start(self) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        connection, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, self._function), daemon=True)
+        connection, theirs = CONTEXT.Pipe()
+        self._done.value = self._received = 0
+        process = CONTEXT.Process(target=work, args=(theirs, self._done, self._function), daemon=True)
         with _PROCESSES, _without_interrupts():
             if self._closed:
                 raise JointspaceError("the worker process was stopped")
@@ -138,6 +164,14 @@ class Worker:
         return self._excess if code == -signal.SIGPROF else DIED
 
 
+class _Place(NamedTuple):
+    """Where the result of an item goes."""
+
+    results: list[Any]
+    number: int
+    item: Any
+
+
 class _Crew:
     """Several workers, each driven by a thread, so that they go on while this process computes."""
 
@@ -161,12 +195,27 @@ class _Crew:
             self._tasks.put(None)
 
     def _drive(self, worker: Worker) -> None:
-        while (task := self._tasks.get()) is not None:
-            chunk, future = task
-            try:
-                future.set_result(worker.map(chunk))
-            except BaseException as error:
+        """Have the next chunk at the worker before it is done with the last one."""
+        under_way: deque[Future] = deque()
+        try:
+            while True:
+                while len(under_way) < 2 and (task := self._next(wait=not under_way)):
+                    chunk, future = task
+                    under_way.append(future)
+                    worker.send(chunk)
+                if not under_way:
+                    return
+                results = worker.collect()
+                under_way.popleft().set_result(results)
+        except BaseException as error:
+            for future in under_way:
                 future.set_exception(error)
+
+    def _next(self, wait: bool) -> tuple[list[Any], Future] | None:
+        try:
+            return self._tasks.get(block=wait)
+        except Empty:
+            return None
 
 
 _PROCESSES = threading.Lock()

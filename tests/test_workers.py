@@ -189,3 +189,12 @@ def _runs(process: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie runs no more
     except FileNotFoundError:
         return False
+
+
+def reverse(item: bytes) -> bytes:
+    return item[::-1]
+
+
+def test_neither_side_waits_for_the_other_to_take_what_is_large() -> None:
+    items = [bytes([number]) * (1 << 20) + b"end" for number in range(3 * CHUNK)]
+    assert list(isolated_map(reverse, items, 1)) == [item[::-1] for item in items]

@@ -31,6 +31,8 @@ RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
 PNG_END = b"IEND\xaeB`\x82"
 MOST_SCANS = 100
 """Of a JPEG: each is a pass over all pixels, for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
+BLOCK = 1 << 10
+"""Bytes; what reads less at once reads a header."""
 JPEG_SCAN, JPEG_END = 0xDA, 0xD9
 JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
 """A marker that ends the data of a scan: not a stuffed zero, nor one of the restarts within it."""
@@ -132,16 +134,17 @@ def _load(data: bytes, limits: ImageLimits, begun: float) -> Image.Image:
 
 
 class _Timed(io.BytesIO):
-    """Bytes that a decoder may read only until the thread has used so many seconds since `begun`."""
+    """Bytes that a decoder may read on in only until the thread has used so many seconds since `begun`."""
 
     def __init__(self, data: bytes, begun: float, seconds: float) -> None:
         super().__init__(data)
         self._begun, self._seconds = begun, seconds
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if time.thread_time() - self._begun > self._seconds:
+        # The clock is asked for blocks of pixels only: a header is read in dozens of small pieces.
+        if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._begun > self._seconds:
             raise _too_slow(self._seconds)
-        return super().read(size)
+        return io.BytesIO.read(self, size)
 
 
 def _too_slow(seconds: float) -> UnreadableImage:
