@@ -6,6 +6,8 @@ import stat
 
 from pipeline.errors import InputError
 
+FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Of a file that is opened: a pipe would be waited for, and a terminal become ours."""
 KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -35,12 +37,8 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
     """
     if os.path.isabs(path) or ".." in path.split("/"):
         raise UnopenedFile("outside", "its name leads out of the collection")
-    name = os.path.join(root, path)
-    if not follow_links:
-        name = _resolve_inside(root, path, name)
     try:
-        # A pipe would be waited for, and a terminal become ours.
-        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = _open(root, path, follow_links)
     except FileNotFoundError:
         raise UnopenedFile("missing", f"there is no file {path}") from None
     except OSError as error:
@@ -54,14 +52,22 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
     return descriptor
 
 
-def _resolve_inside(root: str, path: str, name: str) -> str:
-    """`name` without links."""
+def _open(root: str, path: str, follow_links: bool) -> int:
+    if follow_links:
+        return os.open(os.path.join(root, path), FLAGS)
     top, _, below = path.partition("/")
     base = os.path.realpath(os.path.join(root, top) if below else root)
+    name = os.path.join(base, below or path)
+    if "/" not in below:
+        try:
+            return os.open(name, FLAGS | os.O_NOFOLLOW)  # nearly every file is there and is no link
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
     resolved = os.path.realpath(name)
     if os.path.commonpath([base, resolved]) != base:
         raise UnopenedFile("outside", "a link leads out of the collection (collection.follow_links)")
-    return resolved
+    return os.open(resolved, FLAGS)
 
 
 def _require_regular(status: os.stat_result, most_bytes: float) -> None:

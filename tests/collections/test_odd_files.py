@@ -1,5 +1,6 @@
 """Pipes, devices, sockets, folders and links in the places of a collection's files: never waited for, never read."""
 
+import ast
 import csv
 import os
 import socket
@@ -12,6 +13,7 @@ from made_up import run_command
 from outcomes import check_counts, found
 from test_formats import write_tar
 
+from pipeline.collections import formats
 from pipeline.collections.formats import files, lists
 from pipeline.errors import InputError
 from pipeline.storage.sources import ImageSource
@@ -188,3 +190,12 @@ def test_a_name_never_leads_out(tmp_path: Path) -> None:
     for name in ("../x.jpg", str(tmp_path / "x.jpg")):
         with pytest.raises(InputError, match="^outside"):
             ImageSource(tmp_path / "root", follow_links=True).read(name)
+
+
+@pytest.mark.parametrize("path", sorted(Path(formats.__file__).parent.glob("*.py")), ids=lambda path: path.name)
+def test_only_the_folder_opens_files(path: Path) -> None:
+    calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    opening = {
+        call for call in calls if call.split(".")[-1] in ("open", "fdopen", "read_text", "read_bytes", "open_plain")
+    }
+    assert opening <= ({"os.fdopen", "open_plain"} if path.name == "files.py" else {"folder.open"}) | {"self.open"}

@@ -3,6 +3,7 @@
 import codecs
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,9 +29,7 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | None]]:
     Lines end with LF or CRLF and nothing else: U+2028 and form feeds belong to sentences. Raises InputError for a line
     of more than LARGEST_LINE bytes.
     """
-    row = 0
-    while line := file.readline(LARGEST_LINE):
-        row += 1
+    for row, line in enumerate(iter(partial(file.readline, LARGEST_LINE), b""), 1):
         if len(line) == LARGEST_LINE:
             raise InputError(f"{path}: row {row} has {LARGEST_LINE} bytes or more; is it a text?")
         line = line.removesuffix(b"\n").removesuffix(b"\r")

@@ -155,14 +155,13 @@ def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
             f"{path}: rows {before + 1} to {last} have lists of {len(flat)} values, more than {MOST_VALUES}"
         )
     if pa.types.is_dictionary(flat.type):
-        lengths = pc.binary_length(flat.dictionary.cast(pa.large_binary()))
-        total = pc.sum(lengths.take(flat.indices)).as_py() or 0
+        total = pc.sum(pc.binary_length(flat.dictionary).take(flat.indices)).as_py() or 0
         if total > LARGEST_BATCH:
             raise InputError(
                 f"{path}: rows {before + 1} to {last} have {total} bytes of text, more than {LARGEST_BATCH}"
             )
     if pa.types.is_dictionary(column.type):
-        return column.dictionary.cast(pa.large_binary()).take(column.indices).to_pylist()
+        return column.dictionary.take(column.indices).cast(pa.large_binary()).to_pylist()
     return column.to_pylist()
 
 
