@@ -19,6 +19,7 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
+from pipeline.config.section import DESCRIBED
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.models import (
     GENERATORS,
@@ -86,7 +87,7 @@ wildcard_constraints:
     shard=r"\d{5}",
     encoder="|".join(STUDY_ENCODERS),
     row="|".join(MODELS),
-    split="train|dev|test",
+    split="|".join(DESCRIBED),
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
     generator="|".join(GENERATORS),

@@ -144,9 +144,9 @@ def _choose_images(
             f" {', '.join(bundle.card['encoders'])}); give an index of a model on all of its encoders"
         )
     encoders = {name: bundle.encoder(name) for name in generator.encoders}
-    bounds = ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio)
+    bounds = ImageLimits.from_settings(limits)
     if split is not None:
-        read = ImageSource(Path(bundle.card["data_root"])).read
+        read = ImageSource(Path(bundle.card["data_root"]), limits.follow_links).read
         rows = [row for row in bundle.table("images").to_pylist() if row["split"] == split]
         photographs = [
             Photograph(
@@ -178,11 +178,11 @@ def _thumbnails(settings: "Config", manifest: Any, described: list[dict]) -> lis
     from pipeline.storage.sources import ImageSource
 
     limits = settings.collection
-    bounds = ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio)
+    bounds = ImageLimits.from_settings(limits)
     rows = {}
     if any(one["image_id"] is not None for one in described):
         rows = {row["image_id"]: row for row in manifest.images.to_pylist()}
-    source, addresses = ImageSource(manifest.root), []
+    source, addresses = ImageSource(manifest.root, limits.follow_links), []
     for one in described:
         try:
             row = rows.get(one["image_id"])

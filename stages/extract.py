@@ -49,11 +49,11 @@ def command(manifest_folder: Path, encoder_folder: Path, shard: int, config_path
 
     encoder = restore(parameters.settings, parameters.tensors)
     work = divide(encoder, settings.device, extract.precision, extract.batch_size)
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    limits = ImageLimits.from_settings(collection)
     photographs = [Photograph.from_row(row) for row in images.to_pylist()]
     missing, stopwatch = unfinished.missing(), Stopwatch()
     todo = [photographs[row] for part in missing for row in part]
-    read, preprocessing = ImageSource(manifest.root).read, encoder.spec.preprocessing
+    read, preprocessing = ImageSource(manifest.root, collection.follow_links).read, encoder.spec.preprocessing
     pictures = load_all(todo, read, limits, preprocessing, extract.decode_workers, work.describe)
     pictures = stopwatch.iterate("decode", tqdm(pictures, "extract", len(todo), unit=" images", disable=None))
     for part in missing:

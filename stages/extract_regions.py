@@ -172,5 +172,5 @@ def _preparation(settings: "config.Config", manifest: "Manifest", preprocessing:
     from pipeline.storage.sources import ImageSource
 
     collection, cutting = settings.collection, Cutting.from_settings(settings.regions.model_dump(), preprocessing)
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
-    return Preparation(ImageSource(manifest.root).read, limits, cutting)
+    limits = ImageLimits.from_settings(collection)
+    return Preparation(ImageSource(manifest.root, collection.follow_links).read, limits, cutting)

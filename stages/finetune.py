@@ -124,8 +124,8 @@ def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "sections.
 
     tuning, collection = settings.finetune, settings.collection
     return Sampler(
-        ImageSource(manifest.root).read,
-        ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio),
+        ImageSource(manifest.root, collection.follow_links).read,
+        ImageLimits.from_settings(collection),
         Crops(tuning.side, tuning.context, chosen.mean),
         Proportions(tuning.positives, tuning.background, tuning.positive_iou, tuning.background_iou),
         settings.seed,

@@ -28,7 +28,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.collections.records import Options
     from pipeline.collections.takedown import leave_out, parse_takedown
     from pipeline.config import load
-    from pipeline.errors import RejectLimitError
+    from pipeline.errors import JointspaceError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
     from pipeline.storage.manifest import remove_rejects, write_manifest, write_rejects
@@ -37,24 +37,27 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
 
     config = load(config_path)
     settings = config.collection
-    records = FORMATS[settings.format](root, Options(settings.files, settings.columns, settings.default_split))
+    records = FORMATS[settings.format](
+        root, Options(settings.files, settings.columns, settings.default_split, settings.follow_links)
+    )
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
     assembly = Assembly(Intake(settings.max_sentence_chars).add(records))
-    limits = ImageLimits(settings.max_image_pixels, settings.min_image_side, settings.max_aspect_ratio)
-    look = partial(inspect, ImageSource(root).read, limits)
+    limits = ImageLimits.from_settings(settings)
+    look = partial(inspect, ImageSource(root, settings.follow_links).read, limits)
     outcomes = isolated_map(look, assembly.locations(), runtime.threads() if processes is None else processes)
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
     rejects = [reject._asdict() for reject in collection.rejects]
     report = output.with_name("rejects.jsonl")
+    remove_rejects(report)
     try:
         collection.check(settings.reject_limit, str(report))
-    except RejectLimitError:
-        write_rejects(report, rejects)  # outside of the manifest, which is not written
+    except JointspaceError:
+        if rejects:
+            write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
     write_manifest(output, root.resolve(), collection.tables, rejects, collection.counts, config.shard_size)
-    remove_rejects(report)
     for line in collection.describe():
         logger.info(line)

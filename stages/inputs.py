@@ -220,8 +220,8 @@ def open_photographs(
     from pipeline.images.preprocess import Photograph, open_photograph
     from pipeline.storage.sources import ImageSource
 
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
-    read = ImageSource(manifest.root).read
+    limits = ImageLimits.from_settings(collection)
+    read = ImageSource(manifest.root, collection.follow_links).read
     for row in manifest.images.take(image_id).to_pylist():
         photograph = Photograph.from_row(row)
         try:

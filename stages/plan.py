@@ -88,8 +88,8 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
     extract, collection = settings.extract, settings.collection
     rows = manifest.images.take(evenly_spaced(manifest.images.num_rows, sample)).to_pylist()
     photographs = [Photograph.from_row(row) for row in rows]
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
-    read, cores = ImageSource(manifest.root).read, runtime.threads()
+    limits = ImageLimits.from_settings(collection)
+    read, cores = ImageSource(manifest.root, collection.follow_links).read, runtime.threads()
     looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
     networks = [chosen for chosen in settings.encoders if chosen.of is None]
     rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}

@@ -105,10 +105,10 @@ def _learn_standard(
         raise UsageError(f"encoder {chosen.name} learns from the train split, which has {len(train)} images; add some")
     rows = np.random.default_rng(seed).permutation(train)[: plan.images]
     photographs = [Photograph.from_row(row) for row in manifest.images.take(rows).to_pylist()]
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    limits = ImageLimits.from_settings(collection)
     preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
     spec = StandardSpec(preprocessing, Grid(plan.grid_step, plan.patch), chosen.flip)
-    read, workers = ImageSource(manifest.root).read, settings.extract.decode_workers
+    read, workers = ImageSource(manifest.root, collection.follow_links).read, settings.extract.decode_workers
 
     def describe_all(what: str, photographs: list[Photograph], describe: Callable) -> list:
         described = load_all(photographs, read, limits, preprocessing, workers, describe)

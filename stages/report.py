@@ -203,8 +203,8 @@ def _pictures(settings: "Config", manifest: "Manifest") -> "Callable[[Mapping], 
     limits = settings.collection
     return partial(
         picture,
-        read=ImageSource(manifest.root).read,
-        limits=ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio),
+        read=ImageSource(manifest.root, limits.follow_links).read,
+        limits=ImageLimits.from_settings(limits),
     )
 
 

@@ -108,16 +108,17 @@ def _features(image_path: Path, bundle: "Bundle", names: tuple[str, ...], config
     """The photograph as the bundle's encoders see it. InputError names a file that cannot be used."""
     from pipeline import config
     from pipeline.errors import InputError
-    from pipeline.images.decode import ImageLimits
+    from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.index.query import image_features
 
-    collection = config.load(config_path).collection
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    limits = ImageLimits.from_settings(config.load(config_path).collection)
     data = _read(image_path)
-    try:
-        return image_features(data, {name: bundle.encoder(name) for name in names}, limits)
-    except InputError as error:
-        raise InputError(f"{image_path}: {error}; give another image") from error
+    with DecodingProcess(limits) as decode:
+        try:
+            image = decode(data)
+        except InputError as error:
+            raise InputError(f"{image_path}: {error}; give another image") from error
+    return image_features(image, {name: bundle.encoder(name) for name in names})
 
 
 def _read(path: Path) -> bytes:

@@ -11,8 +11,9 @@ from stages import options
 if TYPE_CHECKING:
     import socket
 
+    from PIL import Image
+
     from pipeline.config.root import Config
-    from pipeline.images.decode import ImageLimits
     from pipeline.serve.describer import Describer
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
@@ -67,6 +68,7 @@ def command(
 
     from pipeline import config, runtime
     from pipeline.errors import UsageError
+    from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.serve.hosts import ANY, hosts_of, in_address
     from pipeline.serve.limits import Limits
 
@@ -87,7 +89,8 @@ def command(
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
     text = _read_text(manifest_folder, tokens_folder, vocabulary_path) if generator_folders else None
     folders = _name_all(bundles)
-    openers = {name: partial(_open_gallery, folder, images_root, settings) for name, folder in folders.items()}
+    decode = DecodingProcess(ImageLimits.from_settings(settings.collection))  # which ends with this process
+    openers = {name: partial(_open_gallery, folder, images_root, decode, settings) for name, folder in folders.items()}
     renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
     galleries = {name: opener() for name, opener in openers.items()}
     describers = _open_describers(generator_folders, galleries.values(), text, settings) if text else {}
@@ -125,17 +128,18 @@ def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
     return folders
 
 
-def _open_gallery(folder: Path, images_root: Path | None, settings: "Config") -> "Gallery":
-    from pipeline.images.decode import ImageLimits
+def _open_gallery(
+    folder: Path, images_root: Path | None, decode: "Callable[[bytes], Image.Image]", settings: "Config"
+) -> "Gallery":
     from pipeline.index.search import open_searcher
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSource
 
-    collection, bundle = settings.collection, Bundle(folder)
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
-    read = ImageSource(images_root or Path(bundle.card["data_root"])).read
-    return Gallery(open_searcher(bundle), _encoder_of(bundle, limits), read, limits, settings.serve.thumbnail_side)
+    bundle = Bundle(folder)
+    source = ImageSource(images_root or Path(bundle.card["data_root"]), settings.collection.follow_links)
+    parts = open_searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
+    return Gallery(*parts)
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
@@ -146,7 +150,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
-def _encoder_of(bundle: "Bundle", limits: "ImageLimits") -> Callable[[bytes], Mapping[str, Any]]:
+def _encoder_of(bundle: "Bundle", decode: "Callable[[bytes], Image.Image]") -> Callable[[bytes], Mapping[str, Any]]:
     """Encodes photographs as the bundle's were; its encoders, and torch, are loaded for the first one."""
     encoders: dict[str, Any] = {}
 
@@ -154,10 +158,11 @@ def _encoder_of(bundle: "Bundle", limits: "ImageLimits") -> Callable[[bytes], Ma
         from pipeline.images.kinds import restore
         from pipeline.index.query import encode_image
 
+        image = decode(data)
         if not encoders:
             parts = {name: bundle.encoder(name) for name in bundle.card["encoders"]}
             encoders.update({name: restore(part.settings, part.tensors) for name, part in parts.items()})
-        return encode_image(data, encoders, limits)
+        return encode_image(image, encoders)
 
     return features
 

@@ -32,11 +32,11 @@ def command(
     from pipeline.storage.sources import ImageSource
 
     collection = config.load(config_path).collection
-    limits = ImageLimits(collection.max_image_pixels, collection.min_image_side, collection.max_aspect_ratio)
+    limits = ImageLimits.from_settings(collection)
     manifest, shard = Manifest(manifest_folder), RegionShard(shard_path)
     if shard.image_id.max() >= manifest.images.num_rows:
         raise IntegrityError(f"{shard_path} is of other images than {manifest_folder}; give their manifest")
-    read = ImageSource(manifest.root).read
+    read = ImageSource(manifest.root, collection.follow_links).read
     places = np.unique(np.linspace(0, shard.rows - 1, count).astype(int))
 
     pictures = []

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GROUND = {"config", "device", "errors", "mapreduce", "models", "precision", "printable", "runtime", "workers"}
+GROUND = {
+    *("config", "device", "errors", "mapreduce", "models", "plain_files", "precision", "printable", "runtime"),
+    *("worker_process", "workers"),
+}
 COMPUTATION = {
     "images",
     "text",

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from pipeline.errors import InputError, JointspaceError
-from pipeline.workers import CHUNK, Failure, isolated_map
+from pipeline.worker_process import processor_limit
+from pipeline.workers import CHUNK, Failure, Worker, isolated_map
 
 
 def square(item: int) -> int:
@@ -34,6 +35,27 @@ def misbehave(item: int) -> object:
 
 def process_of(_: int) -> int:
     return os.getpid()
+
+
+def compute_forever() -> None:
+    """In C, which no other thread of Python can interrupt."""
+    sum(itertools.repeat(0))
+
+
+def compute_or_wait(item: int) -> int:
+    """Every 20th item needs more processor time than it may have; item 3 needs only time."""
+    with processor_limit(0.3, f"took too long: {item}"):
+        if item % 20 == 7:
+            compute_forever()
+        if item == 3:
+            time.sleep(1)
+    return item
+
+
+def stay(item: int) -> int:
+    print(os.getpid(), flush=True)
+    compute_forever()
+    return item
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
@@ -62,6 +84,24 @@ def test_exceptions_in_this_process() -> None:
 
 def test_other_processes_do_the_work() -> None:
     assert os.getpid() not in set(isolated_map(process_of, range(3 * CHUNK), 2))
+
+
+def test_an_item_that_computes_too_long_costs_itself() -> None:
+    results = list(isolated_map(compute_or_wait, range(40), 2))
+    slow = {item: Failure(f"took too long: {item}") for item in (7, 27)}
+    assert results == [slow.get(item, item) for item in range(40)]
+
+
+def test_a_worker_is_replaced() -> None:
+    with Worker(compute_or_wait) as worker:
+        assert [worker(item) for item in (7, 8, 27, 9)] == [
+            Failure("took too long: 7"), 8, Failure("took too long: 27"), 9,
+        ]  # fmt: skip
+
+
+def test_where_there_is_no_worker_nothing_is_ended() -> None:
+    with processor_limit(0.01, "never"):
+        sum(range(3_000_000))
 
 
 def test_items_are_drawn_lazily() -> None:
@@ -118,9 +158,43 @@ def test_workers_end_with_their_parent(tmp_path) -> None:
     pytest.fail(f"worker {worker} outlived its parent")
 
 
+def test_an_interruption_ends_what_is_under_way(tmp_path) -> None:
+    program = tmp_path / "parent.py"
+    program.write_text(
+        "import signal\nfrom test_workers import stay\nfrom pipeline.workers import isolated_map\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    list(isolated_map(stay, range(9), 1))\n"
+    )
+    path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
+    process = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    try:
+        worker = int(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) != 0
+        assert not _runs(worker)
+    finally:
+        process.kill()
+
+
 def _runs(process: int) -> bool:
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie runs no more
     except FileNotFoundError:
         return False
+
+
+def reverse(item: bytes) -> bytes:
+    return item[::-1]
+
+
+def test_neither_side_waits_for_the_other_to_take_what_is_large() -> None:
+    items = [bytes([number]) * (1 << 20) + b"end" for number in range(3 * CHUNK)]
+    assert list(isolated_map(reverse, items, 1)) == [item[::-1] for item in items]

@@ -1,7 +1,8 @@
 """The second half of ingest: which images can be used, and the tables of a manifest.
 
 What becomes of a thing is decided once: it is kept, rejected with a reason, or a duplicate. Of images with the same
-bytes the first is kept. Whatever belongs to an image shares its fate.
+bytes the first is kept. Whatever belongs to an image shares its fate. An image without a sentence is kept too: in the
+split `weak` where a document tells of it and the collection does not name another split, else in `gallery`.
 """
 
 from collections import Counter
@@ -15,7 +16,8 @@ from pipeline.collections import belongings
 from pipeline.collections.belongings import IMAGE_DUPLICATE, IMAGE_REJECTED, Images, are_none
 from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import Intake
-from pipeline.collections.records import DIVIDED, SPLITS, Reject
+from pipeline.collections.records import DIVIDED, Reject
+from pipeline.config.section import SPLITS
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"
@@ -32,14 +34,17 @@ class Assembly:
         self._tables, self._files = intake.tables(), list(intake.files)
         self._given, self._rejected = intake.given, intake.rejects
         self._images = self._tables["images"]
-        self._splits = _objects(self._images["split"])
         # (n_images,) why each is left out, None while nothing speaks against it
         self._reasons = _objects(self._images["fault"])
-        weak, silent = self._splits == "weak", ~self._own("sentences")
-        self._splits = divide(self._splits, ~silent & are_none(self._reasons))
-        self._reasons[are_none(self._reasons) & silent & ~weak] = "no sentence"
-        self._reasons[are_none(self._reasons) & silent & ~self._own("documents")] = "no sentence and no document"
-        self._wanted = np.flatnonzero(are_none(self._reasons))
+        usable, silent = are_none(self._reasons), ~self._own("sentences")
+        given, documented = _objects(self._images["split"]), self._own("documents")
+        # (n_images,) the split in which the collection puts each, and that in which it is
+        self._asked = divide(given, usable & ~silent)
+        self._asked[usable & silent & (given == DIVIDED)] = "gallery"
+        self._asked[usable & silent & (given == DIVIDED) & documented] = "weak"
+        self._splits = self._asked.copy()
+        self._splits[usable & silent & ~((self._asked == "weak") & documented)] = "gallery"
+        self._wanted = np.flatnonzero(usable)
 
     def __len__(self) -> int:
         """The number of images that must be read."""
@@ -111,11 +116,14 @@ class Assembly:
         files = self._images["file"].to_numpy()
         summaries = {}
         for split in SPLITS:
-            rows = np.flatnonzero(self._splits == split)
-            kept = int(are_none(self._reasons[rows]).sum())
+            asked, used = self._asked == split, are_none(self._reasons)
+            rows = np.flatnonzero(asked | (used & (self._splits == split)))
             if len(rows):
-                first = rows[0]
-                summaries[split] = SplitSummary(len(rows), kept, self._files[files[first]], self._reasons[first])
+                silent = asked & used & (self._splits != split)
+                reason = "no sentence" if silent[rows[0]] else self._reasons[rows[0]]
+                kept = int((used & (self._splits == split)).sum())
+                file = self._files[files[rows[0]]]
+                summaries[split] = SplitSummary(int(asked.sum()), kept, int(silent.sum()), file, reason)
         return summaries
 
 

@@ -12,10 +12,12 @@ from pipeline.errors import InputError, RejectLimitError
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """How many images a split was given and has kept; the file that names its first, and why one was not kept."""
+    """How many images the collection gives a split, how many it has, and how many of those given are in `gallery`
+    instead, since they have no sentence; the file that names its first, and why one is not in it."""
 
     given: int
     kept: int
+    silent: int
     file: str
     reason: str | None
 
@@ -33,20 +35,27 @@ class Collection:
     splits: Mapping[str, SplitSummary]
 
     def check(self, reject_limit: float, report: str) -> None:
-        """Refuse a collection with an empty split (InputError), or with more than the share `reject_limit` of its
-        images rejected (RejectLimitError). `report` is the file in which the rejects can be read."""
+        """Refuse a collection from which nothing can be learned or judged (InputError), or with more than the share
+        `reject_limit` of its images rejected (RejectLimitError). `report` is the file that has any rejects."""
+        reasons = f"; {report} lists the reasons" if self.rejects else ""
+        images, sentences = self.counts["images"], self.counts["sentences"]
         if not self.splits:
-            raise InputError(f"no image was found; {report} lists what was rejected")
+            raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
+        if images["kept"] and not sentences["kept"]:
+            usable = f" that can be used, of {sentences['given']} given" if sentences["given"] else ""
+            raise InputError(
+                f"none of the {images['kept']} images has a sentence{usable}, and without any there is nothing to learn"
+                f" from: write some{reasons}"
+            )
         for split, summary in self.splits.items():
-            if not summary.kept:
+            if not summary.kept and split != "gallery":
                 raise InputError(
                     f"split {split} is empty: none of the {summary.given} images that {summary.file} gives it can be "
-                    f"used ({summary.reason}); {report} lists the reasons"
+                    f"used ({summary.reason}){reasons}"
                 )
         if "train" not in self.splits:
             file = next(iter(self.splits.values())).file
             raise InputError(f"split train is empty: {file} gives it no image; name some, or set default_split")
-        images = self.counts["images"]
         if images["rejected"] > reject_limit * images["given"]:
             raise RejectLimitError(
                 f"{images['rejected']} of {images['given']} images are rejected, more than collection.reject_limit "
@@ -64,3 +73,6 @@ class Collection:
         reasons = Counter((reject.what, reject.reason.partition(":")[0]) for reject in self.rejects)
         for (what, reason), count in reasons.most_common(10):
             yield f"  {count} {what} left out: {reason}"
+        if silent := {split: summary.silent for split, summary in self.splits.items() if summary.silent}:
+            count = " and ".join(f"{count} of {split}" for split, count in silent.items())
+            yield f"{count} have no sentence: they are in the split gallery, to be found and not to be learned from"

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pipeline.collections.records import (
     DIVIDED,
     NOT_UTF8,
-    SPLITS,
     BoxRecord,
     DocumentRecord,
     ImageRecord,
@@ -20,6 +19,7 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
+from pipeline.config.section import SPLITS
 
 BATCH = 1 << 16
 LARGEST_NUMBER = (1 << 31) - 1

@@ -7,11 +7,8 @@ Records are tuples rather than dataclasses because a million images bring some t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-from pipeline.config.section import Split
-
-SPLITS = get_args(Split)
 DIVIDED = "divided"
 """What a reader may call the split of images that the collection puts in none: assembly decides."""
 NOT_UTF8 = "not UTF-8"
@@ -85,3 +82,4 @@ class Options:
     files: Mapping[str, str]
     columns: Mapping[str, str]
     default_split: str
+    follow_links: bool = False

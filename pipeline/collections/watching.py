@@ -5,7 +5,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipeline.collections.formats import NAMED, files
+from pipeline.collections.formats import NAMED
+from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.records import Options
 from pipeline.errors import UsageError
 
 TEXT, SHARD = ".txt", ".tar"
@@ -18,7 +20,7 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
     """
     if form not in NAMED:
         return []
-    return [path for path in files.locate(root, given, NAMED[form]).values() if path and path.is_file()]
+    return [path for path in _folder(root, given).locate(NAMED[form]).values() if path and path.is_file()]
 
 
 def describe_state(root: Path, form: str, given: Mapping[str, str]) -> str:
@@ -29,7 +31,7 @@ def describe_state(root: Path, form: str, given: Mapping[str, str]) -> str:
     Raises UsageError and InputError as the format's reader does.
     """
     names = {os.path.relpath(path, root) for path in list_files(root, form, given)}
-    names |= {name for name in _walk(root) if _is_read(name, form)}
+    names |= {name for name in _walk(_folder(root, given)) if _is_read(name, form)}
     if form == "webdataset":
         names |= {str(path.relative_to(root)) for pattern in given.values() for path in _matching(root, pattern)}
     digest = hashlib.sha256()
@@ -47,7 +49,7 @@ def _is_read(name: str, form: str) -> bool:
     suffix = os.path.splitext(name)[1].lower()
     if form == "webdataset":
         return suffix == SHARD
-    return files.is_image(name) or (form == "text-files" and suffix == TEXT)
+    return is_image(name) or (form == "text-files" and suffix == TEXT)
 
 
 def _matching(root: Path, pattern: str) -> list[Path]:
@@ -56,10 +58,14 @@ def _matching(root: Path, pattern: str) -> list[Path]:
     return list(root.glob(pattern))
 
 
-def _walk(root: Path) -> Iterator[str]:
-    """The files under `root`, relative to it."""
-    linked = [entry.name for entry in os.scandir(root) if entry.is_symlink() and entry.is_dir()]
+def _folder(root: Path, given: Mapping[str, str]) -> CollectionFolder:
+    return CollectionFolder(root, Options(given, {}, "train"))
+
+
+def _walk(folder: CollectionFolder) -> Iterator[str]:
+    """The files of the collection, relative to its root."""
+    linked = [entry.name for entry in os.scandir(folder.root) if entry.is_symlink() and entry.is_dir()]
     for top in ("", *(name for name in linked if not name.startswith("."))):
-        for below, names in files.walk(root / top):
+        for below, names in folder.walk(folder.root / top):
             for name in names:
                 yield os.path.join(top, below, name)

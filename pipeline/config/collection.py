@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config.section import Count, Positive, Section, Seed, Share, Split
+from pipeline.config.section import AboveZero, Count, Positive, Section, Seed, Share, Split
 
 
 class Demo(Section):
@@ -25,6 +25,8 @@ class Collection(Section):
     max_image_pixels: Positive
     min_image_side: Positive
     max_aspect_ratio: Positive
+    decode_seconds: AboveZero
+    follow_links: bool
     takedown: str | None
     reject_limit: Share
 

@@ -6,7 +6,7 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
-    JudgedSplit,
+    Described,
     NonNegative,
     Positive,
     PositiveShare,
@@ -68,7 +68,7 @@ class Candidates(Section):
 
 
 class Describe(Section):
-    splits: tuple[JudgedSplit, ...]
+    splits: tuple[Described, ...]
     boxes: bool
     space: str
     top: Positive

@@ -9,7 +9,7 @@ from pipeline.config.section import (
     AboveZero,
     BelowOne,
     Count,
-    JudgedSplit,
+    Described,
     Name,
     NonNegative,
     Positive,
@@ -167,13 +167,13 @@ class Variant(VariantDefaults):
 
 
 class Phrases(Section):
-    splits: tuple[JudgedSplit, ...]
+    splits: tuple[Described, ...]
     names: str | None
     least_overlap: PositiveShare
 
 
 class Align(Section):
-    splits: tuple[JudgedSplit, ...]
+    splits: tuple[Described, ...]
     beta: NonNegative
     least_count: Positive
 

@@ -36,7 +36,7 @@ from pipeline.config.models import (
 from pipeline.config.parse import Parse
 from pipeline.config.places import check_places
 from pipeline.config.rows import Rows
-from pipeline.config.section import AboveZero, Count, Device, JudgedSplit, Name, Positive, PositiveShare, Section, Split
+from pipeline.config.section import AboveZero, Count, Described, Device, Name, Positive, PositiveShare, Section, Split
 from pipeline.errors import UsageError
 from pipeline.models import GENERATORS, TRAININGS
 
@@ -60,7 +60,7 @@ class Index(Section):
 
 
 class Evaluate(Section):
-    splits: tuple[JudgedSplit, ...]
+    splits: tuple[Described, ...]
     protocols: tuple[Literal["all-sentences", "first-sentence"], ...]
     bootstrap: Count
     folds: Positive

@@ -1,7 +1,7 @@
 """What all sections of the configuration share."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -35,8 +35,11 @@ NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveShare = Annotated[Number, Field(gt=0, le=1)]
 BelowOne = Annotated[Number, Field(ge=0, lt=1)]
-Split = Literal["train", "dev", "test", "weak"]
-JudgedSplit = Literal["train", "dev", "test"]
+Described = Literal["train", "dev", "test"]
+"""A split whose images have sentences."""
+Split = Literal[Described, "weak", "gallery"]
+"""Beside these `weak`, whose images have weak text to learn from, and `gallery`, whose images are only to be found."""
+DESCRIBED, SPLITS = get_args(Described), get_args(Split)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 

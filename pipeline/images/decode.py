@@ -2,38 +2,62 @@
 
 Pillow alone decodes: one flipped bit in a PNG can kill the process in other decoders. The size is read from
 the header and judged before any pixel is decoded; a truncated file is refused, never completed with grey.
+
+An image may take `ImageLimits.seconds` of processor time. In a worker process (`isolated_map`, `DecodingProcess`) that
+limit holds at any point of any decoder; elsewhere it is looked at whenever Pillow reads on, and at the end.
 """
 
 import io
 import math
+import re
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pipeline.errors import InputError
+from pipeline.worker_process import Failure, processor_limit
+from pipeline.workers import Worker
 
 # Formats in which photographs come. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
 """Greatest samples that are usual for Pillow's modes of more than 8 bits."""
 PNG_END = b"IEND\xaeB`\x82"
+MOST_SCANS = 100
+"""Of a JPEG: each is a pass over all pixels, for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
+BLOCK = 1 << 10
+"""Bytes; what reads less at once reads a header."""
+JPEG_SCAN, JPEG_END = 0xDA, 0xD9
+JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
+"""A marker that ends the data of a scan: not a stuffed zero, nor one of the restarts within it."""
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What an image may be: at most `max_pixels`, sides of at least `min_side`, longer / shorter <= `max_aspect`."""
+    """What an image may be: at most `max_pixels`, sides of at least `min_side`, longer / shorter <= `max_aspect`, and
+    decoded in at most `seconds` of processor time."""
 
     max_pixels: int
     min_side: int
     max_aspect: float
+    seconds: float = math.inf
+
+    @classmethod
+    def from_settings(cls, collection: Any) -> "ImageLimits":
+        """Those of the section `collection` of a configuration."""
+        pixels, side = collection.max_image_pixels, collection.min_image_side
+        return cls(pixels, side, collection.max_aspect_ratio, collection.decode_seconds)
 
 
 class UnreadableImage(InputError):
     """An image that cannot be used. `reason` is one of not-an-image, truncated, damaged, not-finite, too-large,
-    too-small and too-elongated; `detail` says more."""
+    too-small, too-elongated and too-slow; `detail` says more."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -50,15 +74,10 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
     Transparent parts become white; 16-bit and floating-point samples are scaled into the range, not cut.
     Raises UnreadableImage.
     """
+    begun = time.thread_time()
     try:
-        with _pixel_limit(limits.max_pixels):
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            _check_size(image.size, limits)
-            image.load()
-            # Pillow is content once it has the last pixel, and does not miss what belongs after it.
-            if image.format == "PNG" and data.rfind(PNG_END) < 0:
-                raise UnreadableImage("truncated", "the PNG lacks its end")
-            return _to_rgb(_upright(image))
+        with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
+            image = _to_rgb(_upright(_load(data, limits, begun)))
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -69,6 +88,79 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
     except Exception as error:  # whatever a decoder makes of hostile bytes is the image's fault
         reason = "truncated" if "truncated" in str(error).lower() else "damaged"
         raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
+    if time.thread_time() - begun > limits.seconds:
+        raise _too_slow(limits.seconds)
+    return image
+
+
+class DecodingProcess:
+    """`decoding(data)` is `decode(data, limits)` in a process of its own, which an image that takes too long costs.
+
+    To be closed. Raises InputError.
+    """
+
+    def __init__(self, limits: ImageLimits) -> None:
+        self._worker = Worker(partial(_decode_to_bytes, limits))
+
+    def __call__(self, data: bytes) -> Image.Image:
+        outcome = self._worker(data)
+        if isinstance(outcome, Failure):
+            raise InputError(outcome.reason)
+        return Image.frombytes("RGB", *outcome)
+
+    def __enter__(self) -> "DecodingProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+
+def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int], bytes]:
+    image = decode(data, limits)
+    return image.size, image.tobytes()
+
+
+def _load(data: bytes, limits: ImageLimits, begun: float) -> Image.Image:
+    """The first frame as it is stored."""
+    image = Image.open(_Timed(data, begun, limits.seconds), formats=FORMATS)
+    _check_size(image.size, limits)
+    if image.format == "JPEG":
+        _check_scans(data)
+    image.load()
+    # Pillow is content once it has the last pixel, and does not miss what belongs after it.
+    if image.format == "PNG" and data.rfind(PNG_END) < 0:
+        raise UnreadableImage("truncated", "the PNG lacks its end")
+    return image
+
+
+class _Timed(io.BytesIO):
+    """Bytes that a decoder may read on in only until the thread has used so many seconds since `begun`."""
+
+    def __init__(self, data: bytes, begun: float, seconds: float) -> None:
+        super().__init__(data)
+        self._begun, self._seconds = begun, seconds
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        # The clock is asked for blocks of pixels only: a header is read in dozens of small pieces.
+        if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._begun > self._seconds:
+            raise _too_slow(self._seconds)
+        return io.BytesIO.read(self, size)
+
+
+def _too_slow(seconds: float) -> UnreadableImage:
+    return UnreadableImage("too-slow", f"took longer than {seconds:g} s to decode (collection.decode_seconds)")
+
+
+def _check_scans(data: bytes) -> None:
+    """Refuse a JPEG of more than MOST_SCANS scans."""
+    if data.count(bytes((0xFF, JPEG_SCAN))) <= MOST_SCANS:  # some of which may stand in a thumbnail or behind the end
+        return
+    at, scans = 2, 0
+    while (found := JPEG_MARKER.search(data, at)) and found[1][0] != JPEG_END:
+        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+        scans += found[1][0] == JPEG_SCAN
+        if scans > MOST_SCANS:
+            raise UnreadableImage("too-slow", f"a JPEG of more than {MOST_SCANS} scans")
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""A photograph as a query: decoded and encoded as the indexed images were."""
+"""A photograph as a query: encoded as the indexed images were."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
 
-from pipeline.images.decode import ImageLimits, decode
 from pipeline.images.kinds import encode_images, restore
 
 
@@ -16,13 +16,12 @@ class Parameters(Protocol):
     tensors: Mapping[str, np.ndarray]
 
 
-def image_features(data: bytes, encoders: Mapping[str, Parameters], limits: ImageLimits) -> dict[str, np.ndarray]:
-    """Encoder name -> (1, dim) float32 of the encoded image `data`. Raises UnreadableImage."""
+def image_features(image: Image.Image, encoders: Mapping[str, Parameters]) -> dict[str, np.ndarray]:
+    """Encoder name -> (1, dim) float32 of an RGB image."""
     restored = {name: restore(parameters.settings, parameters.tensors) for name, parameters in encoders.items()}
-    return encode_image(data, restored, limits)
+    return encode_image(image, restored)
 
 
-def encode_image(data: bytes, encoders: Mapping[str, Any], limits: ImageLimits) -> dict[str, np.ndarray]:
+def encode_image(image: Image.Image, encoders: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The same with encoders that pipeline.images.kinds has restored once for many images."""
-    image = decode(data, limits)
     return {name: encode_images(encoder, [image]) for name, encoder in encoders.items()}

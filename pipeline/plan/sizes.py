@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config import Config
+from pipeline.config.section import DESCRIBED
 
 LAYER_DIM = {"fc6": 4096, "fc7": 4096}
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
@@ -42,7 +43,7 @@ class Sizes:
     @property
     def described(self) -> int:
         """Images of the splits whose images have sentences."""
-        return sum(count for split, count in self.splits.items() if split != "weak")
+        return sum(self.splits.get(split, 0) for split in DESCRIBED)
 
     @property
     def texts(self) -> float:

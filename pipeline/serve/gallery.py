@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from pipeline.errors import InputError, UsageError
-from pipeline.images.decode import ImageLimits, decode
 from pipeline.index.search import Hit, Searcher
 
 EXAMPLES = 3
@@ -24,8 +24,8 @@ class Gallery:
     """Answers from one bundle. Its parts are all read at once, and threads may share it from then on.
 
     `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(path, offset, size)` gives
-    the bytes of one in the bundle's table. Photographs are decoded, which changes settings of Pillow for a moment:
-    have `sentences`, `analogy` and `thumbnail` called by one thread at a time.
+    the bytes of one in the bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first
+    photograph: have `sentences`, `analogy` and `thumbnail` called by one thread at a time.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Gallery:
         searcher: Searcher,
         features: Callable[[bytes], Mapping[str, np.ndarray]],
         read: Callable[..., bytes],
-        limits: ImageLimits,
+        decode: Callable[[bytes], Image.Image],
         side: int,
     ) -> None:
         searcher.open()
@@ -42,7 +42,7 @@ class Gallery:
         self._searcher = searcher
         self.features = features
         self._read = read
-        self._limits = limits
+        self._decode = decode
         with suppress(InputError, UsageError):  # it cannot be asked in words, which each asker will be told
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # which loads what makes tokens of it
@@ -118,7 +118,7 @@ class Gallery:
         return self._small[image_id]
 
     def _shrink(self, data: bytes) -> bytes:
-        image = decode(data, self._limits)
+        image = self._decode(data)
         image.thumbnail((self._side, self._side))
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=QUALITY)

@@ -25,7 +25,6 @@ from pipeline.storage.tables import read_table, to_parquet
 
 VERSION = 1
 DIGEST_ROWS = 1 << 16
-SPLITS = ("train", "dev", "test", "weak")
 IMAGES = pa.schema(
     [
         ("image_id", pa.int64()),

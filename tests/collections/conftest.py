@@ -37,10 +37,12 @@ def photograph() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def gather() -> Callable[..., Collection]:
-    def run(root: Path, kind: str = "folder", *, files=None, columns=None, default="train") -> Collection:
-        records = FORMATS[kind](root, Options(files or {}, columns or {}, default))
+    def run(
+        root: Path, kind: str = "folder", *, files=None, columns=None, default="train", follow_links=False
+    ) -> Collection:
+        records = FORMATS[kind](root, Options(files or {}, columns or {}, default, follow_links))
         assembly = Assembly(Intake(max_chars=200).add(records))
-        look = partial(inspect, ImageSource(root).read, LIMITS)
+        look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
         return assembly.collect(isolated_map(look, assembly.locations(), 0))
 
     return run

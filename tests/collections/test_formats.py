@@ -189,14 +189,66 @@ def test_every_format_of_the_configuration_has_a_reader() -> None:
     assert set(FORMATS) == set(Settings.model_fields["format"].annotation.__args__)
 
 
+LACKS = {
+    "folder": "no captions.tsv: write it, a row for each sentence (file, number, sentence, between tabs), or name yours"
+    " as collection.files.captions",
+    "flickr-token": "no Flickr8k.token.txt or results_20130124.token: put it there, or name yours as"
+    " collection.files.sentences",
+    "karpathy": "no dataset.json or dataset_*.json: put it there, or name yours as collection.files.dataset",
+    "coco": "no captions_train*.json or annotations/captions_train*.json: put it there, or name yours as"
+    " collection.files.train",
+    "table": "no *.csv or *.tsv or *.jsonl or *.parquet: put it there, or name yours as collection.files.table",
+    "text-files": "no .txt beside any of them: write one for each, a sentence a line, or set another collection.format",
+    "webdataset": "no tar shards **/*.tar: correct collection.files.train or data_root",
+}
+
+
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_folder_without_the_formats_files(kind: str, tmp_path: Path, gather) -> None:
+def test_a_folder_of_photographs_alone_says_what_is_there_and_what_is_not(
+    kind: str, tmp_path: Path, photograph, gather
+) -> None:
+    add_images(tmp_path / "2021" / "beach", photograph)
+    (tmp_path / ".hidden.jpg").touch()
+    with pytest.raises(UsageError) as caught:
+        gather(tmp_path, kind)
+    assert str(caught.value) == f"{tmp_path} holds 3 photographs and {LACKS[kind]}"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_folder_without_anything(kind: str, tmp_path: Path, gather) -> None:
     if kind == "text-files":
-        with pytest.raises(InputError, match="no image was found"):
+        with pytest.raises(InputError, match="^no image was found; set data_root to the folder of your collection$"):
             gather(tmp_path, kind).check(0, "rejects.jsonl")
     else:
-        with pytest.raises(UsageError, match=str(tmp_path)):
+        with pytest.raises(
+            UsageError, match=f"^{tmp_path} holds no photographs and no .*: .*(collection.files|data_root)"
+        ):
             gather(tmp_path, kind)
+    with pytest.raises(UsageError, match="elsewhere is not a folder; set data_root to that of your collection"):
+        gather(tmp_path / "elsewhere", kind)
+
+
+def test_lists_of_another_format_are_named(tmp_path: Path, photograph, gather) -> None:
+    add_images(tmp_path, photograph)
+    for name in ("a.txt", "b.txt", "0.tar"):
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match="holds 3 photographs, 2 .txt, 1 .tar and no captions.tsv"):
+        gather(tmp_path)
+
+
+def test_photographs_may_lie_beside_their_lists(tmp_path: Path, photograph, gather) -> None:
+    write_folder(tmp_path, photograph)
+    with_images = gather(tmp_path).tables
+    (tmp_path / "images").rename(tmp_path / "2021")
+    for name in ("captions.tsv", "splits.tsv"):
+        lines = (tmp_path / name).read_text().removesuffix("\n").split("\n")
+        (tmp_path / name).write_text("".join(f"2021/{line}\n" for line in lines))
+    (tmp_path / "2021" / "not listed.jpg").write_bytes(photograph(9))
+    beside = gather(tmp_path)
+    assert beside.rejects == []
+    paths = beside.tables["images"]["path"].to_pylist()
+    assert paths == [*(f"2021/{name}" for name in SPLITS), "2021/not listed.jpg"]
+    assert beside.tables["sentences"].equals(with_images["sentences"])
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from hostile import many_scans, slow_image
 from made_up import run_command
 
 from pipeline.collections.assembly import divide
@@ -58,6 +59,25 @@ def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
     assert not (tmp_path / "rejects.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("processes", "slow", "seconds"), [("0", many_scans(100, 4000), 0.2), ("2", slow_image(), 0.7)]
+)
+def test_images_that_take_too_long_are_rejected_and_nothing_else(
+    root: Path, tmp_path: Path, processes: str, slow: bytes, seconds: float
+) -> None:
+    (root / "images" / "03.jpg").write_bytes(slow)
+    (root / "images" / "17.jpg").write_bytes(many_scans(13_000))
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump({"collection": {"decode_seconds": seconds, "reject_limit": 0.5}}))
+    ingest(root, tmp_path / "manifest", "--processes", processes, "--config", str(config))
+    manifest = Manifest(tmp_path / "manifest")
+    assert {row["file"]: row["reason"] for row in manifest.rejects if row["what"] == "images"} == {
+        "images/03.jpg": f"too-slow: took longer than {seconds} s to decode (collection.decode_seconds)",
+        "images/17.jpg": "too-slow: a JPEG of more than 100 scans",
+    }
+    assert manifest.images.num_rows == 18
+
+
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_second_run_writes_the_same(root: Path, tmp_path: Path, processes: str) -> None:
     fingerprints = set()
@@ -84,9 +104,25 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
 def test_an_empty_split(root: Path, tmp_path: Path) -> None:
     for name in ("18.jpg", "19.jpg"):
         (root / "images" / name).unlink()
-    with pytest.raises(InputError, match=r"split test is empty.*splits\.tsv.*missing"):
+    with pytest.raises(
+        InputError, match=rf"split test is empty.*splits\.tsv.*missing.*; {tmp_path}/rejects\.jsonl lists"
+    ):
         ingest(root, tmp_path / "manifest", "--processes", "0")
     assert not (tmp_path / "manifest").exists()
+    rejects = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
+    assert [(reject["file"], reject["what"]) for reject in rejects] == [
+        ("images/18.jpg", "images"), ("images/19.jpg", "images"), ("captions.tsv", "sentences"),
+        ("captions.tsv", "sentences"),
+    ]  # fmt: skip
+
+
+def test_where_nothing_is_rejected_no_list_is_named_or_left(root: Path, tmp_path: Path) -> None:
+    of_an_earlier_run = {"file": "a.jpg", "row": None, "what": "images", "reason": "missing"}
+    (tmp_path / "rejects.jsonl").write_text(json.dumps(of_an_earlier_run) + "\n")
+    (root / "captions.tsv").write_text("")
+    with pytest.raises(InputError, match="none of the 20 images has a sentence, .* write some$"):
+        ingest(root, tmp_path / "manifest", "--processes", "0")
+    assert not (tmp_path / "rejects.jsonl").exists()
 
 
 def jointspace(*arguments: str | Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,17 +57,59 @@ def test_images_without_text(collection: Path, photograph, gather) -> None:
     (collection / "weak.tsv").write_text(
         "file\ttitle\ttags\tdescription\nweak.jpg\tDSC\t\t\nmute.jpg\t \t\t\nweak.jpg\t\tdog\t\nsilent.jpg\tDSC\t\t\n"
     )
+    (collection / "images" / "other.jpg").write_bytes(photograph(23))
     result = gather(collection)
-    assert found(result, "images") == [
-        ("images/silent.jpg", None, "no sentence"),
-        ("images/mute.jpg", None, "no sentence and no document"),
-    ]
+    assert found(result, "images") == []
+    assert dict(zip(*(result.tables["images"][name].to_pylist() for name in ("path", "split")), strict=True)) == {
+        **{"images/a.jpg": "train", "images/b.jpg": "train", "images/t.jpg": "test"},
+        "images/weak.jpg": "weak",
+        **dict.fromkeys(("images/silent.jpg", "images/mute.jpg", "images/other.jpg"), "gallery"),
+    }
     assert found(result, "documents") == [
         ("weak.tsv", 3, "empty"),
         ("weak.tsv", 4, "repeated: this image has another document"),
-        ("weak.tsv", 5, "image rejected"),
     ]
     check_counts(result)
+    result.check(0, "rejects.jsonl")
+    *_, last = result.describe()
+    assert last.startswith("1 of train and 1 of test and 1 of weak have no sentence: they are in the split gallery")
+
+
+def test_images_in_no_split_that_have_no_sentence(tmp_path: Path, photograph, gather) -> None:
+    """Of 40: 20 with a sentence are divided, 10 with tags are weak, 10 with neither are in the gallery."""
+    for number in range(40):
+        (tmp_path / f"{number:02d}.jpg").write_bytes(photograph(number))
+    rows = [f"{n:02d}.jpg,{'A dog .' if n < 20 else ''},{'dog' if 20 <= n < 30 else ''}\n" for n in range(40)]
+    (tmp_path / "t.csv").write_text("file,sentence,tags\n" + "".join(rows))
+    result = gather(tmp_path, "table", default="divided")
+    assert Counter(result.tables["images"]["split"].to_pylist()) == {
+        "train": 16, "dev": 2, "test": 2, "weak": 10, "gallery": 10,
+    }  # fmt: skip
+    result.check(0, "rejects.jsonl")
+    assert not any("no sentence" in line for line in result.describe())
+
+
+def test_a_gallery_may_be_named_and_have_sentences(collection: Path, gather) -> None:
+    (collection / "splits.tsv").write_text("a.jpg\ttrain\nb.jpg\tgallery\nt.jpg\ttest\n")
+    result = gather(collection)
+    result.check(0, "rejects.jsonl")
+    assert result.tables["images"]["split"].to_pylist() == ["train", "gallery", "test"]
+    assert result.counts["sentences"]["kept"] == 3
+
+
+def test_a_split_whose_images_have_no_sentence_is_empty(collection: Path, gather) -> None:
+    (collection / "captions.tsv").write_text("a.jpg\t0\tA dog .\n")
+    with pytest.raises(InputError, match=r"split test is empty: none of the 1 .*splits\.tsv .*\(no sentence\)$"):
+        gather(collection).check(1, "rejects.jsonl")
+
+
+def test_a_collection_without_sentences_says_so(collection: Path, gather) -> None:
+    (collection / "captions.tsv").write_text("")
+    with pytest.raises(InputError, match=r"^none of the 3 images has a sentence, and .*write some$"):
+        gather(collection).check(1, "rejects.jsonl")
+    (collection / "captions.tsv").write_text("a.jpg\t0\t\n")
+    with pytest.raises(InputError, match=r"has a sentence that can be used, of 1 given, .*; rejects\.jsonl lists"):
+        gather(collection).check(1, "rejects.jsonl")
 
 
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/passwd", "x/../../secret.jpg"])
@@ -125,7 +168,7 @@ def test_unknown_splits(collection: Path, gather) -> None:
     result = gather(collection)
     assert found(result, "images") == [
         ("splits.tsv", 3, "1 fields between tabs, not 2"),
-        ("splits.tsv", 1, "unknown split 'trian'; there are train, dev, test, weak"),
+        ("splits.tsv", 1, "unknown split 'trian'; there are train, dev, test, weak, gallery"),
     ]
     check_counts(result)
 
@@ -162,7 +205,7 @@ def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gath
             file.write(b"%s\t%d\t%s\n" % (rng.choice(names).encode(), rng.randrange(4), rng.choice(texts)))
     with open(tmp_path / "splits.tsv", "w") as file:
         file.writelines(
-            f"{rng.choice(names)}\t{rng.choice(['train', 'val', 'test', 'weak', 'x'])}\n" for _ in range(50)
+            f"{rng.choice(names)}\t{rng.choice(['train', 'val', 'test', 'weak', 'gallery', 'x'])}\n" for _ in range(50)
         )
     with open(tmp_path / "weak.tsv", "w") as file:
         file.write("file\ttitle\ttags\tdescription\n")
@@ -184,5 +227,9 @@ def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gath
         owners = tables[what]["image_id"].to_pylist()
         assert owners == sorted(owners) and set(owners) <= set(range(n_images))
     for image in tables["images"].to_pylist():
-        assert image["image_id"] in with_sentence or (image["split"] == "weak" and image["image_id"] in with_document)
+        assert (
+            image["image_id"] in with_sentence
+            or (image["split"] == "weak" and image["image_id"] in with_document)
+            or image["split"] == "gallery"
+        )
     assert len(set(tables["images"]["sha256"].to_pylist())) == n_images

@@ -8,9 +8,11 @@ import zlib
 
 import numpy as np
 import pytest
+from hostile import many_scans, slow_image
 from PIL import Image, features
 
-from pipeline.images.decode import ImageLimits, UnreadableImage, decode
+from pipeline.errors import InputError
+from pipeline.images.decode import DecodingProcess, ImageLimits, UnreadableImage, decode
 
 LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
 RNG = np.random.default_rng(0)
@@ -27,6 +29,11 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 def chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def with_comment(data: bytes, comment: bytes) -> bytes:
+    """A JPEG with a comment behind its first marker."""
+    return data[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + data[2:]
 
 
 def png(width: int, height: int, extra: bytes = b"") -> bytes:
@@ -52,6 +59,8 @@ ACCEPTED = {
     "bad colour profile": encoded(PHOTOGRAPH, "JPEG", icc_profile=b"no profile"),
     "bad EXIF": encoded(PHOTOGRAPH, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
     "trailing junk": JPEG + b"junk" * 99,
+    "as if with many scans in a comment and behind its end": with_comment(JPEG, b"\xff\xda" * 99) + b"\xff\xda" * 99,
+    "progressive": encoded(PHOTOGRAPH, "JPEG", progressive=True),
     "animation": GIF,
 }
 REFUSED = {
@@ -71,6 +80,9 @@ REFUSED = {
     "one pixel": (png(1, 1), "too-small"),
     "line": (png(1, 2000), "too-small"),
     "ribbon": (png(8, 161), "too-elongated"),
+    "13,000 scans in 190 KB": (many_scans(13_000), "too-slow"),
+    "101 scans": (many_scans(101, 40), "too-slow"),
+    "101 scans behind a comment": (with_comment(many_scans(101, 40), b"\xff\xd9" * 9), "too-slow"),
     "NaN": (encoded(Image.fromarray(NOT_FINITE), "TIFF"), "not-finite"),
 }
 
@@ -92,6 +104,31 @@ def test_refused(name: str) -> None:
         decode(data, LIMITS)
     assert caught.value.reason == reason
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_hundred_scans_are_decoded() -> None:
+    assert decode(many_scans(100, 40), LIMITS).size == (40, 40)
+
+
+PLAIN = b"P3 2000 2000 255\n" + b"7 " * (3 * 2000 * 2000)
+"""A form of PPM that Pillow decodes in Python, a block after the other."""
+
+
+@pytest.mark.parametrize("data", [PLAIN, many_scans(100, 3000)], ids=["plain PPM", "JPEG"])
+def test_without_a_process_of_its_own_a_slow_image_is_refused_too(data: bytes) -> None:
+    limits = ImageLimits(64_000_000, 8, 20, seconds=0.05)
+    with pytest.raises(UnreadableImage, match=r"^too-slow: took longer than 0\.05 s .*collection\.decode_seconds"):
+        decode(data, limits)
+    assert decode(JPEG, limits).size == (60, 40)
+
+
+def test_a_process_that_decodes_outlives_what_it_cannot_decode() -> None:
+    with DecodingProcess(ImageLimits(64_000_000, 8, 20, seconds=0.5)) as decoding:
+        assert np.array_equal(np.asarray(decoding(PNG)), PIXELS)
+        for data, reason in ((slow_image(), "too-slow: took longer than 0.5 s"), (b"<html>", "not-an-image")):
+            with pytest.raises(InputError, match=f"^{reason}"):
+                decoding(data)
+            assert np.array_equal(np.asarray(decoding(PNG)), PIXELS)
 
 
 def test_exact_pixels() -> None:

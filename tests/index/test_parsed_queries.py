@@ -129,10 +129,9 @@ def test_every_door_answers(run: Path, tmp_path: Path) -> None:
     lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
     assert json.loads(lines[0])["results"] == shown and "no word of 'unicorn'" in json.loads(lines[1])["error"]
 
-    from pipeline.images.decode import ImageLimits
     from pipeline.serve.gallery import Gallery
 
-    gallery = Gallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", ImageLimits(100, 1, 9), 8)
+    gallery = Gallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", lambda data: None, 8)
     assert [hit.row["image_id"] for hit in gallery.images("a dog", 3)] == [hit["image_id"] for hit in shown]
     card = Bundle(bundle).card
     assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None

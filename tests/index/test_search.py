@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hostile import slow_image
 from made_up import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -119,6 +120,14 @@ def test_a_sentence_or_an_image_not_both(bundle: Path) -> None:
     for arguments in ([], ["dog", "--image", "dog.png"]):
         with pytest.raises(UsageError, match="either a sentence or --image"):
             run_command("search", "--index", bundle, *arguments)
+
+
+def test_an_image_that_takes_too_long_is_refused(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.jpg").write_bytes(slow_image())
+    (tmp_path / "config.yaml").write_text("collection: {decode_seconds: 0.5}")
+    arguments = ["--index", bundle, "--image", tmp_path / "slow.jpg", "--config", tmp_path / "config.yaml"]
+    with pytest.raises(InputError, match=r"slow\.jpg: too-slow: took longer than 0\.5 s .*; give another image"):
+        run_command("search", *arguments)
 
 
 def test_a_sentence_needs_no_torch(bundle: Path) -> None:

@@ -5,13 +5,16 @@ import re
 import struct
 import threading
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
+from hostile import slow_image
 from PIL import Image
 
+from pipeline.config import load
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSource
@@ -21,9 +24,11 @@ pytest.importorskip("python_multipart", reason="python-multipart is not installe
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import LIMITS, PIXELS, make_client, see  # noqa: E402
 
+from pipeline.images.decode import DecodingProcess, ImageLimits  # noqa: E402
 from pipeline.serve.app import build_app  # noqa: E402
 from pipeline.serve.gallery import Gallery  # noqa: E402
 from pipeline.serve.limits import Limits  # noqa: E402
+from stages.serve import _open_gallery  # noqa: E402
 
 PART = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
 
@@ -54,6 +59,18 @@ def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
     for image_id, word in ((0, "outside"), (1, "outside"), (2, "missing")):
         answer = client.get(f"/api/models/ncca/photographs/{image_id}")
         assert answer.status_code == 404 and word in answer.json()["error"]
+    assert client.get("/api/models/ncca/photographs/3").status_code == 200
+
+
+def test_an_upload_that_takes_too_long_is_refused_and_the_next_answered(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("collection: {decode_seconds: 0.5}")
+    settings = load(tmp_path / "config.yaml")
+    decode = DecodingProcess(ImageLimits.from_settings(settings.collection))
+    gallery = _open_gallery(run / "bundle", None, decode, settings)
+    client = make_client(gallery, replace(LIMITS, max_upload_bytes=1_000_000))
+    for data, said in ((slow_image(), "too-slow: took longer than 0.5 s"), (b"<html>", "not-an-image")):
+        answer = client.post("/api/models/ncca/sentences", files={"photograph": data})
+        assert answer.status_code == 422 and answer.json()["error"].startswith(said)
     assert client.get("/api/models/ncca/photographs/3").status_code == 200
 
 

@@ -1,5 +1,6 @@
 """The application over the made-up run, as its tests visit it."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from pipeline.serve.app import build_app
 from pipeline.serve.gallery import Gallery
 from pipeline.serve.limits import Limits
 
-PIXELS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
+PIXELS = partial(decode, limits=ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20))
 LIMITS = Limits(5, 20, 0, 100, 10_000, 5, 4, 2)
 
 
@@ -25,7 +26,7 @@ def colour_of(thing: int) -> tuple[int, ...]:
 
 def see(data: bytes) -> dict[str, np.ndarray]:
     """An encoder that knows things by their colours."""
-    pixel = np.array(decode(data, PIXELS).getpixel((0, 0)))
+    pixel = np.array(PIXELS(data).getpixel((0, 0)))
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 
 
@@ -47,7 +48,7 @@ def serve(run: Path, *arguments: object) -> FastAPI:
     """The application that `serve` starts for the bundle of a run, with `see` for its encoders."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stages.serve._encoder_of", lambda bundle, limits: see)
+        patch.setattr("stages.serve._encoder_of", lambda bundle, decode: see)
         patch.setattr("uvicorn.Server.run", lambda server, sockets: started.append(server.config.app))
         run_command("serve", run / "bundle", "--port", 0, *arguments)
     return started[0]

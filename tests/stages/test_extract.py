@@ -180,6 +180,18 @@ def test_an_image_that_has_changed_is_named(run: Path) -> None:
     assert extract(run, 1).rows == 6
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_takes_too_long_is_named(run: Path, workers: int) -> None:
+    parts = arguments(run, decode_workers=workers)
+    config = run / "config.yaml"
+    settings = json.loads(config.read_text())
+    settings["collection"]["decode_seconds"] = 1e-6
+    config.write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=r"00\.png: too-slow: took longer than 1e-06 s .*run ingest again"):
+        run_command("extract", *parts)
+    assert not (run / "shard.h5").exists()
+
+
 def test_features_that_overflow_name_the_image(run: Path) -> None:
     from safetensors.numpy import save_file
 

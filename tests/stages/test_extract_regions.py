@@ -173,12 +173,13 @@ def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
 
 
 def test_search_pools_the_same_regions(run: Path) -> None:
-    from pipeline.images.decode import ImageLimits
+    from pipeline.images.decode import ImageLimits, decode
     from pipeline.index.query import image_features
 
     pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
     encoders = {"mean": read_parameters(run / "encoders/mean/model.safetensors", ENCODER)}
-    features = image_features((run / "data/images/04.png").read_bytes(), encoders, ImageLimits(10**6, 1, 99))["mean"]
+    image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
+    features = image_features(image, encoders)["mean"]
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
 
 
@@ -256,6 +257,13 @@ def test_a_bad_image_has_no_regions_and_a_reason(run: Path) -> None:
     with pytest.raises(RejectLimitError, match="1 of 12 images have no regions"):
         extract(run, output="strict.h5", section="collection", reject_limit=0.01)
     assert RegionShard(run / "strict.h5").rows == 12
+
+
+def test_images_that_take_too_long_have_no_regions(run: Path) -> None:
+    with pytest.raises(RejectLimitError, match="12 of 12 images have no regions"):
+        extract(run, output="strict.h5", section="collection", decode_seconds=1e-6)
+    reasons = {reject["reason"].partition(" ")[0] for reject in RegionShard(run / "strict.h5").details["rejects"]}
+    assert reasons == {"too-slow:"}
 
 
 def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:

@@ -109,11 +109,12 @@ def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
 
 
 def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
-    from pipeline.images.decode import ImageLimits
+    from pipeline.images.decode import ImageLimits, decode
     from pipeline.index.query import image_features
 
     encoders = {"plain": read_parameters(run / "encoder/model.safetensors", ENCODER)}
-    features = image_features((run / "data/images/04.png").read_bytes(), encoders, ImageLimits(10**6, 1, 99))["plain"]
+    image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
+    features = image_features(image, encoders)["plain"]
     np.testing.assert_allclose(features, extract(run)["features"][4:5], rtol=1e-3, atol=1e-4)
 
 

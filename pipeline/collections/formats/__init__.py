@@ -1,9 +1,9 @@
 """The literal table of collection formats: name -> reader.
 
 A reader `read(root, options)` yields the records of the collection under the folder `root`, each image before its
-texts and boxes, and reads no image. It raises InputError for a file that is useless as a whole, and UsageError for
-`collection.files` or `collection.columns` that do not fit. To add a format, write a module with such a function, name
-it here, its lists too, and in `pipeline.config.Collection.format`.
+texts and boxes, and reads no image. It opens files by `CollectionFolder` alone. It raises InputError for a file that is
+useless as a whole, and UsageError for `collection.files` or `collection.columns` that do not fit. To add a format,
+write a module with such a function, name it here, its lists too, and in `pipeline.config.Collection.format`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.collections.formats import files
-from pipeline.collections.records import SPLITS, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 
 FILES = {
@@ -19,24 +21,26 @@ FILES = {
     "dev": ("captions_val*.json", "annotations/captions_val*.json"),
     "test": ("captions_test*.json", "annotations/captions_test*.json"),
     "weak": (),
+    "gallery": (),
     "images": ("images",),
 }
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of one file after the other; `row` is the position in `images` or `annotations`, from 1."""
-    where = files.locate(root, options.files, FILES)
+    folder = CollectionFolder(root, options)
+    where = folder.locate(FILES)
     found = {split: where[split] for split in SPLITS if where[split]}
     if not found:
-        files.require(root, "train", None, FILES["train"])
+        folder.require(None, FILES["train"], "put it there, or name yours as collection.files.train")
     for split, path in found.items():
-        yield from _read_file(root, path, split, where["images"])
+        yield from _read_file(folder, path, split, where["images"])
 
 
-def _read_file(root: Path, path: Path, split: str, images: Path | None) -> Iterator[Record]:
-    usual = root / path.stem.removeprefix("captions_")
-    prefix = files.image_prefix(root, images or (usual if usual.is_dir() else None))
-    file, value = files.label(root, path), files.read_json(path)
+def _read_file(folder: CollectionFolder, path: Path, split: str, images: Path | None) -> Iterator[Record]:
+    usual = folder.root / path.stem.removeprefix("captions_")
+    prefix = folder.image_prefix(images or (usual if usual.is_dir() else None))
+    file, value = folder.label(path), lists.read_json(folder, path)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in ("images", "annotations")):
         raise InputError(f"{path}: expected an object with lists `images` and `annotations`; is it a captions file?")
     keys: dict[Any, str] = {}

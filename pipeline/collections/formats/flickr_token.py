@@ -4,7 +4,8 @@ import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.collections.formats import files
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 
 TOKENS = ("Flickr8k.token.txt", "results_20130124.token")
@@ -19,23 +20,25 @@ FILES = {
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a token file; images in the order of the lists, then of the token file."""
-    where = files.locate(root, options.files, FILES)
-    sentences = files.require(root, "sentences", where["sentences"], FILES["sentences"])
-    prefix = files.image_prefix(root, where["images"])
+    folder = CollectionFolder(root, options)
+    where = folder.locate(FILES)
+    remedy = "put it there, or name yours as collection.files.sentences"
+    sentences = folder.require(where["sentences"], TOKENS, remedy)
+    prefix = folder.image_prefix(where["images"])
     seen: set[str] = set()
     for split in ("train", "dev", "test"):
-        for record in _listed(root, where[split], split, prefix) if where[split] else ():
+        for record in _listed(folder, where[split], split, prefix) if where[split] else ():
             if isinstance(record, ImageRecord):
                 seen.add(record.key)
             yield record
-    file = files.label(root, sentences)
-    for item in files.tab_rows(sentences, file, "sentences", 2):
+    file = folder.label(sentences)
+    for item in lists.tab_rows(folder, sentences, "sentences", 2):
         if isinstance(item, Reject):
             yield item
             continue
         row, (head, text) = item
         name, _, tail = head.rpartition("#")
-        if not name or (number := files.sentence_number(tail)) is None:
+        if not name or (number := lists.sentence_number(tail)) is None:
             yield Reject(file, row, "sentences", f"{head[:99]!r} is not the name of an image, # and a number")
             continue
         if name not in seen:
@@ -44,9 +47,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
         yield SentenceRecord(name, number, text, file, row)
 
 
-def _listed(root: Path, path: Path, split: str, prefix: str) -> Iterator[ImageRecord | Reject]:
-    file = files.label(root, path)
-    for item in files.tab_rows(path, file, "images", 1):
+def _listed(folder: CollectionFolder, path: Path, split: str, prefix: str) -> Iterator[ImageRecord | Reject]:
+    file = folder.label(path)
+    for item in lists.tab_rows(folder, path, "images", 1):
         if isinstance(item, Reject):
             yield item
         else:

@@ -4,7 +4,8 @@ import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.collections.formats import files
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import InputError
 
@@ -16,17 +17,19 @@ FILES = {
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a dataset file in its order; `row` is the position of the image in it, from 1."""
-    where = files.locate(root, options.files, FILES)
-    path = files.require(root, "dataset", where["dataset"], FILES["dataset"])
-    prefix = files.image_prefix(root, where["images"])
-    file = files.label(root, path)
-    value = files.read_json(path)
+    folder = CollectionFolder(root, options)
+    where = folder.locate(FILES)
+    remedy = "put it there, or name yours as collection.files.dataset"
+    path = folder.require(where["dataset"], FILES["dataset"], remedy)
+    prefix = folder.image_prefix(where["images"])
+    file = folder.label(path)
+    value = lists.read_json(folder, path)
     if not isinstance(value, dict) or not isinstance(value.get("images"), list):
         raise InputError(f"{path}: expected an object with a list `images`; is it one of Karpathy's dataset files?")
     for row, image in enumerate(value["images"], 1):
         try:
             name = posixpath.join(image.get("filepath", ""), image["filename"])
-            split = files.split_name(image.get("split", options.default_split))
+            split = lists.split_name(image.get("split", options.default_split))
             texts = [sentence["raw"] for sentence in image["sentences"]]
         except (KeyError, TypeError, AttributeError) as error:
             yield Reject(file, row, "images", f"no image with filename and sentences ({type(error).__name__}: {error})")

@@ -2,18 +2,32 @@
 
 import csv
 import io
+import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.collections.formats import files
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import NOT_UTF8
 from pipeline.errors import InputError, UsageError
 
-LARGEST_FIELD = 1 << 30
+BATCH = 1 << 13
+"""Rows of a Parquet file that are in memory at once."""
+LARGEST_BATCH = 1 << 28
+"""Bytes of text in one column of these: a dictionary can hold a long text once and name it in every row."""
+MOST_VALUES = 1 << 22
+"""In a column of these rows: a row may have a list of them."""
+LARGEST_CHUNK = 1 << 31
+"""Bytes that a column of a row group may claim to have when unpacked."""
+FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
+"""Rows that a Parquet file may claim at any size, and for each byte of it: names and sentences take more than a bit."""
 
 
 class Row(NamedTuple):
@@ -24,7 +38,7 @@ class Row(NamedTuple):
     fault: str = ""
 
 
-def read_rows(path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
+def read_rows(folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
     """The rows of the table `path`, at least with those of `columns` that it has.
 
     Raises InputError where it lacks one that is `needed` or cannot be read, UsageError for another kind of file.
@@ -32,7 +46,7 @@ def read_rows(path: Path, columns: Collection[str], needed: Collection[str]) -> 
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read: there are {', '.join(READERS)}")
-    return reader(path, columns, needed)
+    return reader(folder, path, columns, needed)
 
 
 def _check_columns(path: Path, present: Collection[str], needed: Collection[str]) -> None:
@@ -40,11 +54,12 @@ def _check_columns(path: Path, present: Collection[str], needed: Collection[str]
         raise InputError(f"{path} has no column {missing[0]}; name one of {', '.join(present)} in collection.columns")
 
 
-def _read_csv(path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
-    csv.field_size_limit(LARGEST_FIELD)  # of the process; the usual one would end the file at its first long field
+def _read_csv(folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
+    csv.field_size_limit(lists.LARGEST_LINE)  # of the process; the usual one would end the file at its first long field
     # Bytes that are not UTF-8 become lone surrogates, for which intake refuses their own row and no other.
-    with io.TextIOWrapper(files.open_binary(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
-        lines = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+    with io.TextIOWrapper(folder.open(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        lines = csv.reader(_bounded_lines(file, path), delimiter=delimiter, strict=True)
         header: list[str] = []
         while True:
             number = lines.line_num + 1
@@ -53,7 +68,7 @@ def _read_csv(path: Path, columns: Collection[str], needed: Collection[str]) -> 
             except StopIteration:
                 return
             except csv.Error as error:
-                if "unexpected end of data" in str(error):
+                if "unexpected end of data" in str(error) or "field larger" in str(error):
                     raise InputError(f"{path}: the quotation mark opened in row {number} is never closed") from None
                 yield Row(number, {}, f"not CSV: {error}")
                 continue
@@ -65,37 +80,89 @@ def _read_csv(path: Path, columns: Collection[str], needed: Collection[str]) -> 
                 yield Row(number, {}, f"{len(values)} fields, not {len(header)}")
 
 
-def _read_jsonl(path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
-    for number, line in files.lines(path):
-        try:
-            value = None if line is None else files.parse_json(line)
-        except ValueError as error:
-            yield Row(number, {}, f"not JSON: {error}")
-            continue
-        if isinstance(value, dict):
-            yield Row(number, value)
-        else:
-            yield Row(number, {}, NOT_UTF8 if line is None else "not a JSON object")
+def _bounded_lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    for line in iter(partial(file.readline, lists.LARGEST_LINE), ""):
+        if len(line) == lists.LARGEST_LINE:
+            raise InputError(f"{path}: a line has {lists.LARGEST_LINE} characters or more; is it a table?")
+        yield line
 
 
-def _read_parquet(path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
+def _read_jsonl(
+    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
+) -> Iterator[Row]:
+    with folder.open(path) as file:
+        for number, line in lists.lines(file, path):
+            try:
+                value = None if line is None else lists.parse_json(line)
+            except ValueError as error:
+                yield Row(number, {}, f"not JSON: {error}")
+                continue
+            if isinstance(value, dict):
+                yield Row(number, value)
+            else:
+                yield Row(number, {}, NOT_UTF8 if line is None else "not a JSON object")
+
+
+def _read_parquet(
+    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
+) -> Iterator[Row]:
     try:
-        with pq.ParquetFile(path) as table:
-            present = table.schema_arrow.names
+        with folder.open(path, math.inf) as file:
+            metadata = pq.read_metadata(file)
+            present = metadata.schema.to_arrow_schema().names
             _check_columns(path, present, needed)
+            names = [name for name in columns if name in present]
+            texts = _check_claims(path, os.fstat(file.fileno()).st_size, metadata, names)
+            table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
             number = 0
-            for batch in table.iter_batches(columns=[name for name in columns if name in present]):
-                # Text is taken as bytes, so that one bad sentence does not make a whole batch unreadable.
-                values = [c.cast(pa.large_binary()) if _is_text(c.type) else c for c in batch.columns]
-                for row in zip(*(column.to_pylist() for column in values), strict=True):
+            for batch in table.iter_batches(BATCH, columns=names):
+                values = [_values(path, number, column) for column in batch.columns]
+                for row in zip(*values, strict=True):
                     number += 1
                     yield _decoded(number, dict(zip(batch.schema.names, row, strict=True)))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Collection[str]) -> list[str]:
+    """The columns of text among `names`, after a look at what the file of `size` bytes claims to hold.
+    Raises InputError."""
+    if metadata.num_rows > FEW_ROWS + ROWS_PER_BYTE * size:
+        raise InputError(f"{path} claims {metadata.num_rows} rows in {size} bytes; it is damaged or not to be trusted")
+    texts: dict[str, None] = {}
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if column.path_in_schema.partition(".")[0] not in names:
+                continue
+            if max(column.total_uncompressed_size, column.num_values) > LARGEST_CHUNK:
+                raise InputError(
+                    f"{path} claims more than {LARGEST_CHUNK} bytes in one column; write smaller row groups"
+                )
+            if column.physical_type == "BYTE_ARRAY":
+                texts[column.path_in_schema] = None
+    return list(texts)
+
+
+def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
+    """A column of some rows after the first `before`; text as bytes, so that one bad sentence costs only itself.
+    Raises InputError where its texts are too long to be unpacked."""
+    flat = column
+    while pa.types.is_list(flat.type):
+        flat = flat.flatten()
+    last = before + len(column)
+    if len(flat) > MOST_VALUES:
+        raise InputError(
+            f"{path}: rows {before + 1} to {last} have lists of {len(flat)} values, more than {MOST_VALUES}"
+        )
+    if pa.types.is_dictionary(flat.type):
+        total = pc.sum(pc.binary_length(flat.dictionary).take(flat.indices)).as_py() or 0
+        if total > LARGEST_BATCH:
+            raise InputError(
+                f"{path}: rows {before + 1} to {last} have {total} bytes of text, more than {LARGEST_BATCH}"
+            )
+    if pa.types.is_dictionary(column.type):
+        return column.dictionary.take(column.indices).cast(pa.large_binary()).to_pylist()
+    return column.to_pylist()
 
 
 def _decoded(number: int, values: Mapping[str, Any]) -> Row:

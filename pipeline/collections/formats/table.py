@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.collections.formats import files
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.formats.rows import read_rows
 from pipeline.collections.records import DocumentRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import UsageError
@@ -21,23 +22,24 @@ DOCUMENT = COLUMNS[3:]
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a table in its order; an image takes its split and weak text from its first row."""
-    where = files.locate(root, options.files, FILES)
-    path = files.require(root, "table", where["table"], FILES["table"])
+    folder = CollectionFolder(root, options)
+    where = folder.locate(FILES)
+    path = folder.require(where["table"], FILES["table"], "put it there, or name yours as collection.files.table")
     if unknown := set(options.columns) - set(COLUMNS):
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(COLUMNS)}")
     names = {column: options.columns.get(column, column) for column in COLUMNS}
     needed = {names[column] for column in (*options.columns, "file")}
-    file, prefix = files.label(root, path), files.image_prefix(root, where["images"])
+    file, prefix = folder.label(path), folder.image_prefix(where["images"])
     numbers: Counter[str] = Counter()
-    for row, values, fault in read_rows(path, tuple(names.values()), needed):
+    for row, values, fault in read_rows(folder, path, tuple(names.values()), needed):
         name = values.get(names["file"])
         if not isinstance(name, str) or not name:
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
             continue
         if name not in numbers:
             split = values.get(names["split"]) or options.default_split
-            yield ImageRecord(name, posixpath.join(prefix, name), files.split_name(str(split)), file, row)
-            document = [files.joined(values.get(names[column])) for column in DOCUMENT]
+            yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row)
+            document = [lists.joined(values.get(names[column])) for column in DOCUMENT]
             if any(document):
                 yield DocumentRecord(name, *document, file, row)
         sentences = values.get(names["sentence"])

@@ -1,23 +1,39 @@
-"""Photographs in a folder, at any depth, each with a `.txt` of the same stem beside it, one sentence a line."""
+"""Photographs in a folder, at any depth, with a `.txt` of the same stem beside each, one sentence a line."""
 
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.collections.formats import files
-from pipeline.collections.records import NOT_UTF8, SPLITS, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.formats import lists
+from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.records import NOT_UTF8, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.config.section import SPLITS
+from pipeline.errors import InputError
 
 FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
 """Folders of their own for the splits; whatever is in none of them goes to the default split."""
+LARGEST_TEXT = 1 << 24
+"""Bytes of the sentences of one photograph."""
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder in the order of the paths. Hidden files are passed over."""
-    where = files.locate(root, options.files, FILES)
-    splits = {files.label(root, path): split for split, path in where.items() if path}
-    for below, names in files.walk(root):
+    folder = CollectionFolder(root, options)
+    splits = {folder.label(path): split for split, path in folder.locate(FILES).items() if path}
+    photographs, texts = 0, False
+    for below, names in folder.walk():
         split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)
-        yield from _read_folder(root, below, names, split)
+        texts = texts or any(_is_text(name) for name in names)
+        photographs += sum(map(is_image, names))
+        yield from _read_folder(folder, below, names, split)
+    if photographs and not texts:
+        raise folder.lacks(
+            ".txt beside any of them", "write one for each, a sentence a line, or set another collection.format"
+        )
+
+
+def _is_text(name: str) -> bool:
+    return name.lower().endswith(".txt")
 
 
 def _with_parents(path: str) -> Iterator[str]:
@@ -26,26 +42,30 @@ def _with_parents(path: str) -> Iterator[str]:
         path = posixpath.dirname(path)
 
 
-def _read_folder(root: Path, below: str, names: list[str], split: str) -> Iterator[Record]:
+def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
     stems: set[str] = set()
-    texts = {posixpath.splitext(name)[0] for name in names if name.lower().endswith(".txt")}
+    texts = {posixpath.splitext(name)[0] for name in names if _is_text(name)}
     for name in names:
         stem = posixpath.splitext(name)[0]
-        if files.is_image(name):
+        if is_image(name):
             path = posixpath.join(below, name)
             yield ImageRecord(path, path, split, path)
             if stem in texts:
-                yield from _sentences(root, path, posixpath.join(below, f"{stem}.txt"))
+                yield from _sentences(folder, path, posixpath.join(below, f"{stem}.txt"))
                 stems.add(stem)
     for stem in sorted(texts - stems):
         yield Reject(posixpath.join(below, f"{stem}.txt"), None, "sentences", "unknown image: none of this stem")
 
 
-def _sentences(root: Path, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
+def _sentences(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
     number = 0
-    for row, line in files.lines(root / file):
-        if line is None:
-            yield Reject(file, row, "sentences", NOT_UTF8)
-        else:
-            yield SentenceRecord(key, number, line, file, row)
-            number += 1
+    try:
+        with folder.open_below(file, LARGEST_TEXT) as text:
+            for row, line in lists.lines(text, file):
+                if line is None:
+                    yield Reject(file, row, "sentences", NOT_UTF8)
+                else:
+                    yield SentenceRecord(key, number, line, file, row)
+                    number += 1
+    except InputError as error:
+        yield Reject(file, None, "sentences", str(error))

@@ -1,0 +1,133 @@
+"""The members of a tar shard, found from header to header.
+
+Python's tarfile believes what headers say: it reads names of any length, follows chains of them by recursion, and may
+be sent backwards for ever. Here a name is short, a chain is short, and a member ends inside of the file.
+"""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipeline.errors import InputError
+
+BLOCK = tarfile.BLOCKSIZE
+MOST_EXTENSIONS = 8
+"""Headers before one member that say more of it; GNU tar writes two, pax one or two."""
+LARGEST_EXTENSION = 1 << 16
+"""Bytes of one of these; a path has at most 4,096."""
+PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+EXTENSIONS = (*PAX, *NAMES, tarfile.XGLTYPE)
+
+
+class Member(NamedTuple):
+    """A member: its name, where its bytes begin in the file, how many they are, and whether it is a plain file, a
+    folder, or something else (a link, a device, a file with holes)."""
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+
+
+class DamagedTar(InputError):
+    """A tar that cannot be read from here on, and why."""
+
+
+@dataclass
+class _Said:
+    """What extension headers say of the next member."""
+
+    count: int = 0
+    name: str | None = None
+    size: int | None = None
+    sparse: bool = False
+
+
+def members(descriptor: int) -> Iterator[Member]:
+    """The members of the tar in an open file, in order. Raises DamagedTar where there is no whole header."""
+    length = os.fstat(descriptor).st_size
+    at, said = 0, _Said()
+    while (block := os.pread(descriptor, BLOCK, at)) != bytes(BLOCK):
+        header, data = _header(block, at), at + BLOCK
+        if header.type in EXTENSIONS:
+            _extend(said, header, descriptor, data)
+            at = data + _padded(header.size)
+            continue
+        while header.type == tarfile.GNUTYPE_SPARSE and block[504 if data > at + BLOCK else 482]:
+            block, data = os.pread(descriptor, BLOCK, data).ljust(BLOCK, b"\0"), data + BLOCK  # more of its holes
+        member = _member(header, said, data)
+        if member.offset + member.size > length:
+            raise DamagedTar(f"truncated: the shard ends inside of {member.name[:99]!r}")
+        yield member
+        at, said = data + _padded(member.size), _Said()
+    if said.count:
+        raise DamagedTar(f"damaged: the shard ends at byte {at} where a member should begin")
+
+
+def _header(block: bytes, at: int) -> tarfile.TarInfo:
+    try:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        if header.size >= 0:
+            return header
+    except (tarfile.HeaderError, ValueError):
+        pass
+    if at == 0:
+        raise DamagedTar(f"not an uncompressed tar shard: it starts with {block[:16].hex(' ') or 'nothing'}")
+    raise DamagedTar(f"damaged: no header and no end of the shard at byte {at}")
+
+
+def _extend(said: _Said, header: tarfile.TarInfo, descriptor: int, data: int) -> None:
+    """Take in an extension header whose content lies at `data`. Of two that say the same the first counts."""
+    said.count += 1
+    if said.count > MOST_EXTENSIONS or header.size > LARGEST_EXTENSION:
+        raise DamagedTar(f"damaged: the headers before byte {data} are too many or too long for one member")
+    content = os.pread(descriptor, header.size, data)
+    if len(content) < header.size:
+        raise DamagedTar("truncated: the shard ends inside of a header")
+    if header.type == tarfile.GNUTYPE_LONGNAME and said.name is None:
+        said.name = content.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    elif header.type in PAX:
+        records = _pax_records(content, data)
+        if b"path" in records and said.name is None:
+            said.name = records[b"path"].decode("utf-8", "surrogateescape")
+        if b"size" in records and said.size is None:
+            said.size = _number(records[b"size"], data)
+        said.sparse = said.sparse or any(key.startswith(b"GNU.sparse.") for key in records)
+
+
+def _pax_records(content: bytes, data: int) -> dict[bytes, bytes]:
+    """The values by their keywords, of records `<length of the record> <keyword>=<value>\\n`."""
+    records, at = {}, 0
+    while at < len(content):
+        spelt, _, _ = content[at : at + 20].partition(b" ")
+        length = _number(spelt, data)
+        keyword, equals, value = content[at + len(spelt) + 1 : at + length - 1].partition(b"=")
+        if not equals or not len(spelt) < length <= len(content) - at:
+            raise DamagedTar(f"damaged: no pax header at byte {data}")
+        records[keyword] = value
+        at += length
+    return records
+
+
+def _number(spelt: bytes, data: int) -> int:
+    if not spelt.isdigit() or len(spelt) > 19:
+        raise DamagedTar(f"damaged: no pax header at byte {data}")
+    return int(spelt)
+
+
+def _member(header: tarfile.TarInfo, said: _Said, data: int) -> Member:
+    name = header.name if said.name is None else said.name
+    stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES  # else its size is of something elsewhere
+    size = (header.size if said.size is None else said.size) if stored else 0
+    plain = header.isreg() and header.type != tarfile.GNUTYPE_SPARSE and not said.sparse
+    folder = header.isdir()
+    return Member(
+        name.rstrip("/") if folder else name, data, size, "file" if plain else "folder" if folder else "other"
+    )
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
