@@ -9,6 +9,9 @@ import pyarrow as pa
 from pipeline.collections.records import Reject
 from pipeline.errors import InputError, RejectLimitError
 
+HARMLESS = ("empty", "duplicate")
+"""What the reasons begin with of rejected sentences that no limit counts."""
+
 
 @dataclass(frozen=True)
 class SplitSummary:
@@ -36,7 +39,8 @@ class Collection:
 
     def check(self, reject_limit: float, report: str) -> None:
         """Refuse a collection from which nothing can be learned or judged (InputError), or with more than the share
-        `reject_limit` of its images rejected (RejectLimitError). `report` is the file that has any rejects."""
+        `reject_limit` of its images, or of its sentences that are not empty, rejected (RejectLimitError). `report` is
+        the file that has any rejects."""
         reasons = f"; {report} lists the reasons" if self.rejects else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not self.splits:
@@ -56,11 +60,15 @@ class Collection:
         if "train" not in self.splits:
             file = next(iter(self.splits.values())).file
             raise InputError(f"split train is empty: {file} gives it no image; name some, or set default_split")
-        if images["rejected"] > reject_limit * images["given"]:
-            raise RejectLimitError(
-                f"{images['rejected']} of {images['given']} images are rejected, more than collection.reject_limit "
-                f"{reject_limit:g} allows; {report} lists them: repair them or raise that key"
-            )
+        broken = sum(one.what == "sentences" and not one.reason.startswith(HARMLESS) for one in self.rejects)
+        for what, count, given in (
+            ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
+        ):  # fmt: skip
+            if count > reject_limit * given:
+                raise RejectLimitError(
+                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g} allows;"
+                    f" {report} lists them: repair them or raise that key"
+                )
 
     def describe(self) -> Iterator[str]:
         """What there is and what was left out, in lines for a person."""

@@ -89,6 +89,18 @@ def test_images_in_no_split_that_have_no_sentence(tmp_path: Path, photograph, ga
     assert not any("no sentence" in line for line in result.describe())
 
 
+def test_a_captions_file_that_is_mostly_broken_is_refused(tmp_path: Path, photograph, gather) -> None:
+    """Its images would all be of the gallery; empty sentences are no fault."""
+    for number in range(40):
+        (tmp_path / f"{number:02d}.jpg").write_bytes(photograph(number))
+    rows = [f"{n:02d}.jpg\t0\t{'A dog .' if n < 20 else ''}\n" for n in range(40)]
+    (tmp_path / "captions.tsv").write_text("".join(rows))
+    gather(tmp_path, default="divided").check(0, "rejects.jsonl")
+    (tmp_path / "captions.tsv").write_text("".join([*rows[:20], *(row.replace("\t0", "\tfirst") for row in rows[20:])]))
+    with pytest.raises(RejectLimitError, match=r"20 of 40 sentences are rejected, .* rejects\.jsonl lists them"):
+        gather(tmp_path, default="divided").check(0.4, "rejects.jsonl")
+
+
 def test_a_gallery_may_be_named_and_have_sentences(collection: Path, gather) -> None:
     (collection / "splits.tsv").write_text("a.jpg\ttrain\nb.jpg\tgallery\nt.jpg\ttest\n")
     result = gather(collection)
