@@ -8,10 +8,11 @@ import click
 from stages import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pipeline.config import Config
-    from pipeline.report.examples import Picture
+    from pipeline.report.thumbnails import Photographs
+    from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
@@ -55,6 +56,7 @@ def command(
     output: Path,
 ) -> None:
     """Show a run: its figures, its collection, and what the best of BUNDLES, folders of indices, finds."""
+    import logging
     import shlex
 
     from pipeline import config
@@ -66,25 +68,38 @@ def command(
     from pipeline.report.samples import draw_samples
     from pipeline.report.tables import best_row, shown_split
     from pipeline.report.thumbnails import drawing, vector_drawing
-    from pipeline.storage.atomic import publish_text, read_json
+    from pipeline.storage.atomic import DRAWING, publish_text, read_verified
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings, split_pairs
+    from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.forms import Descriptions, Judgement, Plan
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_record
+    from pipeline.storage.sources import find_photographs
 
     settings = config.load(config_path)
-    manifest, evaluations = Manifest(manifest_folder), read_json(summary_path)
+    manifest, evaluations = Manifest(manifest_folder), read_summary(summary_path)
     opened = {bundle.card["model"]: bundle for bundle in map(Bundle, bundles)}
-    made_from = {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
+    plan = read_record(plan_path, Plan) if plan_path else None
+    told = [read_record(path, Descriptions) for path in descriptions]
+    assessed = [read_record(path, Judgement) for path in judged]
+    records = dict(zip((*descriptions, *judged), (*told, *assessed), strict=True)) | ({plan_path: plan} if plan else {})
+    made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
+    made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
     require_same("manifest", {str(manifest_folder): manifest.fingerprint, **made_from})
+    _require_own(evaluations, summary_path, manifest, opened)
     shown = {row: bundle for row, bundle in opened.items() if bundle.card.get("kind") != "fragments"}
     if not shown:
         raise UsageError("the report shows what a row of one vector an image finds; add one, such as ncca, to models")
-    best, show = opened[best_row(evaluations, shown)], _pictures(settings, manifest)
-    embeddings, split = Embeddings(manifest, embeddings_root / best.card["model"]), shown_split(evaluations)
+    photographs = find_photographs(manifest.root, Path(settings.data_root))
+    show = _photographs(settings, photographs, moved=photographs != manifest.root)
+    best, split = opened[best_row(evaluations, shown)], shown_split(evaluations)
+    row = best.card["model"]
+    embeddings = Embeddings(manifest, embeddings_root / row, row)
+    require_same("model", {str(best.folder): best.card["inputs"]["model"], str(embeddings.folder): embeddings.model})
     gallery = read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
 
-    plan = read_json(plan_path) if plan_path else None
     page = render(
         Report(
             title=settings.name,
@@ -103,18 +118,40 @@ def command(
             costs=_costs(settings, manifest, benchmarks_root, plan),
             share=plan["rates"]["share"] if plan else 1.0,
             tradeoffs=[
-                vector_drawing(path.name.removesuffix(".tradeoff.svg"), path.read_bytes())
-                for path in sorted(best.folder.glob("*.tradeoff.svg"))
+                vector_drawing(name.removesuffix(".tradeoff.svg"), best.read(name))
+                for name in sorted(best.card["files"])
+                if name.endswith(".tradeoff.svg")
             ],
-            sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
-            generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
-            judged=[read_json(path) for path in judged],
+            sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
+            generated=compare_generators(told, manifest.images, show),
+            judged=assessed,
             versions=_versions(),
             collection=settings.reproduce.collection,
         )
     )
 
     publish_text(output, page)
+    if missing := list(show.shown.values()).count(False):
+        logging.getLogger(__name__).warning(
+            "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
+            missing, len(show.shown), photographs,
+        )  # fmt: skip
+
+
+def _require_own(
+    evaluations: "list[dict[str, Any]]", summary_path: Path, manifest: "Manifest", bundles: "Mapping[str, Bundle]"
+) -> None:
+    """Raises IntegrityError where the summary is of another run than the manifest and the bundles."""
+    from pipeline.storage.evaluations import embedded, require_one_run
+    from pipeline.storage.fingerprint import require_same
+
+    files = {f"{summary_path}, evaluation {number}": value for number, value in enumerate(evaluations)}
+    require_one_run(files)
+    for file, value in files.items():
+        require_same("manifest", {str(manifest.folder): manifest.fingerprint, file: value["inputs"]["manifest"]})
+        if bundle := bundles.get(value["model"]):
+            own = {str(bundle.folder): embedded(bundle.card["inputs"]), file: embedded(value["inputs"])}
+            require_same(f"embeddings of {value['model']}", own)
 
 
 def _health(
@@ -162,33 +199,36 @@ def _costs(
 ) -> "list[dict[str, Any]]":
     """What `jointspace plan --compare` shows, by the rates that the run's plan has measured; without a plan, only what
     the run took."""
+    import logging
+
+    from pipeline.errors import IntegrityError
     from pipeline.plan.comparison import add_up, compare
     from pipeline.plan.forecast import forecast
     from pipeline.plan.rates import Rates
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.benchmarks import read_benchmarks
 
-    stages = []
+    stages, facts = [], {}
     if plan:
         sizes = sizes_of(settings, manifest.summary, plan["dims"], plan["terms"])
         stages = forecast(settings, sizes, Rates(**plan["rates"]), plan["gpu"])
-    return compare(stages, add_up(read_benchmarks(benchmarks_root)) if benchmarks_root else {})
+    if benchmarks_root:
+        try:
+            facts = add_up(read_benchmarks(benchmarks_root))
+        except IntegrityError as error:
+            logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
+    return compare(stages, facts)
 
 
-def _pictures(settings: "Config", manifest: "Manifest") -> "Callable[[Mapping], Picture]":
+def _photographs(settings: "Config", root: Path, moved: bool) -> "Photographs":
     """What makes a small picture of a row of the manifest's images."""
-    from functools import partial
-
     from pipeline.images.decode import ImageLimits
-    from pipeline.report.thumbnails import picture
+    from pipeline.report.thumbnails import Photographs
     from pipeline.storage.sources import ImageSource
 
     limits = settings.collection
-    return partial(
-        picture,
-        read=ImageSource(manifest.root).read,
-        limits=ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio),
-    )
+    bounds = ImageLimits(limits.max_image_pixels, limits.min_image_side, limits.max_aspect_ratio)
+    return Photographs(ImageSource(root).read, bounds, moved)
 
 
 def _versions() -> dict[str, str]:

@@ -27,6 +27,10 @@ SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
 
 
+MADE_BY = {"encoder": "encoder"}
+"""The origin of all features: the fingerprint of the encoder `colour`."""
+
+
 def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
     """Manifest, model, vocabulary, encoder and embeddings of a run in `folder`. Image i shows thing i mod 8.
 
@@ -49,7 +53,7 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         ENCODER,
         {"nothing": np.zeros(1, np.float32)},
         settings=ENCODER_SETTINGS,
-        fingerprint="encoder",
+        fingerprint=MADE_BY["encoder"],
     )
     model = _make_model(registered, vocabulary)
     write_parameters(
@@ -58,9 +62,9 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         model.tensors(),
         settings=model.settings(),
         fingerprint="model",
-        details={"row": registered, "registered": registered, "vocabulary": digest},
+        details={"row": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
     )
-    _embed(folder / "embeddings", manifest, model, vocabulary, registered)
+    _embed(folder / "embeddings", manifest, model, vocabulary, registered, digest)
     return folder
 
 
@@ -74,7 +78,7 @@ def write_feature_shards(manifest: Manifest, folder: Path) -> None:
         values[:, 3] = 2
         if number == 0:
             values[0], values[2] = 0, values[1]
-        details = {"inputs": {"images": rows.fingerprints["images"]}}
+        details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         write_features(shard_path(folder, number), values, image_id, "made up", details)
 
 
@@ -123,7 +127,7 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     return model_class(registered)(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
 
 
-def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str) -> None:
+def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str, digest: str) -> None:
     """Images a little off their axes, each by its own amount, so that no two are the same."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
@@ -140,6 +144,7 @@ def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Voc
         }
         inputs = {"model": "model", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
         details = {"model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "inputs": inputs}
+        details["vocabulary"] = digest
         path = folder / f"shard-{number:05d}.h5"
         write_shard(path, EMBEDDINGS, arrays, rows=len(ids), fingerprint=f"shard {number}", details=details)
 

@@ -6,7 +6,7 @@ sentences. `shards/00000.json` carries each shard's own fingerprints, so that im
 leave the files of the earlier shards, and all that was made from them, as they are.
 """
 
-import json
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +18,15 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, add_artefact, publish_bytes, read_json, to_json
-from pipeline.storage.batch import Batch, file_sha256
-from pipeline.storage.fingerprint import canonical_json, fingerprint
-from pipeline.storage.tables import read_table, to_parquet
+from pipeline.storage.batch import Batch
+from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.forms import ManifestFile, ManifestShard
+from pipeline.storage.reading import read_bytes
+from pipeline.storage.records import require_form
+from pipeline.storage.rejects import from_lines, to_lines
+from pipeline.storage.tables import read_table, require_columns, to_parquet
 
-VERSION = 1
+VERSION = 2
 DIGEST_ROWS = 1 << 16
 SPLITS = ("train", "dev", "test", "weak")
 IMAGES = pa.schema(
@@ -45,6 +49,8 @@ DOCUMENTS = pa.schema(
 BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
+FINGERPRINTS = ("images", "splits", "sentences", "documents")
+"""What `shards/<number>.json` has a fingerprint of."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 
 
@@ -71,7 +77,7 @@ def write_manifest(
     for name, table in tables.items():
         about = {"kind": f"manifest-{name}", "rows": table.num_rows, "fingerprint": digest}
         add_artefact(batch, folder / f"{name}.parquet", to_parquet(table), **about)
-    rejected = batch.add(folder / "rejects.jsonl", _lines(rejects))
+    rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
     shards = shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
         path = folder / "shards" / f"{number:05d}.json"
@@ -96,12 +102,7 @@ def write_manifest(
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
     """Publish what was left out, one JSON object a line."""
-    publish_bytes(path, _lines(rejects))
-
-
-def _lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
-    """JSON lines; names that are not UTF-8 survive as escapes."""
-    return b"".join(canonical_json(dict(row)) + b"\n" for row in rejects)
+    publish_bytes(path, to_lines(rejects))
 
 
 def _holds(path: Path, value: Mapping[str, str]) -> bool:
@@ -124,13 +125,14 @@ def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[
     images, sentences, documents = tables["images"], tables["sentences"], tables["documents"]
     owners, documented = sentences["image_id"].to_numpy(), documents["image_id"].to_numpy()
     shards = []
-    for start in range(0, images.num_rows, shard_size):
+    for number, start in enumerate(range(0, images.num_rows, shard_size)):
         stop = min(start + shard_size, images.num_rows)
         first, last = np.searchsorted(owners, [start, stop])
         low, high = np.searchsorted(documented, [start, stop])
         rows = images.slice(start, stop - start)
         shards.append(
             {
+                "shard": number,
                 "images": _table_digest(rows.select(["image_id", "sha256"])),
                 "splits": _table_digest(rows.select(["image_id", "split"])),
                 "sentences": _table_digest(sentences.slice(first, last - first)),
@@ -162,19 +164,22 @@ class Manifest:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.summary = read_json(self.folder / "manifest.json")
-        try:
-            self.fingerprint: str = self.summary["fingerprint"]
-            self.root = Path(self.summary["root"])
-            self.shard_size: int = self.summary["shard_size"]
-            self.n_shards: int = self.summary["shards"]
-        except (KeyError, TypeError) as error:
-            raise IntegrityError(f"{self.folder / 'manifest.json'} is no manifest; run ingest again") from error
+        path = self.folder / "manifest.json"
+        self.summary = require_form(read_json(path), ManifestFile, path, "run ingest again", "is not a manifest")
+        self.fingerprint: str = self.summary["fingerprint"]
+        self.root = Path(self.summary["root"])
+        self.shard_size: int = self.summary["shard_size"]
+        self.n_shards: int = self.summary["shards"]
+        self._shards: dict[int, ShardRows] = {}
 
     def _table(self, name: str) -> pa.Table:
         table, sidecar = read_table(self.folder / f"{name}.parquet", f"manifest-{name}")
+        path = self.folder / f"{name}.parquet"
         if sidecar.fingerprint != self.fingerprint:
-            raise IntegrityError(f"{self.folder / name}.parquet belongs to another manifest; run ingest again")
+            raise IntegrityError(f"{path} belongs to another manifest; run ingest again")
+        require_columns(path, table.schema, TABLES[name])
+        if name == "images" and -(-table.num_rows // self.shard_size) != self.n_shards:
+            raise IntegrityError(f"{path} has {table.num_rows} rows, not {self.n_shards} shards; run ingest again")
         return table
 
     @cached_property
@@ -197,11 +202,10 @@ class Manifest:
     def rejects(self) -> list[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out."""
         path = self.folder / "rejects.jsonl"
-        if not path.exists():
-            raise IntegrityError(f"{path} does not exist although its manifest does; run ingest again")
-        if file_sha256(path) != self.summary.get("rejects", file_sha256(path)):
+        data = read_bytes(path, "run ingest again", "does not exist although its manifest does; run ingest again")
+        if hashlib.sha256(data).hexdigest() != self.summary["rejects"]:
             raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; run ingest again")
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        return from_lines(data, path)
 
     @cached_property
     def splits(self) -> np.ndarray:
@@ -226,9 +230,16 @@ class Manifest:
         """The rows of shard `number`; IntegrityError where there is no such shard."""
         if not 0 <= number < self.n_shards:
             raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
+        if number not in self._shards:
+            self._shards[number] = self._read_shard(number)
+        return self._shards[number]
+
+    def _read_shard(self, number: int) -> ShardRows:
         first = number * self.shard_size
         last = min(first + self.shard_size, self.images.num_rows)
         start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
-        value = read_json(self.folder / "shards" / f"{number:05d}.json")
-        value.pop(CHECK, None)
-        return ShardRows(number, first, last, start, stop, value)
+        path = self.folder / "shards" / f"{number:05d}.json"
+        value = require_form(read_json(path), ManifestShard, path, "run ingest again")
+        if value["shard"] != number:
+            raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied there; run ingest again")
+        return ShardRows(number, first, last, start, stop, {name: value[name] for name in FINGERPRINTS})

@@ -85,7 +85,7 @@ def _map_datasets(path: Path) -> dict[str, np.ndarray]:
     try:
         return _map_all(path)
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
-        raise IntegrityError(f"{path} is no HDF5 file that can be read ({error}); run its stage again") from error
+        raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
 
 
 def _map_all(path: Path) -> dict[str, np.ndarray]:

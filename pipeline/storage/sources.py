@@ -1,11 +1,13 @@
 """Where the photographs lie: files under the data root, or members of tar shards read in place."""
 
+import logging
 import os
 import stat
 from pathlib import Path
 
 from pipeline.errors import InputError
 
+log = logging.getLogger(__name__)
 LARGEST_FILE = 1 << 30
 """Bytes; no photograph is larger, and a worker's memory is not for whatever else it may be."""
 
@@ -46,6 +48,18 @@ class ImageSource:
         base = os.path.realpath(os.path.join(self.root, top) if below else self.root)
         if ".." in path.split("/") or os.path.commonpath([base, os.path.realpath(name)]) != base:
             raise InputError("outside: the name leads out of the collection; copy the image into it")
+
+
+def find_photographs(root: Path, data_root: Path) -> Path:
+    """Where the photographs of a manifest are: its `root`, or `data_root` of the configuration where the collection was
+    moved since `ingest`; which of the two is logged where it is not the first."""
+    if os.path.isdir(root):
+        return Path(root)
+    if os.path.isdir(data_root):
+        log.warning("%s is not there any more; photographs are looked for in data_root, %s", root, data_root)
+        return Path(data_root)
+    log.warning("%s is not there, nor data_root, %s; set data_root to where the photographs are", root, data_root)
+    return Path(root)
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

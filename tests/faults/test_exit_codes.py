@@ -49,7 +49,8 @@ def test_2_wrong_use(arguments: list[str], said: str) -> None:
 def test_130_interrupted(tmp_path: Path) -> None:
     """Ctrl-C while the command waits for what it reads."""
     os.mkfifo(tmp_path / "pipe")
-    program = [sys.executable, "-m", "stages.cli", "summarise", tmp_path / "pipe", "--output", tmp_path / "out.json"]
+    given = [part for name in ("index", "manifest", "embeddings", "output") for part in (f"--{name}", tmp_path / name)]
+    program = [sys.executable, "-m", "stages.cli", "index-remove", "--list", tmp_path / "pipe", *given]
     process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
     writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until it opens it, too
     for _ in range(60):  # as Python does not see a signal that comes just before it waits in a read

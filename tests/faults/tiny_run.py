@@ -73,7 +73,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
         "import_features": [
             [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
-            + ["--output", run / "features/colour"]
+            + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
         ],
         "build_vocabulary": [[*manifest, *config, "--output", run / "text/vocabulary.json"]],
         "encode_sentences": per_shard(tfidf, *manifest, "--vocabulary", run / "text/vocabulary.json"),

@@ -1,5 +1,6 @@
 """The page of a made-up run: what it says, what it escapes, and that it needs nothing else."""
 
+import hashlib
 import re
 import shutil
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from made_up import build_bundle, make_run, run_command, write_feature_shards
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.evaluations import write_summary
 from pipeline.storage.manifest import Manifest
 
 VOID = {"meta", "img", "br"}
@@ -104,17 +106,24 @@ def test_stored_features_are_looked_at(run: Path, tmp_path: Path) -> None:
 
 
 def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
-    drawing = run / "bundle" / "images.tradeoff.svg"
-    drawing.write_bytes(b"<svg/>")
+    card = run / "bundle/card.json"
+    before, data = card.read_bytes(), b"<svg/>"
+    (run / "bundle/images.tradeoff.svg").write_bytes(data)
+    files = {"images.tradeoff.svg": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
+    publish_json(card, {**read_json(card), "files": read_json(card)["files"] | files})
     try:
         assert "How the index of images was chosen" in report(run).text
+        (run / "bundle/images.tradeoff.svg").write_bytes(b"<xml/>")
+        with pytest.raises(IntegrityError, match="images.tradeoff.svg is not what its card says"):
+            report(run)
     finally:
-        drawing.unlink()
+        card.write_bytes(before)
 
 
 def test_judged_sentences_stand_in_a_table(run: Path, tmp_path: Path) -> None:
     figures = {"bleu_1": 51.23, "bleu_2": 40, "bleu_3": 30, "bleu_4": 20, "rouge_l": 45, "cider": 99.04}
     figures |= {"copied": 5, "length": 2.6, "n_images": 8, "split": "test"}
+    figures["inputs"] = {"manifest": Manifest(run / "manifest").fingerprint}
     publish_json(tmp_path / "whole.json", {**figures, "generator": "mrnn", "of": "images", "n_boxes": None})
     publish_json(tmp_path / "boxes.json", {**figures, "generator": "<i>", "of": "boxes", "n_boxes": 21})
     text = " ".join(report(run, "--judged", tmp_path / "whole.json", "--judged", tmp_path / "boxes.json").text.split())
@@ -135,7 +144,7 @@ def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: a")
     summary = read_json(run / "summary.json")
     evil = [{**evaluation, "protocol": "<script>alert(1)</script>"} for evaluation in summary]
-    publish_json(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil])
+    write_summary(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil], "")
     run_command(
         *("report", run / "bundle", "--manifest", run / "manifest", "--summary", tmp_path / "summary.json"),
         *("--embeddings", run / "rows"),

@@ -134,8 +134,9 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
         describe(run, "mrnn", run / "data" / "cat-1.png", index=bundle)
     generator = read_parameters(train(run, "mrnn") / "model.safetensors", MODEL)
     write_parameters(
-        run / "generators" / "smelling" / "model.safetensors", MODEL, generator.tensors,
+        tmp_path / "smelling" / "model.safetensors", MODEL, generator.tensors,
         settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); give an index"):
-        describe(run, "smelling", run / "data" / "cat-1.png", index=run / "bundle")
+        given = options(run, generator=tmp_path / "smelling", index=run / "bundle", output=tmp_path / "out")
+        run_command("describe", run / "data" / "cat-1.png", *given)
