@@ -71,7 +71,7 @@ def command(
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     vocabulary = read_vocabulary(vocabulary_path)["fingerprint"]
     require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
-    model = restore(embeddings.registered, parameters.settings, parameters.tensors)
+    model = restore(embeddings.registered, parameters.settings, parameters.tensors, model_folder)
     encoders = _read_encoders(model, sets, parameters.details, model_folder, encoders_root)
 
     parse = None

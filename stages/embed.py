@@ -48,7 +48,7 @@ def command(
     from stages.inputs import read_gpu
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
+    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors, model_folder)
     if (gpu := read_gpu(config_path)) is not None:
         model.to(gpu)
     manifest = Manifest(manifest_folder)

@@ -65,7 +65,7 @@ def command(
     from stages.inputs import read_gpu
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
+    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors, model_folder)
     if not hasattr(model, "embed_phrases"):
         raise UsageError(f"{parameters.details['registered']} embeds no noun phrases; give the folder of an hmlstm")
     if (gpu := read_gpu(config_path)) is not None:

@@ -69,7 +69,7 @@ def command(
             "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
         }  # fmt: skip
     registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
-    plainly = restore(registered, parameters.settings, parameters.tensors)
+    plainly = restore(registered, parameters.settings, parameters.tensors, model_folder)
     model = scaled_class(registered)(plainly, weight, k, bank)
 
     inputs = {"manifest": embeddings.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}

@@ -85,7 +85,7 @@ def read_start(folder: Path | None, registered: str, learned: dict[str, Any]) ->
     if parameters.details["registered"] != registered:
         raise UsageError(f"{folder} holds {parameters.details['registered']}; give a folder of {registered} as --start")
     require_same_origins({str(folder): parameters.details, "what is given": learned})
-    start = restore(registered, parameters.settings, parameters.tensors)
+    start = restore(registered, parameters.settings, parameters.tensors, folder)
     return start, {"start": parameters.fingerprint}
 
 

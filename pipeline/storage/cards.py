@@ -1,6 +1,6 @@
 """The form of a bundle's card: what its readers rely on, checked once when the bundle is opened."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,7 +8,9 @@ from pipeline.models import REGISTRY
 from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
+Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Metric = Literal["inner_product", "euclidean"]
 PARTS = {"global": ("images", "sentences"), "fragments": ("regions", "words")}
 """Kind of bundle -> its indices."""
@@ -22,20 +24,34 @@ class File(Form):
 class Shortlist(Form):
     nearest: Positive | None
     shortlist: Positive | None
+    recall: Share = Field(alias="recall@10")
+
+
+class Weights(Form):
+    origin: str
+
+
+class Encoder(Form):
+    """What `report` says of an encoder; the rest is its own `settings`."""
+
+    architecture: str
+    layer: str
+    weights: Weights
 
 
 class Index(Form):
     factory: str
     metric: Metric
     dim: Dimensions
-    count: Count
+    count: Annotated[int, Field(ge=0, lt=1 << 40)]
     bytes: Count
     nprobe: Positive | None
     efSearch: Positive | None  # noqa: N815  FAISS's own name
     k_factor: Positive | None
-    queries_per_second: Finite
-    build_seconds: Finite
-    recall: Finite = Field(alias="recall@10")
+    queries_per_second: Measure
+    latency_ms: Measure
+    build_seconds: Measure
+    recall: Share = Field(alias="recall@10")
     shortlist: Shortlist | None = None
 
 
@@ -61,7 +77,7 @@ class Card(Form):
     fingerprint: str
     splits: list[str]
     data_root: str
-    encoders: dict[str, dict[str, Any]]
+    encoders: dict[str, Encoder]
     images: Index | None = None
     sentences: Index | None = None
     regions: Index | None = None

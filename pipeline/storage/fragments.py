@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import IntegrityError
+from pipeline.precision import require_sets
 from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, sidecar_path
 from pipeline.storage.embeddings import Embedded, Embeddings
 from pipeline.storage.gather import shard_path
@@ -67,7 +67,9 @@ class Fragments(Embedded):
         self.score: dict[str, Any] = self.shards[0].details["score"]
         for shard in self.shards:
             for name, one in SIDES.items():
-                _check_offsets(shard, name, shard[f"{one}_offsets"], len(shard[f"{one}_id"]))
+                whole = shard.get(f"{one}_globals")
+                sizes = len(shard[f"{one}_id"]), len(shard[name])
+                require_sets(shard.path, *sizes, shard[f"{one}_offsets"], whole)
 
     def read_sets(self, modality: str, ids: np.ndarray) -> StoredSets:
         """The sets of the `images` or `sentences` whose ids are `ids` (k,), ascending."""
@@ -94,12 +96,6 @@ def _take(shard: Shard, modality: str, rows: np.ndarray) -> StoredSets:
     inside = np.arange(offsets[-1]) + np.repeat(starts[rows] - offsets[:-1], lengths)
     whole = shard[f"{one}_globals"][rows] if shard.details["score"]["global_weight"] else None
     return StoredSets(shard[modality][inside], offsets, whole, shard["boxes"][inside] if one == "image" else None)
-
-
-def _check_offsets(shard: Shard, name: str, offsets: np.ndarray, count: int) -> None:
-    fits = len(offsets) == count + 1 and offsets[0] == 0 and (np.diff(offsets) >= 0).all()
-    if not fits or offsets[-1] != len(shard[name]):
-        raise IntegrityError(f"{shard.path}: its offsets do not fit its {name}; run embed again")
 
 
 def open_embedded(manifest: Manifest, folder: Path, row: str | None = None) -> Embeddings | Fragments:

@@ -65,6 +65,10 @@ class Shard:
                 f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})"
             ) from None
 
+    def get(self, name: str) -> np.ndarray | None:
+        """The dataset `name`, None where there is none."""
+        return self._arrays.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 

@@ -95,6 +95,7 @@ class PackedTable:
             # Arrow's threads abort some processes that end while they are still starting.
             with self._refusing():
                 groups.append(self._file.read_row_group(number, use_threads=False))
+                groups[-1].validate(full=True)
             unpacked += groups[-1].nbytes
             self._require_modest(unpacked)
         return pa.concat_tables(groups)
@@ -111,6 +112,7 @@ class PackedTable:
         number = bisect.bisect_right(self._ends, row)
         with self._refusing():
             group = self._file.read_row_group(number, use_threads=False)
+            group.validate(full=True)
         return group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()[0]
 
     @contextmanager

@@ -1,5 +1,7 @@
 """An ensemble of models that take different forms of sentences."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -67,7 +69,7 @@ class Parts:
     card = {"registered": "ensemble", "metric": "inner_product"}
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self.ensemble = ensemble
+        self.ensemble, self.folder = ensemble, Path("nowhere")
         settings = TermSettings(True, "words", False, (), 1)
         self.views = {
             "tfidf": Vocabulary(settings, True, TERMS, (1.0,) * 4, 10),
