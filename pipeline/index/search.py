@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol
 
 import faiss
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.format import REBUILD, open_index
+from pipeline.index.format import Parts as IndexParts
 from pipeline.index.query_trees import QueryParser, lacking
 from pipeline.models import MALFORMED, brief, restore
 from pipeline.text.sequences import encode_tokens
@@ -25,14 +25,9 @@ FORMS = {"tfidf": encode, "tokens": encode_tokens}
 see QueryParser."""
 
 
-class Parts(Protocol):
+class Parts(IndexParts, Protocol):
     """What a search needs of a bundle; pipeline.storage.bundle.Bundle has it."""
 
-    card: Mapping[str, Any]
-    folder: Path
-
-    def index(self, modality: str) -> memoryview: ...
-    def require_whole(self, name: str) -> Any: ...
     def table(self, modality: str) -> pa.Table: ...
     def packed_table(self, modality: str) -> Any: ...
     def vocabulary(self) -> Mapping[str, Any]: ...
