@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
 
 LONGEST_REASON = 200
 """Characters of another library's error that an error of ours repeats."""
@@ -138,8 +138,9 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
 
 
 def brief(error: BaseException) -> str:
-    """An error of other people's in one line."""
-    return textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON, placeholder=" ...")
+    """An error in one line; other people's with its type, which may be all that it says."""
+    said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
+    return textwrap.shorten(said, LONGEST_REASON, placeholder=" ...")
 
 
 def scaled_class(name: str) -> Any:

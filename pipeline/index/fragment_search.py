@@ -81,6 +81,11 @@ class FragmentSearcher(Searcher):
         self.require_known(sentence)
         form, found = self._encode(sentence), []
         self._computed(lambda: found.append(self._model.embed_sentence_sets(form)) or np.asarray(found[0].vectors))
+        dims = found[0].vectors.shape[1], self.parts.card["dim"]
+        if dims[0] != dims[1]:
+            raise IntegrityError(
+                f"the model in {self.parts.folder} makes {dims[0]} dimensions, its indices have {dims[1]}; {REBUILD}"
+            )
         return found[0]
 
     def _search(self, modality: str, query: FragmentSets, top: int) -> list[Hit]:

@@ -139,7 +139,7 @@ class Searcher:
         """What the model makes of a query. IntegrityError where it does not fit the bundle's vocabulary or encoders."""
         try:
             vectors = embed()
-        except MALFORMED as error:
+        except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
                 f"the model in {self.parts.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
             ) from error

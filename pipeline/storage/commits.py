@@ -34,11 +34,13 @@ def fault_of(path: Path, about: Any) -> str | None:
     """Why the file is not the one of `bytes` and `sha256` in `about`; None where it is."""
     if not isinstance(about, Mapping) or not isinstance(about.get("sha256"), str):
         return "damaged: its commit does not say its sha256"
-    expected = about.get("bytes", 0)
+    expected = about.get("bytes")
     try:
         size = path.stat().st_size
         if isinstance(expected, int) and size < expected:
             return f"truncated: {size:,} of {expected:,} bytes"
+        if isinstance(expected, int) and size > expected:
+            return f"changed: {size:,} bytes where {expected:,} were written"
         if file_sha256(path) != about["sha256"]:
             return "changed: other bytes than were written"
     except FileNotFoundError:

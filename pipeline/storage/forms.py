@@ -24,8 +24,15 @@ class ManifestFile(Form):
     shard_size: Annotated[int, Field(gt=0)]
     shards: Count
     counts: dict[str, dict[str, int]]
-    splits: dict[str, int]
+    splits: dict[str, Count]
     rejects: str
+
+    @model_validator(mode="after")
+    def _as_many_shards_as_images(self) -> Self:
+        images = sum(self.splits.values())
+        if -(-images // self.shard_size) != self.shards:
+            raise ValueError(f"its {images} images make no {self.shards} shards of {self.shard_size}")
+        return self
 
 
 class ManifestShard(Form):

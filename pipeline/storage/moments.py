@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs
+from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs, shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import Origin, join_origins, same_origin
 from pipeline.storage.reading import is_there
@@ -74,15 +74,15 @@ class PairSet:
             raise IntegrityError(f"{shard.path} is of {held} pairs, not of {pairs}; give the right folder")
         rows, told = self.manifest.shard(number), shard.details["inputs"]
         own = {what: (self.manifest.folder, rows.fingerprints[what]) for what in ("images", "splits")}
-        own["tfidf"] = (self._texts.folder, self._texts.sidecar(number).fingerprint)
+        own["tfidf"] = (shard_path(self._texts.folder, number), self._texts.sidecar(number).fingerprint)
         for name in self.encoders:
             # Moments may be of more encoders than a model: their features need not be there.
             if is_there(self._features.root / name):
-                own[f"features/{name}"] = (self._features.root, self._features.sidecar(name, number).fingerprint)
-        for what, (folder, digest) in own.items():
+                path = shard_path(self._features.root / name, number)
+                own[f"features/{name}"] = (path, self._features.sidecar(name, number).fingerprint)
+        for what, (path, digest) in own.items():
             if told[what] != digest:
-                reason = f"was summed from other {what} than {folder} has"
-                raise IntegrityError(f"{shard.path} {reason}; run accumulate again")
+                raise IntegrityError(f"{shard.path} was summed from other {what} than {path}; run accumulate again")
 
     @property
     def manifest(self) -> Manifest:
