@@ -60,6 +60,8 @@ def _jobs(path: Path) -> list[Job]:
     try:
         text = read_bytes(path, "delete it").decode("utf-8")
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
+        if not rows:
+            raise ValueError("it has no job")
         return [Job(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (IntegrityError, csv.Error, KeyError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, IntegrityError) else f"{path} is not a benchmark of Snakemake's"
