@@ -12,10 +12,14 @@ A model's class offers:
 """
 
 import importlib
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
+
+LONGEST_REASON = 200
+"""Characters of another library's error that an error of ours repeats."""
 
 REGISTRY: dict[str, str] = {
     "ridge": "pipeline.linear.ridge:RidgeRegression",
@@ -124,19 +128,32 @@ def model_class(name: str) -> Any:
     return _import(REGISTRY[name])
 
 
-def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    """The registered model `name` from the `settings` and `tensors` that were stored, its scores scaled where these say
-    so (pipeline.linear.csls). IntegrityError where their form is not that of its class."""
+MALFORMED = (
+    LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError, MemoryError,
+)  # fmt: skip
+"""What computation raises where stored settings and arrays are not of the form that their class wrote."""
+
+
+def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
+    """The registered model `name` from the `settings` and `tensors` that were stored (`where`, for errors), its scores
+    scaled where these say so (pipeline.linear.csls). IntegrityError where their form is not that of its class."""
     registered = model_class(name)
     try:
         if "csls" in settings:
             return scaled_class(name).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except MALFORMED as error:
+        place = f" in {where}" if where else ""
         raise IntegrityError(
-            f"the stored {name} has another form than this version reads ({type(error).__name__}: {error}); run"
+            f"the stored {name}{place} has another form than this version reads ({brief(error)}); run"
             f" {_maker(name)} again"
         ) from error
+
+
+def brief(error: BaseException) -> str:
+    """An error in one line; other people's with its type, which may be all that it says."""
+    said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
+    return textwrap.shorten(said, LONGEST_REASON, placeholder=" ...")
 
 
 def scaled_class(name: str) -> Any:

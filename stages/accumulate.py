@@ -49,6 +49,7 @@ def command(
     from pipeline.storage.gather import Features, Sentences, read_pairs
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.moments import write_moments
+    from pipeline.storage.provenance import origin_of
 
     settings = config.load(config_path)
     manifest = Manifest(manifest_folder)
@@ -71,16 +72,20 @@ def command(
         parts[fold] = sum_blocks(blocks, view, terms, runtime.threads(), gpu).to_arrays()
 
     inputs = {
+        "images": rows.fingerprints["images"],
         "splits": rows.fingerprints["splits"],
         "tfidf": tfidf.fingerprint,
         **{f"features/{name}": opened.fingerprint for name, opened in shards.items()},
     }
     about = {"view": vars(view), "pairs": pairs, "splits": list(splits), "folds": division}
+    about |= {"documents": tfidf.details["documents"]} if "documents" in tfidf.details else {}
+    details = {"encoders": {name: origin_of(opened.sidecar) for name, opened in shards.items()}}
+    details |= {"range": [rows.first_image, rows.last_image], "vocabulary": tfidf.vocabulary, "terms": terms}
     write_moments(
         output,
         parts,
         ids,
         assigned[ids],
-        fingerprint=fingerprint("moments", 2, about, inputs),
-        details={**about, "inputs": inputs, "vocabulary": tfidf.vocabulary, "terms": terms},
+        fingerprint=fingerprint("moments", 3, about, inputs),
+        details={**about, **details, "inputs": inputs},
     )

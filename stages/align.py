@@ -32,27 +32,30 @@ def command(
     output: Path,
 ) -> None:
     """Write the segments of every sentence of a split, one a line, with their boxes in the image; draw some."""
-    import json
-
     import numpy as np
     from tqdm import tqdm
 
     from pipeline import config
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.neural.alignment import align
-    from pipeline.storage.atomic import publish_all
+    from pipeline.storage.alignments import write_alignments
     from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.fragments import Fragments
     from pipeline.storage.manifest import Manifest
-    from stages.inputs import open_photographs, read_words
+    from pipeline.storage.places import require_output
+    from stages.inputs import open_photographs, read_own_vocabulary, read_words
 
     settings = config.load(config_path)
     manifest = Manifest(manifest_folder)
     fragments, pairs, segments = Fragments(manifest, embeddings_folder), split_pairs(manifest, split), []
+    vocabulary = read_own_vocabulary(vocabulary_path, fragments)
+    about = {"model": fragments.row, "split": split}
+    require_output(output, about)
     for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):
         images = fragments.read_sets("images", block.image_id)
         sentences = fragments.read_sets("sentences", block.sentence_id)
-        spoken = read_words(manifest, block.sentence_id, vocabulary_path, sentences)
+        spoken = read_words(manifest, block.sentence_id, vocabulary, vocabulary_path, sentences)
         words, regions = (np.split(sets.vectors, sets.offsets[1:-1]) for sets in (sentences, images))
         found = align(words, [regions[owner] for owner in block.owners], settings.align.beta)
         for sentence_id, owner, own_words, own in zip(block.sentence_id, block.owners, spoken, found, strict=True):
@@ -66,15 +69,15 @@ def command(
                 }
                 for one in own
             ]
-    lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in segments)
-
+    details = {**about, "vocabulary": fragments.vocabulary, "inputs": fragments.inputs}
+    digest = fingerprint("alignments", 1, [about, settings.align.beta], fragments.inputs)
     drawn = np.unique(pairs.owners, return_index=True)[1]  # the first sentence of each image
     drawn = pairs.sentence_id[drawn[np.unique(np.linspace(0, len(drawn) - 1, count).astype(int))]]
     texts = manifest.sentences["text"].take(drawn).to_pylist()
-    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings.collection)
+    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings)
     pictures = []
     for sentence_id, text, (image, reason) in zip(drawn, texts, photographs, strict=True):
         own = [one for one in segments if one["sentence_id"] == sentence_id]
         boxes, said, scores = ([one[key] for one in own] for key in ("box", "words", "score"))
         pictures.append(picture_spoken_of(image, reason or text, boxes, list(map(" ".join, said)), scores, top))
-    publish_all({output: lines.encode(), output.with_suffix(".png"): to_png(draw_sheet(pictures, columns))})
+    write_alignments(output, segments, to_png(draw_sheet(pictures, columns)), fingerprint=digest, details=details)

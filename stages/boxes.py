@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.evaluate.phrase_ranking import Gold
     from pipeline.language.snippets import Regions
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.provenance import Origin
     from pipeline.text.tree_encoding import SentenceTrees
 
 log = logging.getLogger(__name__)
@@ -50,27 +51,33 @@ def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(
-    manifest: "Manifest", regions_root: Path, encoders: Sequence[str], image_id: "np.ndarray"
+    manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, image_id: "np.ndarray"
 ) -> dict[str, "Regions"]:
-    """Encoder -> the stored regions of the images `image_id` (n,), ascending."""
+    """Encoder -> the stored regions of the images `image_id` (n,), ascending.
+
+    IntegrityError where other `encoders` made them than those of `where`, by their origins.
+    """
     from pipeline.language.snippets import Regions
     from pipeline.storage.names import plain
+    from pipeline.storage.provenance import require_origins
     from pipeline.storage.regions import Regions as StoredRegions
 
     found = {}
     for name in encoders:
-        folder = regions_root / plain(name, "the model")
-        block, order = StoredRegions(manifest, folder).packed(image_id)
+        stored = StoredRegions(manifest, regions_root / plain(name, where), name)
+        require_origins(encoders, where, {name: stored.origins})
+        block, order = stored.packed(image_id)
         found[name] = Regions(image_id[order], block.offsets, block.boxes, block.features)
     return found
 
 
 def read_boxes(
-    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Sequence[str], split: str
+    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, split: str
 ) -> tuple[dict[str, "np.ndarray"], list[dict[str, Any]]]:
     """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), and what answers show of each.
 
-    Others are left out with a warning. Raises InputError where the split has no box with a label, or none is a region.
+    Others are left out with a warning. Raises InputError where the split has no box with a label, or none is a region,
+    and as `read_regions` does.
     """
     import numpy as np
 
@@ -82,7 +89,7 @@ def read_boxes(
         raise InputError(f"no box of the {split} split has a label; give boxes with labels, or describe its images")
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
     images, corners = gold.images[rows], gold.boxes[rows]
-    regions = read_regions(manifest, regions_root, encoders, np.unique(images))
+    regions = read_regions(manifest, regions_root, encoders, where, np.unique(images))
     places = {name: find_regions(own, images, corners) for name, own in regions.items()}
     stored = np.all([own >= 0 for own in places.values()], axis=0)
     if not stored.any():

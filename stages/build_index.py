@@ -8,11 +8,14 @@ import click
 from stages import options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pipeline.config.root import Index
     from pipeline.index.build import BuiltIndex
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.fragments import Fragments
+    from pipeline.storage.parameters import Parameters
 
 
 @click.command("build-index")
@@ -48,15 +51,15 @@ def command(
     from pipeline import config
     from pipeline.device import find_gpu
     from pipeline.models import restore
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.embeddings import split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.names import plain
-    from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
+    from pipeline.storage.parameters import MODEL, read_parameters
+    from pipeline.storage.reading import read_bytes
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
 
     configured = config.load(config_path)
@@ -66,13 +69,10 @@ def command(
     sets = isinstance(embeddings, Fragments)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
-    vocabulary = read_json(vocabulary_path)["fingerprint"]
+    vocabulary = read_vocabulary(vocabulary_path)["fingerprint"]
     require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
-    model = restore(embeddings.registered, parameters.settings, parameters.tensors)
-    names = dict.fromkeys((*model.encoders, *(model.region_encoders if sets else ())))
-    for name in names:
-        plain(name, model_folder)
-    encoders = {name: read_parameters(encoders_root / name / "model.safetensors", ENCODER) for name in names}
+    model = restore(embeddings.registered, parameters.settings, parameters.tensors, model_folder)
+    encoders = _read_encoders(model, sets, parameters.details, model_folder, encoders_root)
 
     parse = None
     if parses_folder and labels_path:
@@ -85,7 +85,7 @@ def command(
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(model_folder)
-    writer.add("vocabulary.json", vocabulary_path.read_bytes())
+    writer.add("vocabulary.json", read_bytes(vocabulary_path))
     for name in encoders:
         writer.add_parameters(encoders_root / name, f"encoders/{name}/")
     if parse:
@@ -107,9 +107,30 @@ def command(
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             **({"parse": parse.told} if parse else {}),
             "inputs": inputs,
-            "fingerprint": fingerprint("bundle", 2, chosen, inputs),
+            "fingerprint": fingerprint("bundle", 3, chosen, inputs),
         }
     )
+
+
+def _read_encoders(
+    model: Any, sets: bool, details: "Mapping[str, Any]", model_folder: Path, encoders_root: Path
+) -> "dict[str, Parameters]":
+    """The encoders that made the features of the model, and of its regions, by name."""
+    import logging
+
+    from pipeline.storage.provenance import encoders_of, read_own_encoders
+
+    used = {"encoders": model.encoders, **({"regions": model.region_encoders} if sets else {})}
+    found = {}
+    for key, names in used.items():
+        origins = encoders_of(model_folder, details[key], names)
+        found |= read_own_encoders(encoders_root, origins, model_folder)
+        for name in origins.keys() - found.keys():
+            logging.getLogger(__name__).warning(
+                "the features of %s were imported, and no encoder of this run makes them: the index cannot be searched"
+                " with photographs that it does not hold; see import-features --encoder", name,
+            )  # fmt: skip
+    return found
 
 
 def _add_vectors(

@@ -15,16 +15,17 @@ from stages import options
 @options.output("file", "The table, a JSON file.")
 def command(manifest_folder: Path, parses_folder: Path, vocabulary_path: Path, output: Path) -> None:
     """Count the labels of the training sentences' dependency and phrase trees."""
-    from pipeline.storage.atomic import publish_json, read_json
+    from pipeline.storage.atomic import publish_json
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import count_labels
     from pipeline.text.vocabulary import Vocabulary
     from stages.inputs import read_trees
 
-    value = read_json(vocabulary_path)
+    value = read_vocabulary(vocabulary_path)
     analyze = make_analyzer(Vocabulary.from_dict(value).settings)
     manifest = Manifest(manifest_folder)
     shards = [ParseShards(manifest, parses_folder).open(number) for number in range(manifest.n_shards)]

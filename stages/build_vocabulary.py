@@ -18,13 +18,17 @@ def command(manifest_folder: Path, config_path: Path | None, output: Path) -> No
     from pipeline import config
     from pipeline.storage.atomic import publish_json, read_json
     from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.forms import VocabularyForm
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import require_form
     from pipeline.text.tokens import TermSettings, english_stop_words
     from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
     text = config.load(config_path).text
     if text.vocabulary:
-        value = Vocabulary.from_dict(read_json(Path(text.vocabulary))).to_dict()
+        path = Path(text.vocabulary)
+        given = require_form(read_json(path), VocabularyForm, path, "correct text.vocabulary")
+        value = Vocabulary.from_dict(given).to_dict()
         publish_json(output, {"fingerprint": fingerprint("vocabulary", 1, value), **value})
         return
     sentences = Manifest(manifest_folder).training_texts

@@ -46,9 +46,12 @@ def command(
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, write_parameters
+    from pipeline.storage.places import require_output
+    from pipeline.storage.provenance import join_origins, require_same_origins
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
+    require_output(output / "model.safetensors", {"model": row})
     if not settings.members(row):
         raise UsageError(f"{row} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})")
     manifest, base = Manifest(manifest_folder), read_chosen(settings, row, chosen_folder)
@@ -71,6 +74,13 @@ def command(
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
     inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
     inputs |= {"chosen": base.fingerprint} if base else {}
+    origins = {
+        key: join_origins((str(models_root / name), part.details.get(key) or {}) for name, part in used.items())
+        for key in ("encoders", "regions")
+    }
+    learned = {**origins, "vocabulary": vocabulary["fingerprint"]}
+    if base:
+        require_same_origins({str(output): learned, str(chosen_folder): base.details})
     batch = Batch()
     batch.add(output / "vocabulary.json", to_json(vocabulary), commit=True)
     write_parameters(
@@ -78,13 +88,13 @@ def command(
         MODEL,
         model.tensors(),
         settings=model.settings(),
-        fingerprint=fingerprint("ensemble", 1, weights, inputs),
+        fingerprint=fingerprint("ensemble", 2, weights, inputs),
         details={
             "row": row,
             "refits": settings.refitted(row),
             "registered": kind,
             "training": settings.row(row).training,
-            "vocabulary": vocabulary["fingerprint"],
+            **learned,
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
             "inputs": inputs,
@@ -122,13 +132,11 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
 def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder: Path) -> tuple[Any, Any]:
     """The embeddings and the model of one member, which belong together and compare by inner products."""
     from pipeline.errors import UsageError
-    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.fragments import Fragments, holds_fragments
+    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.parameters import MODEL, read_parameters
 
-    opened = Fragments if holds_fragments(embeddings_folder) else Embeddings
-    embeddings = opened(manifest, embeddings_folder)
+    embeddings = open_embedded(manifest, embeddings_folder, name)
     if embeddings.metric != "inner_product":
         raise UsageError(f"{name} scores by distance, not by inner products; leave it out of the ensemble")
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
@@ -147,10 +155,10 @@ def _member(parameters: Any, weight: float) -> Any:
 def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path]) -> dict[str, Any]:
     """The vocabulary of every form of sentences that the members take, under its name; with one fingerprint."""
     from pipeline.errors import IntegrityError
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.records import read_vocabulary
 
-    given = {value["fingerprint"]: value for value in map(read_json, paths)}
+    given = {value["fingerprint"]: value for value in map(read_vocabulary, paths)}
     views = {}
     for view in model.views:
         members = zip(model.members, stored, strict=True)

@@ -60,15 +60,18 @@ def command(
     from pipeline.language.batches import stored_batches
     from pipeline.language.describing import describe_images
     from pipeline.report.descriptions import as_text, render
-    from pipeline.storage.atomic import publish_all, to_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.places import require_output
     from stages.boxes import read_boxes, read_gold
     from stages.generators import gather_sources, read_generator, read_training_text
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     stored = read_generator(generator_folder, settings)
+    about = {"generator": stored.name, "of": "boxes" if regions_root else "images", "split": split}
+    require_output(output / "descriptions.json", about)
     bundle = Bundle(bundle_folder) if bundle_folder else None
     text = read_training_text(manifest, tokens_folder, vocabulary_path)
     sources = gather_sources(stored, text, bundle, settings)
@@ -76,10 +79,10 @@ def command(
         if split is None or paths or features_root:
             raise UsageError("--regions go with --split alone: they describe its boxes, --features its images")
         gold = read_gold(settings, manifest, boxes_path)
-        features, shown = read_boxes(gold, manifest, regions_root, stored.generator.encoders, split)
-        images = stored_batches(features, shown, settings.describe.batch_size)
+        features, shown = read_boxes(gold, manifest, regions_root, stored.encoders, stored.folder, split)
+        images, inputs = stored_batches(features, shown, settings.describe.batch_size), {}
     else:
-        images = _choose_images(settings, manifest, stored.generator, paths, bundle, features_root, split, boxes)
+        images, inputs = _choose_images(settings, manifest, stored, paths, bundle, features_root, split, boxes)
 
     described = []
     for batch in tqdm(images, f"describe with {stored.name}", unit="batch", disable=None):
@@ -87,29 +90,25 @@ def command(
         for shown, sentences in zip(batch.images, found, strict=True):
             described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
 
-    about = {"generator": stored.name, "of": "boxes" if regions_root else "images", "split": split}
     about |= {"settings": settings.describe.model_dump(), "precision": stored.precision}
-    inputs = {"manifest": manifest.fingerprint, "generator": stored.parameters.fingerprint}
+    inputs |= {"manifest": manifest.fingerprint, "generator": stored.parameters.fingerprint}
     value = {
         **about,
         "inputs": inputs,
-        "fingerprint": fingerprint("descriptions", 1, about, inputs),
+        "fingerprint": fingerprint("descriptions", 2, about, inputs),
         "images": described,
     }
     page = render(value, _thumbnails(settings, manifest, described[: settings.describe.shown]))
-    files = {
-        "index.html": page.encode(),
-        "descriptions.txt": as_text(value).encode(),
-        "descriptions.json": to_json(value),
-    }
-    publish_all({output / name: data for name, data in files.items()})
+    beside = {"index.html": page.encode(), "descriptions.txt": as_text(value).encode()}
+    publish_record(output / "descriptions.json", value, beside)
 
 
 def _choose_images(
-    settings: "Config", manifest: Any, generator: Any, paths: tuple[Path, ...], bundle: Any, features_root: Path | None,
+    settings: "Config", manifest: Any, stored: Any, paths: tuple[Path, ...], bundle: Any, features_root: Path | None,
     split: str | None, boxes: tuple,
-) -> Iterator[Any]:  # fmt: skip
-    """The images to describe, in batches with their features. UsageError where the options do not go together."""
+) -> tuple[Iterator[Any], dict[str, str]]:  # fmt: skip
+    """The images to describe, in batches with their features, and what these were made from. UsageError where the
+    options do not go together, IntegrityError where the features are of other encoders than the generator's."""
     from functools import partial
 
     import numpy as np
@@ -118,8 +117,10 @@ def _choose_images(
     from pipeline.images.decode import ImageLimits
     from pipeline.language.batches import Photograph, encode_photographs, stored_batches
     from pipeline.storage.gather import Features
+    from pipeline.storage.provenance import require_origins
     from pipeline.storage.rows import FeatureRows
     from pipeline.storage.sources import ImageSource
+    from stages.generators import read_bundled_encoders
 
     size, limits = settings.describe.batch_size, settings.collection
     if bool(paths) == bool(split) or (boxes and len(paths) != 1):
@@ -130,20 +131,16 @@ def _choose_images(
         ids = np.flatnonzero(manifest.splits == split)
         if not len(ids):
             raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
-        rows = {name: FeatureRows(Features(manifest, features_root), name, ids) for name in generator.encoders}
+        rows = {name: FeatureRows(Features(manifest, features_root), name, ids) for name in stored.generator.encoders}
+        require_origins(stored.encoders, stored.folder, {name: block.origins for name, block in rows.items()})
         shown = [
             {"image_id": r["image_id"], "image": r["path"], "box": None} for r in manifest.images.take(ids).to_pylist()
         ]
-        return stored_batches(rows, shown, size)
+        inputs = {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
+        return stored_batches(rows, shown, size), inputs
     if bundle is None:
         raise UsageError("photographs need encoders; give what build-index wrote as --index")
-    missing = set(generator.encoders) - set(bundle.card["encoders"])
-    if missing:
-        raise UsageError(
-            f"{bundle.folder} has no encoder {min(missing)}, which the generator takes (it has"
-            f" {', '.join(bundle.card['encoders'])}); give an index of a model on all of its encoders"
-        )
-    encoders = {name: bundle.encoder(name) for name in generator.encoders}
+    encoders = read_bundled_encoders(stored, bundle)
     bounds = ImageLimits.from_settings(limits)
     if split is not None:
         read = ImageSource(Path(bundle.card["data_root"]), limits.follow_links).read
@@ -167,7 +164,7 @@ def _choose_images(
             for file in files
             for box in [None, *boxes]
         ]
-    return encode_photographs(photographs, encoders, bounds, size)
+    return encode_photographs(photographs, encoders, bounds, size), {"bundle": bundle.card["fingerprint"]}
 
 
 def _thumbnails(settings: "Config", manifest: Any, described: list[dict]) -> list[str | None]:
@@ -175,14 +172,14 @@ def _thumbnails(settings: "Config", manifest: Any, described: list[dict]) -> lis
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
     from pipeline.report.thumbnails import thumbnail
-    from pipeline.storage.sources import ImageSource
+    from pipeline.storage.sources import ImageSource, find_photographs
 
     limits = settings.collection
     bounds = ImageLimits.from_settings(limits)
     rows = {}
     if any(one["image_id"] is not None for one in described):
         rows = {row["image_id"]: row for row in manifest.images.to_pylist()}
-    source, addresses = ImageSource(manifest.root, limits.follow_links), []
+    source, addresses = ImageSource(find_photographs(manifest.root, Path(settings.data_root)), limits.follow_links), []
     for one in described:
         try:
             row = rows.get(one["image_id"])

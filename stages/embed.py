@@ -39,6 +39,7 @@ def command(
     from pipeline.storage.gather import Features, Sentences
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters
+    from pipeline.storage.provenance import origin_of, require_origins
     from pipeline.storage.shards import EMBEDDINGS, write_shard
     from pipeline.storage.tokens import TokenShards
     from pipeline.storage.trees import TreeShards
@@ -47,12 +48,14 @@ def command(
     from stages.inputs import read_gpu
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
+    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors, model_folder)
     if (gpu := read_gpu(config_path)) is not None:
         model.to(gpu)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
     features = {name: Features(manifest, features_root).open(name, shard) for name in model.encoders}
+    made_by = {name: {str(stored.path): origin_of(stored.sidecar)} for name, stored in features.items()}
+    require_origins(parameters.details["encoders"], model_folder, made_by)
     if model.sentence_view == "tokens":
         opened = TokenShards(manifest, tokens_folder).open(shard)
         form = Tokens(opened.ids, opened.offsets)
@@ -80,10 +83,11 @@ def command(
     }
     details = {
         "model": parameters.details["row"], "refits": parameters.details.get("refits"),
-        "registered": parameters.details["registered"], "metric": model.metric,
+        "registered": parameters.details["registered"], "metric": model.metric, "vocabulary": opened.vocabulary,
     }  # fmt: skip
     if parameters.details["registered"] in SETS:
         regions = _open_regions(manifest, regions_root, model, ids)
+        require_origins(parameters.details["regions"], model_folder, regions.origins)
         _embed_sets(output, model, blocks, form, regions, ids, inputs, details)
         return
 
@@ -95,7 +99,7 @@ def command(
         EMBEDDINGS,
         {"images": images, "image_id": ids["images"], "sentences": sentences, "sentence_id": ids["sentences"]},
         rows=len(images),
-        fingerprint=fingerprint("embeddings", 1, inputs=inputs),
+        fingerprint=fingerprint("embeddings", 2, inputs=inputs),
         details={**details, "dim": images.shape[1], "inputs": inputs},
     )
 
@@ -129,6 +133,6 @@ def _embed_sets(
         sides,
         ids,
         regions.packed(np.arange(len(regions))).boxes,
-        fingerprint=fingerprint("fragments", 1, inputs=inputs),
+        fingerprint=fingerprint("fragments", 2, inputs=inputs),
         details={**details, "dim": sides["images"].vectors.shape[1], "inputs": inputs, "score": model.rule._asdict()},
     )

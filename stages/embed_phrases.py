@@ -49,13 +49,14 @@ def command(
 
     from pipeline.errors import UsageError
     from pipeline.models import restore
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.names import plain
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.phrases import vectors_column, write_phrases
+    from pipeline.storage.provenance import require_origins
+    from pipeline.storage.records import read_labels, read_vocabulary
     from pipeline.storage.region_rows import RegionRows
     from pipeline.text.noun_phrases import list_noun_phrases
     from pipeline.text.tokens import make_analyzer
@@ -65,18 +66,19 @@ def command(
     from stages.inputs import read_gpu
 
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors)
+    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors, model_folder)
     if not hasattr(model, "embed_phrases"):
         raise UsageError(f"{parameters.details['registered']} embeds no noun phrases; give the folder of an hmlstm")
     if (gpu := read_gpu(config_path)) is not None:
         model.to(gpu)
-    value, labels = read_json(vocabulary_path), read_json(labels_path)
+    value, labels = read_vocabulary(vocabulary_path), read_labels(labels_path)
     for what, given, path in (("vocabulary", value, vocabulary_path), ("labels", labels, labels_path)):
         require_same(what, {str(path): given["fingerprint"], str(model_folder): parameters.details[what]})
     vocabulary, manifest = Vocabulary.from_dict(value), Manifest(manifest_folder)
     pairs = split_pairs(manifest, split)
     folders = {name: regions_root / plain(name, model_folder) for name in model.encoders}
     regions = RegionRows(manifest, folders, pairs.image_id)
+    require_origins(parameters.details["regions"], model_folder, regions.origins)
 
     sentences, parsed = read_sentence_trees(
         manifest, parses_folder, make_analyzer(vocabulary.settings), pairs.sentence_id

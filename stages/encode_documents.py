@@ -35,23 +35,25 @@ def command(
     import numpy as np
 
     from pipeline import config
-    from pipeline.storage.atomic import read_json
-    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.sentences import write_tfidf
     from pipeline.storage.tables import read_table
     from pipeline.text.documents import join_fields
     from pipeline.text.tfidf import encode
     from pipeline.text.vocabulary import Vocabulary
 
-    fields, value = config.load(config_path).documents_named(name).fields, read_json(vocabulary_path)
+    fields, value = config.load(config_path).documents_named(name).fields, read_vocabulary(vocabulary_path)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
     documents, inputs = manifest.documents, {"documents": rows.fingerprints["documents"]}
     if documents_path:
         documents, sidecar = read_table(documents_path, "simulated-documents")
+        made_from = {str(documents_path): sidecar.details["inputs"]["manifest"]}
+        require_same("manifest", {str(manifest_folder): manifest.fingerprint, **made_from})
         inputs = {"simulated": sidecar.fingerprint}
-    inputs["vocabulary"] = value["fingerprint"]
+    inputs |= {"vocabulary": value["fingerprint"], "images": rows.fingerprints["images"]}
     image_id = documents["image_id"].to_numpy()
     first, last = np.searchsorted(image_id, [rows.first_image, rows.last_image])
     texts = join_fields(documents.slice(first, last - first).to_pylist(), fields)
@@ -64,6 +66,7 @@ def command(
         matrix,
         first + present,
         image_id[first + present],
-        fingerprint=fingerprint("tfidf", 1, list(fields), inputs),
+        fingerprint=fingerprint("tfidf", 2, [name, *fields], inputs),
         inputs=inputs,
+        documents=name,
     )

@@ -18,14 +18,14 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
     """Encode the sentences of one shard over the vocabulary."""
     import numpy as np
 
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.sentences import write_tfidf
     from pipeline.text.tfidf import encode
     from pipeline.text.vocabulary import Vocabulary
 
-    value = read_json(vocabulary_path)
+    value = read_vocabulary(vocabulary_path)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
 
@@ -37,6 +37,6 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
         matrix,
         np.arange(rows.first_sentence, rows.last_sentence),
         manifest.sentence_images[rows.first_sentence : rows.last_sentence],
-        fingerprint=fingerprint("tfidf", 1, inputs=inputs),
+        fingerprint=fingerprint("tfidf", 2, inputs=inputs),
         inputs=inputs,
     )

@@ -18,14 +18,14 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
     """Encode the sentences of one shard word by word."""
     import numpy as np
 
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.tokens import write_tokens
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.vocabulary import Vocabulary
 
-    value = read_json(vocabulary_path)
+    value = read_vocabulary(vocabulary_path)
     manifest = Manifest(manifest_folder)
     rows = manifest.shard(shard)
 
@@ -38,6 +38,6 @@ def command(manifest_folder: Path, shard: int, vocabulary_path: Path, output: Pa
         tokens.offsets,
         np.arange(rows.first_sentence, rows.last_sentence),
         manifest.sentence_images[rows.first_sentence : rows.last_sentence],
-        fingerprint=fingerprint("tokens", 1, inputs=inputs),
+        fingerprint=fingerprint("tokens", 2, inputs=inputs),
         inputs=inputs,
     )

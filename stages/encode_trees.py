@@ -23,16 +23,16 @@ def command(
     """Encode the dependency and phrase trees of one shard's sentences."""
     import numpy as np
 
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_labels, read_vocabulary
     from pipeline.storage.trees import ParseShards, write_trees
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees
     from pipeline.text.vocabulary import Vocabulary
     from stages.inputs import read_trees
 
-    value, labels = read_json(vocabulary_path), read_json(labels_path)
+    value, labels = read_vocabulary(vocabulary_path), read_labels(labels_path)
     vocabulary, manifest = Vocabulary.from_dict(value), Manifest(manifest_folder)
     rows, parses = manifest.shard(shard), ParseShards(manifest, parses_folder).open(shard)
 
@@ -53,7 +53,7 @@ def command(
         dict(zip(("dependency", "phrase"), map(vars, packed), strict=True)),
         np.arange(rows.first_sentence, rows.last_sentence),
         manifest.sentence_images[rows.first_sentence : rows.last_sentence],
-        fingerprint=fingerprint("trees", 1, inputs=inputs),
+        fingerprint=fingerprint("trees", 2, inputs=inputs),
         details={"inputs": inputs, "n_misfits": misfits},
     )
     logging.getLogger(__name__).info("%d sentences; %d chains where words did not fit", len(sentences), misfits)

@@ -43,16 +43,18 @@ def command(
     from pipeline.evaluate.scored import evaluate_scores, rank_scores
     from pipeline.evaluate.similarity import similarity_ranks
     from pipeline.evaluate.summary import headline, with_folds
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.places import require_output
     from stages.scores import read_side
 
     settings = config.load(config_path)
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
     embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+    require_output(output, {"model": embeddings.row, "split": split, "protocol": protocol})
     embeddings.require_unseen(split)
     sets = isinstance(embeddings, Fragments)
     pairs = split_pairs(embeddings.manifest, split)
@@ -99,7 +101,7 @@ def command(
         "inputs": embeddings.inputs,
         "fingerprint": fingerprint("evaluation", 1, about, embeddings.inputs),
     }
-    publish_json(output, value)
+    publish_record(output, value)
     for gallery in with_folds([value]):
         for line in headline(gallery):
             logging.getLogger(__name__).info(line)

@@ -50,15 +50,20 @@ def command(
     from pipeline.language.metrics import METRICS, judge, variety
     from pipeline.language.space import JointSpace
     from pipeline.models import generator_class
-    from pipeline.storage.atomic import publish_json, read_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.forms import Descriptions
     from pipeline.storage.parameters import MODEL, read_parameters
+    from pipeline.storage.places import require_output
+    from pipeline.storage.provenance import require_origins
+    from pipeline.storage.records import read_record
     from pipeline.text.tokens import make_analyzer
     from stages.inputs import read_described, read_language_text
 
-    described, settings = read_json(descriptions_path), config.load(config_path)
+    described, settings = read_record(descriptions_path, Descriptions), config.load(config_path)
     split, parameters = described["split"], read_parameters(generator_folder / "model.safetensors", MODEL)
+    require_output(output, {name: described[name] for name in ("generator", "of", "split")})
     if split is None:
         raise UsageError(f"{descriptions_path} is of no split; describe one (--split), to be judged by its sentences")
     made_by = {str(descriptions_path): described["inputs"]["generator"], str(generator_folder): parameters.fingerprint}
@@ -69,6 +74,7 @@ def command(
         "manifest",
         {str(descriptions_path): described["inputs"]["manifest"], str(manifest_folder): found.manifest.fingerprint},
     )
+    require_origins(parameters.details["encoders"], generator_folder, found.origins)
     analyze, of_boxes = make_analyzer(found.vocabulary.settings), described.get("of") == "boxes"
     if of_boxes:
         references, parsed = _read_phrases(described["images"], settings, found.manifest, parses_folder, analyze)
@@ -85,6 +91,9 @@ def command(
     if hasattr(generator, "perplexities") and not of_boxes:
         gpu = find_gpu(settings.device)
         space = JointSpace(Bundle(bundle_folder), gpu) if bundle_folder else None
+        if space and parameters.details["space"]:
+            of_space = {str(generator_folder): parameters.details["space"], str(bundle_folder): space.fingerprint}
+            require_same("joint space", of_space)
         if gpu is not None:
             generator.to(gpu)
         treebank = read_language_text(settings).treebank
@@ -106,7 +115,7 @@ def command(
             "description evaluation", 1, about, {**parsed, "descriptions": described["fingerprint"]}
         ),
     }
-    publish_json(output, value)
+    publish_record(output, value)
     log = logging.getLogger(__name__)
     measured = ", ".join(f"{name} {value[name]:.1f}" for name in METRICS if value[name] is not None)
     log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured and f"{measured}, ", value["copied"])

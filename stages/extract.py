@@ -36,7 +36,7 @@ def command(manifest_folder: Path, encoder_folder: Path, shard: int, config_path
     extract, collection, rows = settings.extract, settings.collection, manifest.shard(shard)
     parameters = read_parameters(encoder_folder / "model.safetensors", ENCODER)
     inputs = {"encoder": parameters.fingerprint, "images": rows.fingerprints["images"]}
-    digest = fingerprint("features", 1, extract.model_dump(include={"precision", "storage"}), inputs)
+    digest = fingerprint("features", 2, extract.model_dump(include={"precision", "storage"}), inputs)
     images = manifest.images.slice(rows.first_image, rows.last_image - rows.first_image)
     unfinished = UnfinishedShard(output, digest, images["image_id"].to_numpy(), extract.checkpoint_images)
     log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ def command(manifest_folder: Path, encoder_folder: Path, shard: int, config_path
             stored = to_stored(features, extract.storage, [photographs[row].name for row in part])
             unfinished.write(part, stored)
 
-    described = {"name": parameters.details["name"], "precision": work.extractor.plan.precision, **parameters.settings}
+    described = {"name": parameters.details["name"], "sha256": parameters.sha256, **parameters.settings}
+    described["precision"] = work.extractor.plan.precision
     unfinished.publish({"encoder": described, "inputs": inputs})
     log.info("shard %d: %s", shard, stopwatch.describe(len(todo)))

@@ -68,7 +68,7 @@ def command(
     inputs |= of_classifier
     slice_ = {**chosen.decisive(), **extract.model_dump(include={"precision", "storage"})}
     unfinished = UnfinishedRegions(
-        output, fingerprint("regions", 1, slice_, inputs), image_id, chosen.checkpoint_images
+        output, fingerprint("regions", 2, slice_, inputs), image_id, chosen.checkpoint_images
     )
     if unfinished.is_published():
         log.info("%s is there already", output)
@@ -105,7 +105,8 @@ def command(
             stored = to_stored(described.features, extract.storage, described.names(names))
             unfinished.write_part(part, described.arrays(stored), described.faults, names, described.counts)
 
-    described_as = {"name": parameters.details["name"], "precision": plan.precision, **parameters.settings}
+    described_as = {"name": parameters.details["name"], "sha256": parameters.sha256, **parameters.settings}
+    described_as["precision"] = plan.precision
     sidecar = unfinished.publish({"encoder": described_as, "inputs": inputs, "regions": slice_})
     stopwatch.move("decode", "proposals", share)
     log.info("shard %d: %s", shard, stopwatch.describe(len(places)))

@@ -57,27 +57,35 @@ def command(
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.parameters import MODEL, write_parameters
+    from pipeline.storage.places import require_output
+    from pipeline.storage.provenance import encoders_of, join_origins, require_same_origins
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
+    require_output(output / "model.safetensors", {"model": row})
     variant = settings.row(row)
     model, own = model_class(variant.model), settings.own_section(variant.model)
     features = Features(Manifest(manifest_folder), features_root)
     sentences = Sentences(features.manifest, tfidf_folder)
-    target, weak = PairSet(features, sentences, moments_folder), None
+    target, weak = PairSet(features, sentences, moments_folder, "target"), None
     vocabularies = {str(moments_folder): target.vocabulary}
     if bool(auxiliary_folder) != bool(documents_folder):
         raise UsageError("--auxiliary and --documents belong together; give both or neither")
     if auxiliary_folder:
-        weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder)
+        weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder, "auxiliary")
         vocabularies[str(auxiliary_folder)] = weak.vocabulary
     vocabulary = require_same("vocabulary", vocabularies)
     base = read_chosen(settings, row, chosen_folder)
     if bool(base) != bool(dev_folder):
         raise UsageError("a refit, and only that, learns from --dev-moments too; give --chosen and it, or neither")
     known = Trial(**base.details["training_log"]["chosen"]) if base else None
-    dev_pairs = PairSet(features, sentences, dev_folder) if base else None
+    dev_pairs = PairSet(features, sentences, dev_folder, "dev") if base else None
     source = JoinedPairs(target, dev_pairs) if base else target
+    sides = [(str(moments_folder), source.encoders)] + ([(str(auxiliary_folder), weak.encoders)] if weak else [])
+    origins = join_origins((file, encoders_of(file, known, variant.encoders)) for file, known in sides)
+    learned = {"encoders": origins, "vocabulary": vocabulary}
+    if base:
+        require_same_origins({str(output): learned, str(chosen_folder): base.details})
     restriction = Restriction(variant.encoders)
     folded = FoldedMoments(source, scheduler)
     sets = make_sets(
@@ -112,13 +120,13 @@ def command(
         MODEL,
         tuned.model.tensors(),
         settings=tuned.model.settings(),
-        fingerprint=fingerprint("model", 2, about, inputs),
+        fingerprint=fingerprint("model", 3, about, inputs),
         details={
             "row": row,
             "refits": settings.refitted(row),
             "registered": variant.model,
             "training": variant.training,
-            "vocabulary": vocabulary,
+            **learned,
             "inputs": inputs,
             "training_log": tuned.log(),
         },

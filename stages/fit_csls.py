@@ -36,9 +36,12 @@ def command(
     from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
+    from pipeline.storage.places import require_output
+    from pipeline.storage.provenance import require_same_origins
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
+    require_output(output / "model.safetensors", {"model": row})
     plain, refits = settings.scaled(row), settings.refitted(row)
     if plain is None:
         raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
@@ -52,6 +55,8 @@ def command(
     if embeddings.metric != "inner_product":
         raise UsageError(f"{plain} scores by distance, not by inner products, and cannot be scaled")
 
+    if base:
+        require_same_origins({str(model_folder): parameters.details, str(chosen_folder): base.details})
     learned = split_pairs(embeddings.manifest, *(("train", "dev") if refits else ("train",)))
     bank = _draw_bank(embeddings, learned, settings)
     if base:
@@ -64,7 +69,7 @@ def command(
             "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
         }  # fmt: skip
     registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
-    plainly = restore(registered, parameters.settings, parameters.tensors)
+    plainly = restore(registered, parameters.settings, parameters.tensors, model_folder)
     model = scaled_class(registered)(plainly, weight, k, bank)
 
     inputs = {"manifest": embeddings.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
@@ -74,7 +79,7 @@ def command(
         MODEL,
         model.tensors(),
         settings=model.settings(),
-        fingerprint=fingerprint("model", 2, [row, settings.csls.model_dump(), settings.seed], inputs),
+        fingerprint=fingerprint("model", 3, [row, settings.csls.model_dump(), settings.seed], inputs),
         details={**parameters.details, "row": row, "refits": refits, "inputs": inputs, "training_log": log},
     )
     logging.getLogger(__name__).info("%s: %s", row, log["chosen"])

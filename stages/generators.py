@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pipeline.config import Config
     from pipeline.language.corpus import Corpus
     from pipeline.language.describing import Generator, Sources
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters
+    from pipeline.storage.provenance import Origin
 
 
 class StoredGenerator(NamedTuple):
@@ -29,6 +32,11 @@ class StoredGenerator(NamedTuple):
     def vocabulary(self) -> str:
         """The fingerprint of the vocabulary of its words."""
         return self.parameters.details["vocabulary"]
+
+    @property
+    def encoders(self) -> "Mapping[str, Origin]":
+        """The origins of the features that it learned from."""
+        return self.parameters.details["encoders"]
 
     @property
     def space(self) -> str | None:
@@ -55,6 +63,25 @@ def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
     return StoredGenerator(folder, name, generator, parameters, precision)
 
 
+def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[str, Parameters]":
+    """The encoders of a bundle that make what the generator takes. UsageError where it lacks one, IntegrityError where
+    one is not what made the features that the generator learned from."""
+    from pipeline.errors import UsageError
+    from pipeline.storage.provenance import require_origins
+
+    found = {}
+    for name in stored.generator.encoders:
+        if name not in bundle.card["encoders"]:
+            raise UsageError(
+                f"{bundle.folder} has no encoder {name}, which the generator takes (it has"
+                f" {', '.join(bundle.card['encoders'])}); give an index of a model on all of its encoders"
+            )
+        found[name] = bundle.encoder(name)
+        made_by = {str(bundle.folder): {"encoder": found[name].fingerprint}}
+        require_origins(stored.encoders, stored.folder, {name: made_by})
+    return found
+
+
 @dataclass(frozen=True)
 class TrainingText:
     """The training sentences of a manifest, and the fingerprints of the `vocabularies` that their words are of, by the
@@ -75,12 +102,12 @@ def read_training_text(manifest: "Manifest", tokens_folder: Path | None, vocabul
     import numpy as np
 
     from pipeline.language.corpus import Corpus
-    from pipeline.storage.atomic import read_json
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.rows import TokenRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.vocabulary import Vocabulary
 
-    value, stored = read_json(vocabulary_path), TokenRows(manifest, tokens_folder)
+    value, stored = read_vocabulary(vocabulary_path), TokenRows(manifest, tokens_folder)
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
     corpus = Corpus(manifest.training_texts, tokens, Vocabulary.from_dict(value))

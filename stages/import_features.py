@@ -15,6 +15,10 @@ from stages import options
 @click.option("--name", required=True, help="Name of the encoder that made them.")
 @click.option("--features", help="HDF5 dataset or Parquet column of the features. [default: the only one]")
 @click.option("--names", help="Dataset or column of the names; for .npy a text file. [default: the only one, FILE.txt]")
+@click.option(
+    "--encoder", "encoder_folder", type=options.FOLDER,
+    help="Encoder of this run that made them, which indices carry then, for photographs. [default: none]",
+)  # fmt: skip
 @options.config
 @options.output("folder", "Folder of the shards.")
 def command(
@@ -23,6 +27,7 @@ def command(
     name: str,
     features: str | None,
     names: str | None,
+    encoder_folder: Path | None,
     config_path: Path | None,
     output: Path,
 ) -> None:
@@ -40,6 +45,7 @@ def command(
     from pipeline.storage.foreign import Source, open_foreign
     from pipeline.storage.gather import shard_path
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.provenance import read_encoder
     from pipeline.storage.shards import FEATURES
 
     manifest, dtype = Manifest(manifest_folder), config.load(config_path).extract.storage
@@ -54,10 +60,18 @@ def command(
             f"{len(missing)} images have no row in {source_path}: {some(missing)}; add them, or ingest less"
         )
 
+    made_by = {}
+    if encoder_folder:
+        encoder = read_encoder(encoder_folder.parent, encoder_folder.name)
+        dim, own = source.blocks[0].shape[1], encoder.details.get("dim")
+        if own not in (None, dim):
+            raise InputError(f"{source_path} has {dim} dimensions, the encoder in {encoder_folder} {own}; leave it out")
+        made_by = {"encoder": encoder.fingerprint}
+    files = {f"source/{file}": digest for file, digest in source.sha256.items()}
     for number in trange(manifest.n_shards, desc="import", unit=" shards", disable=None):
         rows = manifest.shard(number)
-        inputs = {"images": rows.fingerprints["images"], **source.sha256}
-        digest = fingerprint("imported-features", 1, {"name": name, "storage": dtype}, inputs)
+        inputs = {"images": rows.fingerprints["images"], **files, **made_by}
+        digest = fingerprint("imported-features", 2, {"name": name, "storage": dtype}, inputs)
         path = shard_path(output, number)
         if is_published(path, FEATURES, digest):
             continue

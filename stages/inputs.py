@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config import Config
-    from pipeline.config.collection import Collection as CollectionSection
     from pipeline.config.images import Encoder as EncoderSection
     from pipeline.images.encoders import Encoder
     from pipeline.linear.study import Study
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
+    from pipeline.text.vocabulary import Vocabulary
 
 
 def read_gpu(config_path: Path | None) -> "torch.device | None":
@@ -58,12 +58,12 @@ def read_study(
 
     features = Features(Manifest(manifest_folder), features_root)
     sentences = Sentences(features.manifest, tfidf_folder)
-    target = FoldedMoments(PairSet(features, sentences, moments_folder))
+    target = FoldedMoments(PairSet(features, sentences, moments_folder, "target"))
 
     @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
     def auxiliary(documents: str) -> FoldedMoments:
         texts = Sentences(features.manifest, documents_root / documents)
-        return FoldedMoments(PairSet(features, texts, auxiliary_root / documents))
+        return FoldedMoments(PairSet(features, texts, auxiliary_root / documents, "auxiliary"))
 
     def own(model: str) -> Any:
         values = settings.own_section(model)
@@ -107,7 +107,7 @@ def read_network(
 
 class Described(NamedTuple):
     """Images with their sentences by split, `pairs`, the `texts` of these, the `vocabulary` of their words, what all
-    was made from, `inputs`, and their `manifest`."""
+    was made from, `inputs`, the `origins` of the features (encoder -> file -> origin), and their `manifest`."""
 
     manifest: Any
     pairs: dict[str, Any]
@@ -115,6 +115,12 @@ class Described(NamedTuple):
     vocabulary: Any
     vocabulary_fingerprint: str
     inputs: dict[str, str]
+    origins: dict[str, dict[str, Any]]
+
+    @property
+    def encoders(self) -> dict[str, Any]:
+        """The origin of each encoder's features."""
+        return {name: next(iter(files.values())) for name, files in self.origins.items()}
 
 
 def read_described(
@@ -129,27 +135,28 @@ def read_described(
     import numpy as np
 
     from pipeline.neural.task import Pairs
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
+    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.rows import FeatureRows, TokenRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.vocabulary import Vocabulary
 
-    manifest, value = Manifest(manifest_folder), read_json(vocabulary_path)
+    manifest, value = Manifest(manifest_folder), read_vocabulary(vocabulary_path)
     features, stored = Features(manifest, features_root), TokenRows(manifest, tokens_folder)
     require_same("vocabulary", {str(vocabulary_path): value["fingerprint"], str(tokens_folder): stored.vocabulary})
     tokens, pairs, texts = Tokens(stored.ids, stored.offsets), {}, {}
-    inputs = {"manifest": manifest.fingerprint, **stored.fingerprints}
+    inputs, origins = {"manifest": manifest.fingerprint, **stored.fingerprints}, {}
     for split in splits:
         found = split_pairs(manifest, split)
         rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
         pairs[split] = Pairs(rows, tokens.take(found.sentence_id), found.owners, found.sentence_id)
         texts[split] = manifest.sentences["text"].take(np.asarray(found.sentence_id)).to_pylist()
         inputs |= {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
-    return Described(manifest, pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs)
+        origins |= {name: block.origins for name, block in rows.items()}
+    return Described(manifest, pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs, origins)
 
 
 def read_trees(
@@ -212,16 +219,17 @@ def _read_lines(name: str) -> list[str]:
 
 
 def open_photographs(
-    manifest: "Manifest", image_id: "np.ndarray", collection: "CollectionSection"
+    manifest: "Manifest", image_id: "np.ndarray", settings: "Config"
 ) -> "Iterator[tuple[Image.Image | None, str]]":
     """The photographs `image_id` (k,) of a manifest, each with an empty text, or None with the reason why not."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import Photograph, open_photograph
-    from pipeline.storage.sources import ImageSource
+    from pipeline.storage.sources import ImageSource, find_photographs
 
-    limits = ImageLimits.from_settings(collection)
-    read = ImageSource(manifest.root, collection.follow_links).read
+    limits = ImageLimits.from_settings(settings.collection)
+    root, follow_links = find_photographs(manifest.root, Path(settings.data_root)), settings.collection.follow_links
+    read = ImageSource(root, follow_links).read
     for row in manifest.images.take(image_id).to_pylist():
         photograph = Photograph.from_row(row)
         try:
@@ -230,22 +238,32 @@ def open_photographs(
             yield None, f"{photograph.name}: {error}"
 
 
+def read_own_vocabulary(path: Path, embeddings: Any) -> "Vocabulary":
+    """The vocabulary in the file `path`. IntegrityError where the sentences of `embeddings` were read by another."""
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.text.vocabulary import Vocabulary
+
+    value = read_vocabulary(path)
+    require_same("vocabulary", {str(path): value["fingerprint"], str(embeddings.folder): embeddings.vocabulary})
+    return Vocabulary.from_dict(value)
+
+
 def read_words(
-    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary_path: Path, sets: "StoredSets"
+    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary: "Vocabulary", path: Path, sets: "StoredSets"
 ) -> list[list[str]]:
-    """The words of some sentences that their stored `sets` have one vector for each; a sentence without words has the
-    vector of one unknown word. IntegrityError where the vectors are of other words."""
+    """The words of some sentences that their stored `sets` have one vector for each, by the `vocabulary` in the file
+    `path`; a sentence without words has the vector of one unknown word. IntegrityError where there are more or fewer
+    vectors."""
     import numpy as np
 
     from pipeline.errors import IntegrityError
-    from pipeline.storage.atomic import read_json
     from pipeline.text.tokens import make_analyzer
-    from pipeline.text.vocabulary import Vocabulary
 
-    analyze = make_analyzer(Vocabulary.from_dict(read_json(vocabulary_path)).settings)
+    analyze = make_analyzer(vocabulary.settings)
     words = [analyze(text) or [""] for text in manifest.sentences["text"].take(sentence_id).to_pylist()]
     if not np.array_equal(list(map(len, words)), np.diff(sets.offsets)):
-        raise IntegrityError(f"the sentences have other words by {vocabulary_path} than vectors; give the row's own")
+        raise IntegrityError(f"the sentences have other words by {path} than vectors; give the row's own")
     return words
 
 

@@ -20,9 +20,8 @@ from stages import options
 def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_folder: Path, output: Path) -> None:
     """Put the vectors of an ensemble's members side by side, weighted."""
     from pipeline.errors import UsageError
-    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.fragments import Fragments, holds_fragments
+    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.names import plain
     from pipeline.storage.parameters import MODEL, read_parameters
@@ -34,7 +33,7 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
     rows, members = manifest.shard(shard), {}
     for name in (name for name, weight in weights.items() if weight):
         folder = embeddings_root / plain(name, model_folder)
-        members[name] = (Fragments if holds_fragments(folder) else Embeddings)(manifest, folder)
+        members[name] = open_embedded(manifest, folder, name)
         expected = parameters.details["inputs"][f"models/{name}"]
         require_same("model", {str(folder): members[name].model, str(model_folder): expected})
     inputs = {
@@ -45,7 +44,7 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
     known = parameters.details
     details = {
         "model": known["row"], "refits": known.get("refits"), "registered": known["registered"],
-        "metric": "inner_product", "inputs": inputs,
+        "metric": "inner_product", "vocabulary": known["vocabulary"], "inputs": inputs,
     }  # fmt: skip
 
     fragments = any(hasattr(member, "score") for member in members.values())
@@ -62,7 +61,7 @@ def _write_vectors(output: Path, shard: int, members: Mapping[str, Any], weights
     parts = [member.shards[shard] for member in members.values()]
     arrays = {what: join_vectors([part[what] for part in parts], weights) for what in ("images", "sentences")}
     arrays |= {name: parts[0][name] for name in ("image_id", "sentence_id")}
-    digest = fingerprint("embeddings", 1, inputs=details["inputs"])
+    digest = fingerprint("embeddings", 2, inputs=details["inputs"])
     details = {**details, "dim": arrays["images"].shape[1]}
     write_shard(output, EMBEDDINGS, arrays, rows=len(arrays["images"]), fingerprint=digest, details=details)
 
@@ -94,7 +93,7 @@ def _write_sets(output: Path, shard: int, members: Mapping[str, Any], weights: l
             parts.append(FragmentSets(sets.vectors, sets.offsets, sets.globals))
             boxes = sets.boxes if what == "images" else boxes
         sides[what] = join(parts, weights, rules)
-    digest = fingerprint("fragments", 1, inputs=details["inputs"])
+    digest = fingerprint("fragments", 2, inputs=details["inputs"])
     score = joint_rule(list(rules.values()))._asdict()
     details = {**details, "dim": sides["images"].vectors.shape[1], "score": score}
     write_fragments(output, sides, ids, boxes, fingerprint=digest, details=details)

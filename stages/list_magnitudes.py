@@ -34,17 +34,22 @@ def command(
     from pipeline import config
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
     from pipeline.neural.alignment import longest_vectors, word_magnitudes
-    from pipeline.storage.atomic import publish_all, to_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.fragments import Fragments
     from pipeline.storage.manifest import Manifest
-    from stages.inputs import open_photographs, read_words
+    from pipeline.storage.places import require_output
+    from stages.inputs import open_photographs, read_own_vocabulary, read_words
 
     settings = config.load(config_path)
     manifest = Manifest(manifest_folder)
     fragments, pairs = Fragments(manifest, embeddings_folder), split_pairs(manifest, split)
+    require_output(output, {"model": fragments.row, "split": split})
+    vocabulary = read_own_vocabulary(vocabulary_path, fragments)
     sentences = fragments.read_sets("sentences", pairs.sentence_id)
-    words = [word for own in read_words(manifest, pairs.sentence_id, vocabulary_path, sentences) for word in own]
+    spoken = read_words(manifest, pairs.sentence_id, vocabulary, vocabulary_path, sentences)
+    words = [word for own in spoken for word in own]
     terms, ids = np.unique(words, return_inverse=True)
     table = word_magnitudes(sentences.vectors, ids, settings.align.least_count)
     images = fragments.read_sets("images", pairs.image_id)
@@ -60,17 +65,18 @@ def command(
         {"image_id": int(pairs.image_id[owners[row]]), "box": images.boxes[row].tolist(), "magnitude": float(length)}
         for row, length in zip(rows, np.linalg.norm(images.vectors[rows], axis=1), strict=True)
     ]
+    about = {"model": fragments.row, "split": split}
     value = {
-        "model": fragments.row,
-        "split": split,
+        **about,
         "lowest": ranked[:listed],
         "highest": ranked[::-1][:listed],
         "regions": regions,
         "inputs": fragments.inputs,
+        "fingerprint": fingerprint("magnitudes", 1, [about, settings.align.least_count], fragments.inputs),
     }
-    photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings.collection)
+    photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings)
     pictures = [
         Picture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
         for one, (image, reason) in zip(regions, photographs, strict=True)
     ]
-    publish_all({output: to_json(value), output.with_suffix(".png"): to_png(draw_sheet(pictures, columns))})
+    publish_record(output, value, {output.with_suffix(".png").name: to_png(draw_sheet(pictures, columns))})

@@ -60,7 +60,7 @@ def command(
         brackets.append(f"{sentence_id}\t{found.tree.to_brackets()}\n")
 
     inputs = {"sentences": rows.fingerprints["sentences"], **source}
-    digest = fingerprint("parses", 1, told, inputs)
+    digest = fingerprint("parses", 2, told, inputs)
     details = {"inputs": inputs, "engine": told, "n_fallbacks": len(fallbacks), "fallbacks": fallbacks[:LISTED]}
     write_parses(output, "".join(conllu), "".join(brackets), len(texts), fingerprint=digest, details=details)
     for fallback in fallbacks[:SHOWN]:
@@ -73,7 +73,7 @@ def command(
 def _find_in_files(
     settings: "Config", manifest: "Manifest", rows: "ShardRows", texts: list[str], parser_folder: Path | None
 ) -> "tuple[Iterator[Parsed], dict[str, str], dict]":
-    from pipeline.storage.batch import file_sha256
+    from pipeline.storage.reading import file_sha256
     from pipeline.storage.trees import text_lines
     from pipeline.text.brackets import read_brackets
     from pipeline.text.conllu import read_conllu

@@ -38,7 +38,7 @@ def command(
     from pipeline.plan.needs import MB
     from pipeline.plan.rates import LIGHT, TORCH, Rates, measure_flops, measure_start
     from pipeline.plan.sizes import sizes_of
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.benchmarks import read_benchmarks
     from pipeline.storage.manifest import Manifest
 
@@ -67,7 +67,8 @@ def command(
         click.echo(f"other work had {1 - share:.0%} of the processors while this was measured, and all seconds are so")
     if output:
         known = {"dims": dims, "terms": terms, "gpu": gpu}
-        publish_json(output, {"rates": vars(rates), **known, "stages": rows, "does_not_fit": warnings})
+        value = {"rates": vars(rates), **known, "stages": rows, "does_not_fit": warnings}
+        publish_record(output, {**value, "inputs": {"manifest": manifest.fingerprint}})
 
 
 def _measure_images(settings, manifest, encoders_root: Path | None, sample: int):

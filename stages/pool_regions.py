@@ -30,6 +30,8 @@ def command(
     output: Path,
 ) -> None:
     """Pool the features of each image's regions into one vector of the image."""
+    import json
+
     import numpy as np
 
     from pipeline import config
@@ -48,6 +50,11 @@ def command(
     regions = open_regions(manifest, regions_folder, shard)
     made_by = regions.details["inputs"]["encoder"]
     require_same("encoder", {str(regions.path): made_by, str(encoder_folder): parameters.details["of"]})
+    if "projection" in regions.details:
+        raise UsageError(f"{regions.path} was reduced; give the regions as extract-regions wrote them")
+    told = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
+    cut = {str(regions.path): told, str(encoder_folder): parameters.settings["regions"]}
+    require_same("the regions", {file: json.dumps(regions, sort_keys=True) for file, regions in cut.items()})
     if not np.diff(regions.offsets).all():
         first = regions.image_id[np.diff(regions.offsets).argmin()]
         raise IntegrityError(f"image {first} has no regions in {regions.path}; run ingest again, without it")
@@ -58,7 +65,7 @@ def command(
     names = [f"image {number}" for number in regions.image_id]
     inputs = {"encoder": parameters.fingerprint, "images": regions.details["inputs"]["images"]}
     inputs["regions"] = regions.fingerprint
-    described = {"name": parameters.details["name"], **parameters.settings}
-    digest = fingerprint("features-pooled", 1, {"storage": storage}, inputs)
+    described = {"name": parameters.details["name"], "sha256": parameters.sha256, **parameters.settings}
+    digest = fingerprint("features-pooled", 2, {"storage": storage}, inputs)
     stored = to_stored(features, storage, names)
     write_features(output, stored, regions.image_id, digest, {"encoder": described, "inputs": inputs})

@@ -26,7 +26,7 @@ def command(
     from pipeline import config
     from pipeline.evaluate.phrase_ranking import Phrases, Regions, measure_phrases
     from pipeline.evaluate.retrieval import TIES, Bootstrap
-    from pipeline.storage.atomic import publish_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.phrases import PhraseVectors
@@ -54,7 +54,7 @@ def command(
         measured = {"left_out": "no box of the manifest has a label"}
     else:
         measured = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
-    publish_json(output, {"model": stored.row, **about, **measured, "inputs": inputs, "fingerprint": digest})
+    publish_record(output, {"model": stored.row, **about, **measured, "inputs": inputs, "fingerprint": digest})
     if unlabelled:
         log.warning(
             "%s: nothing is ranked, since %s; give boxes with labels as --boxes", stored.row, measured["left_out"]

@@ -37,9 +37,11 @@ def command(manifest_folder: Path, regions_folder: Path, config_path: Path | Non
     kept = (shard.packed(np.flatnonzero(train[shard.image_id])).features for shard in shards)
     projection = fit_projection((features for features in kept if len(features)), dimensions)
     made_of = {str(number): shard.fingerprint for number, shard in enumerate(shards)}
+    made_by = fingerprint("projection", 1, {"dimensions": dimensions}, made_of)
 
     for number, shard in enumerate(shards):
         names = [f"row {row} of {shard.path}" for row in range(len(shard["scores"]))]
         reduced = to_stored(projection(to_float32(shard["features"])), storage, names)
-        digest = fingerprint("regions-reduced", 1, {"dimensions": dimensions, "storage": storage}, made_of)
-        shard.with_features(shard_path(output, number), reduced, digest, {"reduced_from": shard.fingerprint})
+        digest = fingerprint("regions-reduced", 2, {"dimensions": dimensions, "storage": storage}, made_of)
+        details = {"reduced_from": shard.fingerprint, "projection": made_by}
+        shard.with_features(shard_path(output, number), reduced, digest, details)

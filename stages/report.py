@@ -8,10 +8,12 @@ import click
 from stages import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pipeline.config import Config
-    from pipeline.report.examples import Gallery, Picture, ScoredGallery
+    from pipeline.report.examples import Gallery, ScoredGallery
+    from pipeline.report.thumbnails import Photographs
+    from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
@@ -55,6 +57,7 @@ def command(
     output: Path,
 ) -> None:
     """Show a run: its figures, its collection, and what the best of BUNDLES, folders of indices, finds."""
+    import logging
     import shlex
 
     from pipeline import config
@@ -65,25 +68,33 @@ def command(
     from pipeline.report.samples import draw_samples
     from pipeline.report.tables import best_row, shown_split
     from pipeline.report.thumbnails import drawing, vector_drawing
-    from pipeline.storage.atomic import publish_text, read_json
-    from pipeline.storage.bundle import CARD, Bundle
+    from pipeline.storage.atomic import DRAWING, publish_text, read_verified
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.forms import Descriptions, Judgement, Plan
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.names import plain
+    from pipeline.storage.records import read_record
+    from pipeline.storage.sources import find_photographs
 
     settings = config.load(config_path)
-    manifest, evaluations = Manifest(manifest_folder), read_json(summary_path)
+    manifest, evaluations = Manifest(manifest_folder), read_summary(summary_path)
     opened = {bundle.card["model"]: bundle for bundle in map(Bundle, bundles)}
-    made_from = {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
+    plan = read_record(plan_path, Plan) if plan_path else None
+    told = [read_record(path, Descriptions) for path in descriptions]
+    assessed = [read_record(path, Judgement) for path in judged]
+    records = dict(zip((*descriptions, *judged), (*told, *assessed), strict=True)) | ({plan_path: plan} if plan else {})
+    made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
+    made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
     require_same("manifest", {str(manifest_folder): manifest.fingerprint, **made_from})
+    _require_own(evaluations, summary_path, manifest, opened)
+    photographs = find_photographs(manifest.root, Path(settings.data_root))
+    show = _photographs(settings, photographs, moved=photographs != manifest.root)
     # Of rows of sets all pairs must be scored, so that they are shown only where there is no other row.
     single = {row: bundle for row, bundle in opened.items() if bundle.card.get("kind") != "fragments"}
-    best, show = opened[best_row(evaluations, single or opened)], _pictures(settings, manifest)
-    gallery = _read_gallery(
-        manifest, embeddings_root / plain(best.card["model"], best.folder / CARD), shown_split(evaluations)
-    )
+    best = opened[best_row(evaluations, single or opened)]
+    gallery = _read_gallery(manifest, embeddings_root, best, shown_split(evaluations))
 
-    plan = read_json(plan_path) if plan_path else None
     page = render(
         Report(
             title=settings.name,
@@ -102,28 +113,60 @@ def command(
             costs=_costs(settings, manifest, benchmarks_root, plan),
             share=plan["rates"]["share"] if plan else 1.0,
             tradeoffs=[
-                vector_drawing(path.name.removesuffix(".tradeoff.svg"), path.read_bytes())
-                for path in sorted(best.folder.glob("*.tradeoff.svg"))
+                vector_drawing(name.removesuffix(".tradeoff.svg"), best.read(name))
+                for name in sorted(best.card["files"])
+                if name.endswith(".tradeoff.svg")
             ],
-            sheets=[drawing(f"{path.parent.name}, {path.stem}", path.read_bytes()) for path in sheets],
-            generated=compare_generators([read_json(path) for path in descriptions], manifest.images, show),
-            judged=[read_json(path) for path in judged],
+            sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
+            generated=compare_generators(told, manifest.images, show),
+            judged=assessed,
             versions=_versions(),
             collection=settings.reproduce.collection,
         )
     )
 
     publish_text(output, page)
+    if missing := list(show.shown.values()).count(False):
+        logging.getLogger(__name__).warning(
+            "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
+            missing, len(show.shown), photographs,
+        )  # fmt: skip
 
 
-def _read_gallery(manifest: "Manifest", embeddings_folder: Path, split: str) -> "Gallery | ScoredGallery":
-    """The images and sentences of `split` as a row compares them."""
+def _require_own(
+    evaluations: "list[dict[str, Any]]", summary_path: Path, manifest: "Manifest", bundles: "Mapping[str, Bundle]"
+) -> None:
+    """Raises IntegrityError where the summary is of another run than the manifest and the bundles."""
+    from pipeline.storage.evaluations import embedded, require_one_run
+    from pipeline.storage.fingerprint import require_same
+
+    files = {f"{summary_path}, evaluation {number}": value for number, value in enumerate(evaluations)}
+    require_one_run(files)
+    for file, value in files.items():
+        require_same("manifest", {str(manifest.folder): manifest.fingerprint, file: value["inputs"]["manifest"]})
+        if bundle := bundles.get(value["model"]):
+            own = {str(bundle.folder): embedded(bundle.card["inputs"]), file: embedded(value["inputs"])}
+            require_same(f"embeddings of {value['model']}", own)
+
+
+def _read_gallery(
+    manifest: "Manifest", embeddings_root: Path, bundle: "Bundle", split: str
+) -> "Gallery | ScoredGallery":
+    """The images and sentences of `split` as the row of `bundle` compares them."""
     from pipeline.report.examples import ScoredGallery, read_gallery
+    from pipeline.storage.bundle import CARD
     from pipeline.storage.embeddings import Embeddings, split_pairs
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.fragments import open_embedded
+    from pipeline.storage.names import plain
     from stages.scores import read_side
 
-    embeddings, pairs = open_embedded(manifest, embeddings_folder), split_pairs(manifest, split)
+    row = bundle.card["model"]
+    embeddings = open_embedded(manifest, embeddings_root / plain(row, bundle.folder / CARD), row)
+    require_same(
+        "model", {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
+    )
+    pairs = split_pairs(manifest, split)
     if isinstance(embeddings, Embeddings):
         return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
     from pipeline.neural.fragment_scores import ScoreRule, exact_scores  # torch
@@ -179,33 +222,36 @@ def _costs(
 ) -> "list[dict[str, Any]]":
     """What `jointspace plan --compare` shows, by the rates that the run's plan has measured; without a plan, only what
     the run took."""
+    import logging
+
+    from pipeline.errors import IntegrityError
     from pipeline.plan.comparison import add_up, compare
     from pipeline.plan.forecast import forecast
     from pipeline.plan.rates import Rates
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.benchmarks import read_benchmarks
 
-    stages = []
+    stages, facts = [], {}
     if plan:
         sizes = sizes_of(settings, manifest.summary, plan["dims"], plan["terms"])
         stages = forecast(settings, sizes, Rates(**plan["rates"]), plan["gpu"])
-    return compare(stages, add_up(read_benchmarks(benchmarks_root)) if benchmarks_root else {})
+    if benchmarks_root:
+        try:
+            facts = add_up(read_benchmarks(benchmarks_root))
+        except IntegrityError as error:
+            logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
+    return compare(stages, facts)
 
 
-def _pictures(settings: "Config", manifest: "Manifest") -> "Callable[[Mapping], Picture]":
+def _photographs(settings: "Config", root: Path, moved: bool) -> "Photographs":
     """What makes a small picture of a row of the manifest's images."""
-    from functools import partial
-
     from pipeline.images.decode import ImageLimits
-    from pipeline.report.thumbnails import picture
+    from pipeline.report.thumbnails import Photographs
     from pipeline.storage.sources import ImageSource
 
     limits = settings.collection
-    return partial(
-        picture,
-        read=ImageSource(manifest.root, limits.follow_links).read,
-        limits=ImageLimits.from_settings(limits),
-    )
+    source = ImageSource(root, limits.follow_links)
+    return Photographs(source.read, ImageLimits.from_settings(limits), moved)
 
 
 def _versions() -> dict[str, str]:

@@ -19,18 +19,15 @@ if TYPE_CHECKING:
 def command(summary_path: Path, gong_path: Path | None, config_path: Path | None, output: Path) -> None:
     """Lay the rows of a run beside the seeds' printed tables; what the data cannot support is named with its reason."""
     from pipeline import config
-    from pipeline.errors import InputError
     from pipeline.report.reproduction import render
-    from pipeline.storage.atomic import publish_text, read_json
+    from pipeline.storage.atomic import TABLES, publish_text, read_verified
+    from pipeline.storage.evaluations import read_summary
 
-    settings, evaluations = config.load(config_path), read_json(summary_path)
+    settings, evaluations = config.load(config_path), read_summary(summary_path)
     systems = {row: _describe(settings, row) for row in settings.models}
     text = render(evaluations, settings.reproduce.collection, settings.name, systems)
     if gong_path:
-        try:
-            text += "\n" + gong_path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read {gong_path} ({error}); run tabulate again") from error
+        text += "\n" + read_verified(gong_path, TABLES)[0].decode("utf-8")
     else:
         text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: no tables of `tabulate` were given; see reproduce.gong.\n"
     publish_text(output, text)

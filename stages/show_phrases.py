@@ -37,8 +37,9 @@ def command(
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.plane import draw_links, scatter_in_plane
-    from pipeline.storage.atomic import publish_all
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.atomic import DRAWING, add_artefact
+    from pipeline.storage.batch import Batch
+    from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.phrases import PhraseVectors
     from stages.inputs import open_photographs
@@ -61,7 +62,7 @@ def command(
     told = np.unique(sentences[spoken])
     drawn = told[evenly_spaced(len(told), count)]
     lines = manifest.sentences["text"].take(drawn).to_pylist()
-    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings.collection)
+    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings)
     pictures = []
     for sentence_id, line, (image, reason) in zip(drawn, lines, photographs, strict=True):
         own = spoken[sentences[spoken] == sentence_id]
@@ -74,4 +75,9 @@ def command(
     places = scatter_in_plane(vectors, settings.seed)
     groups = np.unique(images[shown], return_inverse=True)[1]
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
-    publish_all({output: to_png(draw_sheet(pictures, columns)), output.with_suffix(".plane.png"): plane})
+    details = {"model": stored.row, "split": stored.split, "inputs": {"phrases": stored.fingerprint}}
+    digest = fingerprint("phrases drawn", 1, [count, columns, top, points, settings.seed], details["inputs"])
+    batch, about = Batch(), {"kind": DRAWING, "fingerprint": digest, "details": details}
+    add_artefact(batch, output, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about)
+    add_artefact(batch, output.with_suffix(".plane.png"), plane, rows=len(shown), **about)
+    batch.publish()

@@ -26,17 +26,19 @@ def command(
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import Photograph, open_photograph
-    from pipeline.storage.atomic import publish_bytes
+    from pipeline.storage.atomic import DRAWING, publish
+    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.regions import RegionShard
-    from pipeline.storage.sources import ImageSource
+    from pipeline.storage.sources import ImageSource, find_photographs
 
-    collection = config.load(config_path).collection
+    settings = config.load(config_path)
+    collection = settings.collection
     limits = ImageLimits.from_settings(collection)
     manifest, shard = Manifest(manifest_folder), RegionShard(shard_path)
     if shard.image_id.max() >= manifest.images.num_rows:
         raise IntegrityError(f"{shard_path} is of other images than {manifest_folder}; give their manifest")
-    read = ImageSource(manifest.root, collection.follow_links).read
+    read = ImageSource(find_photographs(manifest.root, Path(settings.data_root)), collection.follow_links).read
     places = np.unique(np.linspace(0, shard.rows - 1, count).astype(int))
 
     pictures = []
@@ -49,4 +51,6 @@ def command(
             image, line = None, f"{photograph.name}: {error}"
         pictures.append(Picture(image, block.boxes[rows], block.scores[rows], line))
 
-    publish_bytes(output, to_png(draw_sheet(pictures, columns)))
+    data, inputs = to_png(draw_sheet(pictures, columns)), {"regions": shard.fingerprint}
+    digest = fingerprint("sheet", 1, [count, columns, top], inputs)
+    publish(output, data, kind=DRAWING, rows=len(pictures), fingerprint=digest, details={"inputs": inputs})

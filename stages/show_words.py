@@ -56,7 +56,7 @@ def command(
         distances = np.square(images - searcher.embed_sentence(text)).sum(axis=1)
         nearest.append(np.argsort(distances, kind="stable")[:count])
     rows = np.unique(np.concatenate(nearest))
-    opened = open_photographs(manifest, image_id[rows], config.load(config_path).collection)
+    opened = open_photographs(manifest, image_id[rows], config.load(config_path))
     photographs = {row: image for row, (image, _) in zip(rows, opened, strict=True) if image is not None}
 
     vectors = np.concatenate([*map(searcher.embed_sentence, words), images[list(photographs)]])

@@ -34,5 +34,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     documents = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), Noise(**noise), settings.seed)
 
     about = [noise, settings.auxiliary.splits, settings.seed]
-    digest = fingerprint("simulated documents", 1, about, {"manifest": manifest.fingerprint})
-    write_table(output, "simulated-documents", documents, fingerprint=digest)
+    inputs = {"manifest": manifest.fingerprint}
+    digest = fingerprint("simulated documents", 2, about, inputs)
+    details = {"documents": name, "inputs": inputs}
+    write_table(output, "simulated-documents", documents, fingerprint=digest, details=details)

@@ -8,13 +8,13 @@ def read_words(settings: Any, vocabulary_path: Path | None, words_path: Path | N
     """The first word vectors, (V + 1, d): from the configured file, learned on the corpus, or drawn."""
     from pipeline.errors import InputError, UsageError
     from pipeline.neural.sentences import INITIAL
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.records import read_vocabulary
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
 
     if vocabulary_path is None:
         raise UsageError("this model takes sentences word by word; give text/tokens.json as --vocabulary")
-    value, chosen = read_json(vocabulary_path), settings.word_vectors
+    value, chosen = read_vocabulary(vocabulary_path), settings.word_vectors
     require_same("vocabulary", {str(vocabulary_path): value["fingerprint"], "the token shards": expected})
     if chosen.source == "random":
         return random_vectors(len(value["terms"]), chosen.dim, INITIAL, settings.seed)
@@ -43,15 +43,16 @@ def _read_learned_words(path: Path | None, vocabulary: str) -> Any:
 
 
 def read_word_start(
-    folder: Path | None, terms_path: Path | None, vocabulary_path: Path | None, expected: str
+    folder: Path | None, terms_path: Path | None, vocabulary_path: Path | None, learned: dict[str, Any]
 ) -> tuple[Any, dict[str, str]]:
-    """The ncca in `folder` with the terms of every word, and its fingerprint."""
+    """The ncca in `folder` with the terms of every word, and its fingerprint; `learned` as for `read_start`, of which
+    the vocabulary is that of the words."""
     from dataclasses import replace
 
     from pipeline.errors import UsageError
     from pipeline.neural.word_towers import WordStart
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.records import read_vocabulary
     from pipeline.text.tfidf import encode
     from pipeline.text.vocabulary import Vocabulary
 
@@ -60,27 +61,31 @@ def read_word_start(
             "this model starts from an ncca; give its folder as --start, text/vocabulary.json as --terms, and"
             " text/tokens.json as --vocabulary"
         )
-    value, words = read_json(terms_path), read_json(vocabulary_path)
-    require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": expected})
-    start, inputs = read_start(folder, "ncca", value["fingerprint"])
+    value, words = read_vocabulary(terms_path), read_vocabulary(vocabulary_path)
+    require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": learned["vocabulary"]})
+    start, inputs = read_start(folder, "ncca", {**learned, "vocabulary": value["fingerprint"]})
     vocabulary = replace(Vocabulary.from_dict(value), normalise=False)
     return WordStart(start, encode([*words["terms"], ""], vocabulary)), inputs
 
 
-def read_start(folder: Path | None, registered: str, vocabulary: str) -> tuple[Any, dict[str, str]]:
-    """The `registered` model in `folder`, and its fingerprint; nothing where there is no folder."""
+def read_start(folder: Path | None, registered: str, learned: dict[str, Any]) -> tuple[Any, dict[str, str]]:
+    """The `registered` model in `folder`, and its fingerprint; nothing where there is no folder.
+
+    IntegrityError where it learned from features of other encoders, or another vocabulary, than `learned` has, the
+    details of the model that starts from it.
+    """
     from pipeline.errors import UsageError
     from pipeline.models import restore
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.parameters import MODEL, read_parameters
+    from pipeline.storage.provenance import require_same_origins
 
     if folder is None:
         return None, {}
     parameters = read_parameters(folder / "model.safetensors", MODEL)
     if parameters.details["registered"] != registered:
         raise UsageError(f"{folder} holds {parameters.details['registered']}; give a folder of {registered} as --start")
-    require_same("vocabulary", {str(folder): parameters.details["vocabulary"], "the sentences": vocabulary})
-    start = restore(registered, parameters.settings, parameters.tensors)
+    require_same_origins({str(folder): parameters.details, "what is given": learned})
+    start = restore(registered, parameters.settings, parameters.tensors, folder)
     return start, {"start": parameters.fingerprint}
 
 

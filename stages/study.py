@@ -20,25 +20,28 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
     from pipeline import config
     from pipeline.linear import gong
     from pipeline.linear.study import Cell, count_draws, pinned
-    from pipeline.storage.atomic import publish_json, read_json
+    from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.reading import is_there
+    from pipeline.storage.records import read_cell
     from stages.inputs import read_study
 
     settings = config.load(config_path)
     chosen, study = settings.study, read_study(settings, **folders)
     target, count = study.target.source, study.target.source.n_folds
 
-    def recorded(cell: Cell, draw: int) -> dict:
+    def recorded(key: str, cell: Cell, draw: int) -> dict:
         """The measurement in its file, made now unless it is there."""
-        inputs = dict(target.inputs)
+        inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
         if cell.training != "target":
             inputs |= {f"auxiliary/{name}": d for name, d in study.auxiliary(cell.documents).source.inputs.items()}
         grids = [chosen.fit.model_dump(), settings.transfer.model_dump(), settings.own_section(cell.model)]
-        digest = fingerprint("study", 1, [cell.key, draw, chosen.protocol, settings.seed, *grids], inputs)
-        path = output / "cells" / f"{digest[:20]}.json"
-        if not path.exists():
-            publish_json(path, study.measure(cell, draw))
-        return {"file": path.name, **read_json(path)}
+        digest = fingerprint("study", 2, [cell.key, draw, chosen.protocol, settings.seed, *grids], inputs)
+        name = f"{digest[:20]}.json"
+        if not is_there(output / "cells" / name):
+            about = {"key": key, "fingerprint": digest, "inputs": inputs}
+            publish_record(output / "cells" / name, {**study.measure(cell, draw), **about})
+        return {"file": name, **read_cell(output, name, key)}
 
     setting = gong.Setting(
         encoders=tuple(encoder.name for encoder in settings.encoders),
@@ -57,8 +60,11 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
     cells = dict(sorted(cells.items(), key=lambda item: item[1].model.startswith("wsabie")))
     files = {}
     for key, cell in tqdm(cells.items(), "study", unit="cell", disable=None):
-        first = recorded(cell, 0)
+        first = recorded(key, cell, 0)
         later = pinned(cell, first["chosen"])
         files[key] = [first["file"]]
-        files[key] += [recorded(later, draw)["file"] for draw in range(1, count_draws(cell, count))]
-    publish_json(output / "study.json", {"files": files, "setting": asdict(setting), "study": chosen.model_dump()})
+        files[key] += [recorded(key, later, draw)["file"] for draw in range(1, count_draws(cell, count))]
+    about = {"setting": asdict(setting), "study": chosen.model_dump()}
+    inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
+    digest = fingerprint("studies", 1, [about, files], inputs)
+    publish_record(output / "study.json", {"files": files, **about, "inputs": inputs, "fingerprint": digest})

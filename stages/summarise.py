@@ -13,10 +13,8 @@ from stages import options
 def command(evaluations: tuple[Path, ...], output: Path) -> None:
     """Put EVALUATIONS, files that `evaluate` wrote, into one list and one table."""
     from pipeline.evaluate.summary import markdown
-    from pipeline.storage.atomic import publish_all, read_json, to_json
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.evaluations import read_evaluations, write_summary
 
-    values = [read_json(path) for path in evaluations]
-    require_same("manifest", {str(p): v["inputs"]["manifest"] for p, v in zip(evaluations, values, strict=True)})
+    values = read_evaluations(evaluations)
 
-    publish_all({output.with_suffix(".md"): markdown(values).encode(), output: to_json(values)})
+    write_summary(output, values, markdown(values))

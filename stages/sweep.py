@@ -23,7 +23,8 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     from pipeline.linear.study import Cell
     from pipeline.linear.sweep import sweep_cells, sweep_rows
     from pipeline.report.curves import draw_sweep
-    from pipeline.storage.atomic import publish_all, to_json
+    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.tables import to_csv
     from stages.inputs import read_study
 
@@ -37,8 +38,10 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     ]
     rows, seconds = sweep_rows(measured), time.perf_counter() - start
 
-    value = {"row": row, "seconds": seconds, "combinations": len(rows), "cells": measured}
+    inputs = {f"target/{number}": digest for number, digest in study.target.source.inputs.items()}
+    about = [variant.model_dump(), settings.study.model_dump(), settings.transfer.model_dump()]
+    value = {"row": row, "seconds": seconds, "combinations": len(rows), "cells": measured, "inputs": inputs}
+    value["fingerprint"] = fingerprint("sweep", 1, about, inputs)
     drawn = draw_sweep(rows, row, study.target.source.fold_images)
-    files = {"sweep.json": to_json(value), "sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn}
-    publish_all({output / name: data for name, data in files.items()})
+    publish_record(output / "sweep.json", value, {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn})
     logging.getLogger(__name__).info("%s: %d combinations in %.0f s", row, len(rows), seconds)

@@ -20,23 +20,26 @@ def command(study_folder: Path, config_path: Path | None, output: Path) -> None:
     from pipeline.linear import gong
     from pipeline.linear.study import Cell
     from pipeline.report.gong import render
-    from pipeline.storage.atomic import publish_text, read_json
-    from pipeline.storage.names import inside
+    from pipeline.storage.atomic import TABLES, publish
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.forms import StudyFile
+    from pipeline.storage.records import read_cell, read_record
 
     settings = config.load(config_path)
-    list_path = study_folder / "study.json"
-    study = read_json(list_path)
+    study = read_record(study_folder / "study.json", StudyFile)
     setting = gong.Setting(**{name: _tuples(value) for name, value in study["setting"].items()})
 
     @cache
     def draws(key: str) -> list[dict]:
-        return [read_json(inside(study_folder / "cells", name, list_path)) for name in study["files"][key]]
+        return [read_cell(study_folder, name, key) for name in study["files"][key]]
 
     def measured(cell: Cell) -> list[dict]:
         return draws(cell.key)[: cell.draws]
 
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
-    publish_text(output, render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {settings.name}"))
+    text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {settings.name}")
+    digest = fingerprint("tables", 1, [settings.name, vars(bootstrap)], {"study": study["fingerprint"]})
+    publish(output, text.encode(), kind=TABLES, rows=1, fingerprint=digest, details={"inputs": study["inputs"]})
 
 
 def _tuples(value):

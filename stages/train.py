@@ -53,11 +53,14 @@ def command(
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, digest_tensors, write_parameters
+    from pipeline.storage.places import require_output
+    from pipeline.storage.provenance import require_same_origins
     from pipeline.storage.rows import open_rows
     from stages.inputs import follow_training
     from stages.starts import read_chosen, read_start, read_word_start, read_words
 
     settings = config.load(config_path)
+    require_output(output / "model.safetensors", {"model": row})
     variant = settings.row(row)
     model, own = trained_class(variant.model), settings.own_section(variant.model)
     device = find_device(settings.device)
@@ -71,14 +74,19 @@ def command(
     folders = {"tfidf": tfidf_folder, "tokens": tokens_folder, "trees": trees_folder}
     stored = open_rows(model.sentence_view, features.manifest, folders)
     view, pairs = _read_pairs(features, splits, variant.encoders, settings.image_view.normalise, stored)
+    learned: dict[str, Any] = {"vocabulary": stored.vocabulary}
+    learned["encoders"] = {name: rows.origin for name, rows in pairs["train"].features.items()}
     region_view, region_inputs = None, {}
     if variant.model in REGIONAL:
-        region_view, pairs, region_inputs = _read_regions(settings, features.manifest, splits, regions_root, pairs)
+        region_view, pairs, found = _read_regions(settings, features.manifest, splits, regions_root, pairs)
+        region_inputs, learned["regions"] = found.fingerprints, found.encoders
+    if base:
+        require_same_origins({str(output): learned, str(chosen_folder): base.details})
     words, start, start_inputs = None, None, {}
     if variant.model == "ncca-recurrent":
-        start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, stored.vocabulary)
+        start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, learned)
     elif variant.model in STARTED:
-        start, start_inputs = read_start(start_folder, STARTED[variant.model], stored.vocabulary)
+        start, start_inputs = read_start(start_folder, STARTED[variant.model], learned)
     else:
         words = read_words(settings, vocabulary_path, words_path, stored.vocabulary)
 
@@ -94,7 +102,7 @@ def command(
     inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
     inputs |= {"chosen": base.fingerprint} if base else {}
-    digest = fingerprint("model", 2, about, inputs)
+    digest = fingerprint("model", 3, about, inputs)
     with follow_training(row, own["epochs"], output / "checkpoints", digest, seconds) as (checkpoint, after_step):
         trained = train(model, task, checkpoint, after_step)
         write_parameters(
@@ -108,7 +116,7 @@ def command(
                 "refits": settings.refitted(row),
                 "registered": variant.model,
                 "training": variant.training,
-                "vocabulary": stored.vocabulary,
+                **learned,
                 "labels": getattr(stored, "labels", None),
                 "inputs": inputs,
                 "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
@@ -149,22 +157,20 @@ def _read_pairs(
 def _read_noun_phrase(labels_path: Path | None, stored: Any) -> int:
     """The number that noun phrases have in the label table."""
     from pipeline.errors import UsageError
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.records import read_labels
 
     if labels_path is None:
         raise UsageError("this model takes phrase trees; give text/labels.json as --labels")
-    table = read_json(labels_path)
+    table = read_labels(labels_path)
     require_same("label table", {str(labels_path): table["fingerprint"], "the trees": stored.labels})
     if "NP" not in table["phrases"]:
         raise UsageError(f"{labels_path} has no NP; parse with an engine that names noun phrases so")
     return table["phrases"].index("NP")
 
 
-def _read_regions(
-    settings: Any, manifest: Any, splits: dict, root: Path | None, pairs: dict
-) -> tuple[Any, dict, dict[str, str]]:
-    """The view of regions, the pairs with their regions, and these regions' fingerprints."""
+def _read_regions(settings: Any, manifest: Any, splits: dict, root: Path | None, pairs: dict) -> tuple[Any, dict, Any]:
+    """The view of regions, the pairs with their regions, and those of the training pairs."""
     from dataclasses import replace
 
     from pipeline.errors import UsageError
@@ -180,4 +186,4 @@ def _read_regions(
     rows = {key: RegionRows(manifest, folders, split_pairs(manifest, *splits[key]).image_id) for key in pairs}
     features = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
     view = RegionView(features, settings.regions.geometry)
-    return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"].fingerprints
+    return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"]

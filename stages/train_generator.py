@@ -49,10 +49,13 @@ def command(
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import MODEL, write_parameters
+    from pipeline.storage.places import require_output
+    from pipeline.storage.provenance import join_origins
     from stages.inputs import follow_training, read_described, read_language_text
 
     settings, registered = config.load(config_path), generator_class(name)
     own = settings.own_section(name)
+    require_output(output / "model.safetensors", {"generator": name})
     if (name in REGION_GENERATORS) != bool(snippets_paths):
         raise UsageError(
             f"{' and '.join(REGION_GENERATORS)} learns from --snippets with --regions, other generators from sentences"
@@ -65,16 +68,19 @@ def command(
     found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
     if snippets_paths:
-        pairs, digests = _read_snippets(snippets_paths, found, regions_root, encoders)
+        pairs, digests = _read_snippets(snippets_paths, found, regions_root, features_root)
         inputs |= digests
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     view = ImageView(encoders, dims, settings.image_view.normalise)
-    space = JointSpace(Bundle(bundle_folder), find_gpu(settings.device)) if bundle_folder else None
+    bundle = Bundle(bundle_folder) if bundle_folder else None
+    if bundle:
+        join_origins([(str(features_root), found.encoders), (str(bundle_folder), bundle.model().details["encoders"])])
+    space = JointSpace(bundle, find_gpu(settings.device)) if bundle else None
     extra, treebank = read_language_text(settings) if hasattr(registered, "network_type") else ([], None)
     about = [name, own, str(precision), view.steps, settings.seed]
     about += [fingerprint("text", 1, [extra, treebank])] if extra or treebank else []
     inputs |= {"space": space.fingerprint} if space else {}
-    digest = fingerprint("generator", 1, about, inputs)
+    digest = fingerprint("generator", 2, about, inputs)
     with follow_training(name, own.get("epochs", 0), output / "checkpoints", digest, seconds) as (
         checkpoint,
         after_step,
@@ -105,6 +111,7 @@ def command(
             fingerprint=digest,
             details={
                 "generator": name,
+                "encoders": found.encoders,
                 "vocabulary": found.vocabulary_fingerprint,
                 "space": space.fingerprint if learned.generator.in_space else None,
                 "inputs": inputs,
@@ -115,28 +122,27 @@ def command(
 
 
 def _read_snippets(
-    paths: tuple[Path, ...], found: Any, regions_root: Path | None, encoders: tuple[str, ...]
+    paths: tuple[Path, ...], found: Any, regions_root: Path | None, features_root: Path
 ) -> tuple[dict, dict[str, str]]:
     """The pairs of regions with snippets of their images' sentences, and the fingerprints of `paths`."""
-    import json
-
     import numpy as np
 
-    from pipeline.errors import InputError, UsageError
+    from pipeline.errors import UsageError
     from pipeline.language.snippets import Snippet, region_pairs
-    from pipeline.storage.batch import file_sha256
+    from pipeline.storage.alignments import read_alignments
+    from pipeline.storage.fingerprint import require_same
     from stages.boxes import read_regions
 
     if regions_root is None:
         raise UsageError("--snippets are of regions; give what extract-regions wrote as --regions")
-    snippets = []
-    for path in paths:
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-            try:
-                snippets += [Snippet(**json.loads(line))] if line else []
-            except (ValueError, TypeError) as error:
-                raise InputError(f"{path}, line {number} is no snippet ({error}); give what align wrote") from error
-    image_id = np.unique([snippet.image_id for snippet in snippets])
-    regions = read_regions(found.manifest, regions_root, encoders, image_id)
-    digests = {f"snippets/{number}": file_sha256(path) for number, path in enumerate(paths)}
-    return region_pairs(snippets, regions, found.manifest.splits, found.vocabulary), digests
+    snippets, inputs = [], {}
+    for number, path in enumerate(paths):
+        segments, sidecar = read_alignments(path)
+        for what, own in (("manifest", found.manifest.fingerprint), ("vocabulary", found.vocabulary_fingerprint)):
+            held = sidecar.details["inputs"][what] if what == "manifest" else sidecar.details[what]
+            require_same(what, {str(path): held, "what is given beside it": own})
+        snippets += [Snippet(*(one[name] for name in Snippet._fields)) for one in segments]
+        inputs[f"snippets/{number}"] = sidecar.fingerprint
+    image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
+    regions = read_regions(found.manifest, regions_root, found.encoders, features_root, image_id)
+    return region_pairs(snippets, regions, found.manifest.splits, found.vocabulary), inputs

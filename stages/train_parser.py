@@ -19,9 +19,9 @@ def command(config_path: Path | None, output: Path) -> None:
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.storage.batch import file_sha256
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parsers import publish_parser, require_own
+    from pipeline.storage.reading import file_sha256
     from pipeline.storage.trees import text_lines
     from pipeline.text.conllu import read_conllu
     from pipeline.text.parser_training import ParserSettings, ParserTraining, judge

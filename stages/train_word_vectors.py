@@ -18,16 +18,16 @@ def command(manifest_folder: Path, vocabulary_path: Path, config_path: Path | No
     from itertools import chain
 
     from pipeline import config
-    from pipeline.storage.atomic import read_json
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import WORDS, digest_tensors, write_parameters
+    from pipeline.storage.records import read_vocabulary
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.word_training import train_vectors
     from stages.inputs import read_extra_text
 
-    settings, manifest, value = config.load(config_path), Manifest(manifest_folder), read_json(vocabulary_path)
+    settings, manifest, value = config.load(config_path), Manifest(manifest_folder), read_vocabulary(vocabulary_path)
     chosen, extra = settings.word_vectors, read_extra_text(settings)
     vocabulary = Vocabulary.from_dict(value)
     sentences = encode_tokens(chain(manifest.training_texts, extra), vocabulary)

@@ -37,11 +37,12 @@ def command(run: Path, sweep: bool) -> None:
     log.info("%d files checked, %d are wrong", found.checked, len(found.faults))
     if found.unvouched:
         log.info("%d files have no checksum, such as %s", len(found.unvouched), found.unvouched[0])
+    if found.unfinished:
+        log.info("%d files are unfinished work, which its stage checks: %s", len(found.unfinished), found.unfinished[0])
     if found.faults:
-        targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults)
-        raise IntegrityError(
-            f"{len(found.faults)} files of {run} are not as they were written; make them anew: {_rebuild(run, targets)}"
-        )
+        targets = dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target)
+        remedy = f"make them anew: {_rebuild(run, targets)}" if targets else "see to the links and permissions above"
+        raise IntegrityError(f"{len(found.faults)} files of {run} are not as they were written; {remedy}")
 
 
 def _rebuild(run: Path, targets: dict[Path, None]) -> str:

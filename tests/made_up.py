@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 from pipeline.linear.projection import Directions, LinearModel
 from pipeline.linear.views import ImageView
 from pipeline.models import model_class
-from pipeline.storage.atomic import publish_json
+from pipeline.storage.atomic import CHECK, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import shard_path
@@ -26,6 +27,10 @@ from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
+
+
+MADE_BY = {"encoder": "encoder"}
+"""The origin of all features: the fingerprint of the encoder `colour`."""
 
 
 def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
@@ -50,7 +55,7 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         ENCODER,
         {"nothing": np.zeros(1, np.float32)},
         settings=ENCODER_SETTINGS,
-        fingerprint="encoder",
+        fingerprint=MADE_BY["encoder"],
     )
     model = _make_model(registered, vocabulary)
     write_parameters(
@@ -59,9 +64,9 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         model.tensors(),
         settings=model.settings(),
         fingerprint="model",
-        details={"row": registered, "registered": registered, "vocabulary": digest},
+        details={"row": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
     )
-    _embed(folder / "embeddings", manifest, model, vocabulary, registered)
+    _embed(folder / "embeddings", manifest, model, vocabulary, registered, digest)
     return folder
 
 
@@ -75,7 +80,7 @@ def write_feature_shards(manifest: Manifest, folder: Path) -> None:
         values[:, 3] = 2
         if number == 0:
             values[0], values[2] = 0, values[1]
-        details = {"inputs": {"images": rows.fingerprints["images"]}}
+        details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         write_features(shard_path(folder, number), values, image_id, "made up", details)
 
 
@@ -125,7 +130,7 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     return model_class(registered)(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
 
 
-def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str) -> None:
+def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str, digest: str) -> None:
     """Images a little off their axes, each by its own amount, so that no two are the same."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
@@ -142,6 +147,7 @@ def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Voc
         }
         inputs = {"model": "model", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
         details = {"model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "inputs": inputs}
+        details["vocabulary"] = digest
         path = folder / f"shard-{number:05d}.h5"
         write_shard(path, EMBEDDINGS, arrays, rows=len(ids), fingerprint=f"shard {number}", details=details)
 
@@ -161,3 +167,12 @@ def build_bundle(run: Path, *more: object) -> Path:
     arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
     run_command("build_index", *arguments, *more)
     return run / "bundle"
+
+
+def retell(path: Path, *keys: str, value: object) -> None:
+    """Have the JSON file `path` say `value` at some keys, as if its writer had."""
+    told = part = {name: said for name, said in json.loads(path.read_text()).items() if name != CHECK}
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    path.write_bytes(to_json(told))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from made_up import THINGS, build_bundle, make_run, run_command
+from made_up import MADE_BY, THINGS, build_bundle, make_run, run_command
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -40,7 +40,7 @@ def make_described_run(folder: Path) -> Path:
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
-        inputs = {"inputs": {"images": rows.fingerprints["images"]}}
+        inputs = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         features = np.eye(len(THINGS), dtype=np.float16)[ids % len(THINGS)]
         write_features(folder / f"features/colour/shard-{number:05d}.h5", features, ids, f"shard {number}", inputs)
     (folder / "bank.conllu").write_text(CONLLU)

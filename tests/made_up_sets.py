@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from made_up import THINGS
+from made_up import MADE_BY, THINGS
 
 from pipeline.linear.views import ImageView
 from pipeline.neural.fragment_models import DVSA
@@ -36,6 +36,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
         sentence_id = np.arange(span.first_sentence, span.last_sentence)
         inputs = {"model": row, **{what: span.fingerprints[what] for what in ("images", "sentences")}}
         details = {"model": row, "registered": "dvsa", "metric": "inner_product", "dim": 8, "inputs": inputs}
+        details["vocabulary"] = value["fingerprint"]
         write_fragments(
             run / "rows" / row / f"shard-{number:05d}.h5", sides, {"images": ids, "sentences": sentence_id}, boxes,
             fingerprint=f"{row} {number}", details={**details, "score": score},
@@ -46,7 +47,10 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
     model = DVSA.build(view, np.zeros(8, np.float32), 1.0, words, shape, seed=0)
     write_parameters(
         run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
-        fingerprint=row, details={"row": row, "registered": "dvsa", "vocabulary": value["fingerprint"]},
+        fingerprint=row, details={
+            "row": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
+            "regions": {"colour": MADE_BY},
+        },
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import yaml
-from made_up import THINGS, features_of, make_run, run_command
+from made_up import MADE_BY, THINGS, features_of, make_run, run_command
 
 from pipeline.config import merge
 from pipeline.storage.features import write_features
@@ -40,7 +40,7 @@ def make_trainable(folder: Path) -> Path:
         ids, texts = np.arange(rows.first_image, rows.last_image), slice(rows.first_sentence, rows.last_sentence)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
         features += np.random.default_rng(number).normal(0, 0.1, features.shape).astype(np.float32)
-        made_from = {"inputs": {"images": rows.fingerprints["images"]}}
+        made_from = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         write_features(folder / "features/colour" / name, features, ids, f"features {number}", made_from)
         matrix = encode(manifest.sentences["text"][texts].to_pylist(), Vocabulary.from_dict(vocabulary))
         inputs = {"vocabulary": vocabulary["fingerprint"], "sentences": rows.fingerprints["sentences"]}

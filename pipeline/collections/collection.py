@@ -66,8 +66,8 @@ class Collection:
         ):  # fmt: skip
             if count > reject_limit * given:
                 raise RejectLimitError(
-                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g} allows;"
-                    f" {report} lists them: repair them or raise that key"
+                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g}"
+                    f" allows; {report} lists them: repair them or raise that key"
                 )
 
     def describe(self) -> Iterator[str]:

@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 
 from pipeline.device import find_device
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan, choose_plan
 from pipeline.images.pooled_regions import PooledEncoder
 from pipeline.images.preprocess import prepare
+from pipeline.models import MALFORMED, brief
 
 if TYPE_CHECKING:
     from pipeline.images.standard import StandardEncoder
@@ -35,7 +36,18 @@ class Work(NamedTuple):
 def restore(
     settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> "Encoder | StandardEncoder | PooledEncoder":
-    """The encoder whose `settings()` and `tensors()` these are."""
+    """The encoder whose `settings()` and `tensors()` these are. IntegrityError where they are of another form."""
+    try:
+        return _restore(settings, tensors)
+    except MALFORMED as error:
+        raise IntegrityError(
+            f"the stored encoder has another form than this version reads ({brief(error)}); run prepare-encoder again"
+        ) from error
+
+
+def _restore(
+    settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> "Encoder | StandardEncoder | PooledEncoder":
     if settings["architecture"] == POOLED:
         return PooledEncoder.from_parts(settings, tensors)
     if settings["architecture"] != STANDARD:

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 
+REBUILD = "run build-index again"
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -22,6 +23,7 @@ class Parts(Protocol):
     """What is needed of a bundle to open its indices; pipeline.storage.bundle.Bundle has it."""
 
     card: Mapping[str, Any]
+    folder: Path
 
     def index(self, modality: str) -> memoryview: ...
     def require_whole(self, name: str) -> Path: ...
@@ -29,7 +31,7 @@ class Parts(Protocol):
 
 def open_index(parts: Parts, what: str) -> faiss.Index:
     """The index `what` of a bundle, for searching only; its large parts stay in their files. Raises IntegrityError."""
-    name, card = f"{what}.faiss", parts.card[what]
+    name, card = f"{parts.folder}/{what}.faiss", parts.card[what]
     if f"{what}.lists" in parts.card["files"]:
         return map_lists(parts.index(what), name, card, parts.require_whole(f"{what}.lists"))
     return view_bytes(parts.index(what), name, card)
@@ -58,7 +60,7 @@ def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], list
     # FAISS has a flag for files that moved together (IO_FLAG_ONDISK_SAME_DIR), which prints a line among our answers.
     told, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
     if bytes(data).count(told) != 1:
-        raise IntegrityError(f"{name} does not name {lists.name} as its lists; run build-index again")
+        raise IntegrityError(f"{name} does not name {lists.name} as its lists; {REBUILD}")
     placed = np.frombuffer(bytes(data).replace(told, here), np.uint8)
     return _read(lambda: faiss.deserialize_index(placed, faiss.IO_FLAG_READ_ONLY), len(placed), name, card, lists)
 
@@ -77,15 +79,15 @@ def _read(
         with _byte_limit(2 * size + 4096):
             index = read()
     except (RuntimeError, MemoryError) as error:
-        raise IntegrityError(f"{name} is not a readable FAISS index; run build-index again") from error
+        raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
     for file in _lists_of(index):  # FAISS writes to it what is added
         if lists is None or Path(file) != lists:
-            raise IntegrityError(f"{name} has its lists in {file}, which is none of its bundle; run build-index again")
+            raise IntegrityError(f"{name} has its lists in {file}, which is none of its bundle; {REBUILD}")
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
             f"{name} holds {index.ntotal} vectors of {index.d} dimensions and FAISS metric {index.metric_type}, not"
-            f" {expected} as its card says; run build-index again"
+            f" {expected} as its card says; {REBUILD}"
         )
     return index
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import faiss
 import numpy as np
 
+from pipeline.errors import IntegrityError
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.precision import require_finite
 
@@ -49,12 +50,14 @@ class FragmentGallery:
     `index` holds the gallery's fragments in the order of `offsets` (n + 1,), by inner product: Flat, all items of which
     are scored, or IVF,Flat, searched by a shortlist. `gallery` is `images`, of whose regions each word takes the best,
     or `sentences`, each word of which takes the best of the query's regions. `globals` (n, g) go with the rule's
-    `global_weight`. An item without fragments was removed, and is never found.
+    `global_weight`. An item without fragments was removed, and is never found. Raises IntegrityError for another index.
     """
 
     def __init__(
         self, gallery: str, index: faiss.Index, offsets: np.ndarray, rule: "ScoreRule", globals_: np.ndarray | None
     ) -> None:
+        if not isinstance(faiss.downcast_index(index), faiss.IndexFlat | faiss.IndexIVFFlat):
+            raise IntegrityError(f"the index of {gallery} does not give its vectors back; run build-index again")
         self.means = None
         if isinstance(index, faiss.IndexIVF):
             index.make_direct_map()  # it does not know where its vectors are until it is told to

@@ -7,12 +7,16 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.format import from_bytes
+from pipeline.index.format import REBUILD, from_bytes
 from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.fragment_index import FRAGMENTS
 from pipeline.index.search import Hit, Searcher
 from pipeline.index.shortlist import shortlist_of
+from pipeline.models import MALFORMED, brief
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.precision import require_boxes, require_sets
+
+FILE = "fragments.safetensors"
 
 
 class FragmentSearcher(Searcher):
@@ -39,7 +43,9 @@ class FragmentSearcher(Searcher):
 
         Raises InputError when no word is known.
         """
-        found = self._open("images").regions(self._embed_words(snippet).vectors, top)
+        gallery = self._open("images")
+        require_boxes(self.parts.folder / FILE, gallery.index.ntotal, self._arrays.get("boxes"))
+        found = gallery.regions(self._embed_words(snippet).vectors, top)
         hits = self._list_hits("images", found.items, found.scores)
         boxes = self._arrays["boxes"][found.rows].tolist()
         return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
@@ -73,7 +79,14 @@ class FragmentSearcher(Searcher):
     def _embed_words(self, sentence: str) -> FragmentSets:
         """One set: a vector for each word."""
         self.require_known(sentence)
-        return self._model.embed_sentence_sets(self._encode(sentence))
+        form, found = self._encode(sentence), []
+        self._computed(lambda: found.append(self._model.embed_sentence_sets(form)) or np.asarray(found[0].vectors))
+        dims = found[0].vectors.shape[1], self.parts.card["dim"]
+        if dims[0] != dims[1]:
+            raise IntegrityError(
+                f"the model in {self.parts.folder} makes {dims[0]} dimensions, its indices have {dims[1]}; {REBUILD}"
+            )
+        return found[0]
 
     def _search(self, modality: str, query: FragmentSets, top: int) -> list[Hit]:
         told = self.parts.card[FRAGMENTS[modality]]["shortlist"]
@@ -90,14 +103,17 @@ class FragmentSearcher(Searcher):
     def _open(self, modality: str) -> FragmentGallery:
         if modality not in self._opened:
             fragments, one, table = FRAGMENTS[modality], modality.removesuffix("s"), self._packed_table(modality)
-            card, offsets = self.parts.card, self._arrays[f"{one}_offsets"]
-            index = from_bytes(self.parts.index(fragments), f"{fragments}.faiss", card[fragments])
-            if len(offsets) != table.num_rows + 1 or offsets[-1] != index.ntotal:
-                raise IntegrityError(f"fragments.safetensors does not fit {fragments}.faiss; run build-index again")
-            rule, globals_ = ScoreRule.from_dict(card["score"]), self._arrays.get(f"{one}_globals")
-            self._opened[modality] = FragmentGallery(modality, index, offsets, rule, globals_)
+            card, place = self.parts.card, f"{self.parts.folder}/{fragments}.faiss"
+            index = from_bytes(self.parts.index(fragments), place, card[fragments])
+            offsets, globals_ = self._arrays.get(f"{one}_offsets"), self._arrays.get(f"{one}_globals")
+            require_sets(self.parts.folder / FILE, table.num_rows, index.ntotal, offsets, globals_)
+            try:
+                rule = ScoreRule.from_dict(card["score"])
+                self._opened[modality] = FragmentGallery(modality, index, offsets, rule, globals_)
+            except (*MALFORMED, IntegrityError) as error:
+                raise IntegrityError(f"{place} is not an index of fragments ({brief(error)}); {REBUILD}") from error
         return self._opened[modality]
 
     @cached_property
     def _arrays(self) -> dict[str, np.ndarray]:
-        return self.parts.arrays("fragments.safetensors")
+        return self.parts.arrays(FILE)

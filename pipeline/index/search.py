@@ -1,6 +1,6 @@
 """Searching a bundle: images by a sentence, sentences by an image."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -9,11 +9,12 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
-from pipeline.index.format import open_index
+from pipeline.index.format import REBUILD, open_index
+from pipeline.index.format import Parts as IndexParts
 from pipeline.index.query_trees import QueryParser, lacking
-from pipeline.models import restore
+from pipeline.models import MALFORMED, brief, restore
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer
@@ -24,13 +25,9 @@ FORMS = {"tfidf": encode, "tokens": encode_tokens}
 see QueryParser."""
 
 
-class Parts(Protocol):
+class Parts(IndexParts, Protocol):
     """What a search needs of a bundle; pipeline.storage.bundle.Bundle has it."""
 
-    card: Mapping[str, Any]
-
-    def index(self, modality: str) -> memoryview: ...
-    def require_whole(self, name: str) -> Any: ...
     def table(self, modality: str) -> pa.Table: ...
     def packed_table(self, modality: str) -> Any: ...
     def vocabulary(self) -> Mapping[str, Any]: ...
@@ -91,7 +88,7 @@ class Searcher:
 
         pipeline.index.query.image_features makes these of a photograph, and needs torch for it.
         """
-        return self._nearest("sentences", self._model.embed_images(features), top)
+        return self._nearest("sentences", self._embed_image(features), top)
 
     def analogy(
         self, features: Mapping[str, np.ndarray], minus: Sequence[str], plus: Sequence[str], top: int, among: int
@@ -103,9 +100,11 @@ class Searcher:
         if self.parts.card["metric"] != "inner_product":
             raise UsageError("words are added to images as unit vectors, and this model has none; use another row")
         self.require_words(minus, plus)
-        image = self._model.embed_images(features)
+        image = self._embed_image(features)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
-        rows, scores = search_around_mean(self._open("images"), compose(image, *words), top, among)
+        query = compose(image, *words)
+        self._require_fit("images", query)
+        rows, scores = search_around_mean(self._open("images"), query, top, among)
         return self._list_hits("images", rows, scores)
 
     def open(self) -> None:
@@ -123,7 +122,29 @@ class Searcher:
 
     def embed_sentence(self, sentence: str) -> np.ndarray:
         """(1, c) float32, `sentence` in the joint space."""
-        return self._model.embed_sentences(self._encode(sentence))
+        form = self._encode(sentence)
+        return self._computed(lambda: self._model.embed_sentences(form))
+
+    def _embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
+        if missing := [name for name in self.encoders if name not in features]:
+            raise UsageError(
+                f"{self.parts.folder} has no encoder {missing[0]}, whose features were imported, so that it cannot be"
+                " searched with a photograph; build the index of a model on encoders of the run"
+            )
+        return self._computed(lambda: self._model.embed_images(features))
+
+    def _computed(self, embed: Callable[[], np.ndarray]) -> np.ndarray:
+        """What the model makes of a query. IntegrityError where it does not fit the bundle's vocabulary or encoders."""
+        try:
+            vectors = embed()
+        except (*MALFORMED, IntegrityError) as error:
+            raise IntegrityError(
+                f"the model in {self.parts.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
+            ) from error
+        if vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise IntegrityError(f"the model in {self.parts.folder} makes no finite vectors; {REBUILD}")
+        return vectors
 
     def unknown_words(self, sentence: str) -> list[str]:
         """The words of `sentence` that no vocabulary of the model has, so that nothing is searched for them."""
@@ -171,7 +192,11 @@ class Searcher:
     @cached_property
     def _model(self) -> Any:
         parameters = self.parts.model()
-        return restore(self.parts.card["registered"], parameters.settings, parameters.tensors)
+        model = restore(self.parts.card["registered"], parameters.settings, parameters.tensors, where=self.parts.folder)
+        names = getattr(model, "encoders", ())
+        if not all(isinstance(name, str) for name in names):
+            raise IntegrityError(f"the model in {self.parts.folder} names its encoders {names}; {REBUILD}")
+        return model
 
     @cached_property
     def _vocabularies(self) -> dict[str, Vocabulary]:
@@ -199,18 +224,32 @@ class Searcher:
 
     def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
         """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
-        if modality in self._tables:
-            records = self._tables[modality].take(rows).to_pylist()
-        else:
-            records = self._packed_table(modality).records(rows)
+        kept = self._tables.get(modality)
+        count = self._packed_table(modality).num_rows if kept is None else kept.num_rows
+        if len(rows) and not 0 <= min(rows) <= max(rows) < count:
+            raise IntegrityError(
+                f"the index of {modality} in {self.parts.folder} numbers rows beyond the {count} of {modality}.parquet;"
+                f" {REBUILD}"
+            )
+        records = self._packed_table(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
         ranked = enumerate(zip(scores, records, strict=True), 1)
         return [Hit(rank, float(score), record) for rank, (score, record) in ranked]
 
     def _nearest(self, modality: str, query: np.ndarray, top: int) -> list[Hit]:
         return self._nearest_of_each(modality, query, top)[0]
 
-    def _nearest_of_each(self, modality: str, queries: np.ndarray, top: int) -> list[list[Hit]]:
+    def _require_fit(self, modality: str, queries: np.ndarray) -> faiss.Index:
+        """The index of a modality; IntegrityError where the model's `queries` are not of its dimensions."""
         index = self._open(modality)
+        if queries.shape[1] != index.d or not index.ntotal:
+            raise IntegrityError(
+                f"the model in {self.parts.folder} makes {queries.shape[1]} dimensions, and its index of {modality} has"
+                f" {index.ntotal} vectors of {index.d}; {REBUILD}"
+            )
+        return index
+
+    def _nearest_of_each(self, modality: str, queries: np.ndarray, top: int) -> list[list[Hit]]:
+        index = self._require_fit(modality, queries)
         scores, rows = index.search(np.ascontiguousarray(queries, np.float32), min(top, index.ntotal))
         sign = -1 if index.metric_type == faiss.METRIC_L2 else 1
         found = rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few

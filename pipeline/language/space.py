@@ -25,7 +25,7 @@ class JointSpace:
         parameters = parts.model()
         self.fingerprint: str = parameters.fingerprint
         self.vocabulary = Vocabulary.from_dict(parts.vocabulary())
-        self.model: Any = restore(parts.card["registered"], parameters.settings, parameters.tensors)
+        self.model: Any = restore(parts.card["registered"], parameters.settings, parameters.tensors, where=parts.folder)
         if gpu is not None:
             self.model.to(gpu)
         if self.model.metric != "inner_product":

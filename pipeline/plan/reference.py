@@ -42,7 +42,7 @@ STAGES = {
     ),
     "pool-regions": Stage(("extract",), "shard and encoder", "images times regions"),
     "reduce-regions": Stage(("regions", "extract"), "encoder", "regions times D squared"),
-    "show-regions": Stage(("collection",), "encoder", "the few images shown"),
+    "show-regions": Stage(("collection", "data_root"), "encoder", "the few images shown"),
     "import-features": Stage(("extract",), "encoder", "bytes of the features"),
     "build-vocabulary": Stage(("text",), "run", "training sentences"),
     "encode-sentences": Stage((), "shard", "sentences"),
@@ -71,11 +71,11 @@ STAGES = {
     "fit-csls": Stage(("csls", "fit", "seed", *ROWS), "row", "dev pairs and the bank times the grid"),
     "combine": Stage(("ensembles", "ensemble_defaults", "fit"), "ensemble", "dev pairs times members times weights"),
     "join-embeddings": Stage((), "shard and ensemble", "bytes of the members' vectors"),
-    "align": Stage(("align", "collection"), "row and split", "words of the split times regions"),
-    "list-magnitudes": Stage(("align", "collection"), "row and split", "words of the split"),
+    "align": Stage(("align", "collection", "data_root"), "row and split", "words of the split times regions"),
+    "list-magnitudes": Stage(("align", "collection", "data_root"), "row and split", "words of the split"),
     "embed-phrases": Stage(("device",), "row and split", "noun phrases of the split"),
     "rank-phrases": Stage(("phrases", "data_root", "evaluate", "seed"), "row and split", "phrases times regions"),
-    "show-phrases": Stage(("collection", "seed"), "row and split", "the few images shown"),
+    "show-phrases": Stage(("collection", "data_root", "seed"), "row and split", "the few images shown"),
     "build-index": Stage(
         ("index", "parse", "weights_root", "device"), "row",
         "vectors times dimensions, for the exact search that measures it; candidates ten times that"
@@ -84,7 +84,7 @@ STAGES = {
     "index-remove": Stage(("index",), "call", "the copy of the bundle"),
     "search": Stage(("collection",), "call", "a second's start, and the index's sha256"),
     "serve": Stage(("serve", "collection", "describe", "seed", "device"), "call", "requests"),
-    "show-words": Stage(("collection",), "call", "the words and images shown"),
+    "show-words": Stage(("collection", "data_root"), "call", "the words and images shown"),
     "evaluate": Stage(
         ("evaluate", "seed", "device"), "row, split and protocol",
         "images times sentences of the split; `evaluate.bootstrap`"
@@ -102,7 +102,7 @@ STAGES = {
         ("describe", "language_text", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
         "images of the split",
     ),
-    "report": Stage(("name", "encoders", "reproduce", "collection"), "run", "rows"),
+    "report": Stage(("name", "data_root", "encoders", "reproduce", "collection"), "run", "rows"),
     "reproduce": Stage(("reproduce", "name", "encoders", "regions", *ROWS), "run", "rows"),
     "verify": Stage((), "call", "bytes of the run"),
     "explain": Stage((), "call", "shards"),

@@ -1,8 +1,10 @@
 """Photographs small enough to stand inside a page."""
 
 import base64
+import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from PIL import Image
@@ -25,6 +27,32 @@ def picture(row: Mapping[str, Any], read: Callable[..., bytes], limits: ImageLim
         return Picture(name, thumbnail(read(row["path"], row["offset"], row["size"]), limits))
     except InputError:
         return Picture(name, None)
+
+
+class Photographs:
+    """Small pictures of rows of the images' table, by `read(path, offset, size)`; `shown` says of each image_id whether
+    it could be read.
+
+    Where the collection was `moved`, a file of that name may be another photograph: its sha256 must be the row's.
+    """
+
+    def __init__(self, read: Callable[..., bytes], limits: ImageLimits, moved: bool) -> None:
+        self._read = read
+        self._limits = limits
+        self._moved = moved
+        self.shown: dict[int, bool] = {}
+
+    def __call__(self, row: Mapping[str, Any]) -> Picture:
+        """The photograph of a row; without its address where it cannot be read."""
+        found = picture(row, partial(self._read_same, row["sha256"]) if self._moved else self._read, self._limits)
+        self.shown[row["image_id"]] = found.address is not None
+        return found
+
+    def _read_same(self, sha256: str, *place: Any) -> bytes:
+        data = self._read(*place)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise InputError("changed: it is another photograph than the manifest's")
+        return data
 
 
 def drawing(name: str, data: bytes) -> Picture:

@@ -7,18 +7,41 @@ other file vouches for it.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.batch import Batch, file_sha256
+from pipeline.storage.batch import Batch
 from pipeline.storage.fingerprint import canonical_json
+from pipeline.storage.places import SHARD, claims, require_output, require_place
+from pipeline.storage.reading import file_sha256, is_there, read_bytes, refusing
 
 CHECK = "check"
+DRAWING = "drawing"
+TABLES = "tables"
+"""Kinds of what people read and `report` or `reproduce` puts into a page: pictures, and tables in Markdown."""
 FIELDS = {"kind": str, "rows": int, "bytes": int, "sha256": str, "fingerprint": str, "details": dict}
 """What a sidecar holds besides its `check`."""
+DETAILS = {
+    "inputs": dict, "encoders": dict, "regions": dict, "settings": dict, "vocabulary": str, "dim": int, SHARD: int,
+}  # fmt: skip
+"""The types of those details that readers of several kinds rely on."""
+
+
+class Record(dict):
+    """An object of the JSON file `path`. A key that it lacks is an IntegrityError that names the file."""
+
+    def __init__(self, value: Any = (), path: Path | None = None) -> None:
+        super().__init__(value)
+        self.path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise IntegrityError(
+            f"{self.path} says nothing of {key}: an earlier version wrote it, or it was changed; run its stage again"
+        )
 
 
 @dataclass(frozen=True)
@@ -65,9 +88,15 @@ def add_artefact(
     fingerprint: str,
     details: Mapping[str, Any] | None = None,
 ) -> Sidecar:
-    """As `publish`, together with whatever else is in `batch`."""
+    """As `publish`, together with whatever else is in `batch`.
+
+    The details of a file that is named as a shard say which. Raises UsageError where they are of another shard, model
+    and so on than the file's name.
+    """
+    details = {**{key: value for key, value in claims(path).items() if key == SHARD}, **(details or {})}
+    require_output(path, details)
     sha256 = batch.add(path, data)
-    sidecar = Sidecar(kind, rows, memoryview(data).nbytes, sha256, fingerprint, dict(details or {}))
+    sidecar = Sidecar(kind, rows, memoryview(data).nbytes, sha256, fingerprint, details)
     batch.add(sidecar_path(path), to_json(vars(sidecar)), commit=True)
     return sidecar
 
@@ -83,6 +112,17 @@ def to_json(value: Any) -> bytes:
         plain = json.loads(json.dumps(dict(value), allow_nan=False))
         value = {**value, CHECK: _digest_rest(plain)}
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def publish_record(path: Path, value: Mapping[str, Any], beside: Mapping[str, bytes] | None = None) -> None:
+    """Write a JSON object that is its own commit, with the files `beside` it that it vouches for (name -> bytes) under
+    `files`. Raises UsageError where the object is of another model, split and so on than the file's name."""
+    require_output(path, value)
+    batch, files = Batch(), {}
+    for name, data in (beside or {}).items():
+        files[name] = {"bytes": len(data), "sha256": batch.add(path.with_name(name), data)}
+    batch.add(path, to_json({**value, **({"files": files} if files else {})}), commit=True)
+    batch.publish()
 
 
 def publish_text(path: Path, text: str) -> None:
@@ -106,9 +146,7 @@ def publish_all(files: Mapping[Path, bytes | memoryview]) -> None:
 def read_json(path: Path) -> Any:
     """The value in a JSON file of ours; IntegrityError names a file that is missing or damaged."""
     try:
-        value = json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise IntegrityError(f"{path} does not exist; run the stage that makes it") from None
+        value = json.loads(read_bytes(path), object_hook=lambda part: Record(part, path))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is not valid JSON ({error}); delete it and run its stage again") from error
     for part in value if isinstance(value, list) else [value]:
@@ -133,16 +171,22 @@ def read_sidecar(path: Path, kind: str) -> Sidecar:
     sidecar = Sidecar(**{name: value[name] for name in FIELDS})
     if sidecar.kind != kind:
         raise IntegrityError(f"{path} holds {sidecar.kind}, not {kind}: give the right file")
+    require_place(path, sidecar.details)
     return sidecar
 
 
 def is_sidecar(value: Any) -> bool:
     """Whether the value of a JSON file has all that a sidecar has, and nothing else."""
-    return (
-        isinstance(value, dict)
-        and value.keys() - {CHECK} == FIELDS.keys()
-        and all(type(value[name]) is kind for name, kind in FIELDS.items())
-    )
+    if not isinstance(value, dict) or value.keys() - {CHECK} != FIELDS.keys():
+        return False
+    if not all(_is(value[name], kind) for name, kind in FIELDS.items()) or min(value["rows"], value["bytes"]) < 0:
+        return False
+    details = value["details"]
+    return all(_is(details[name], kind) for name, kind in DETAILS.items() if details.get(name) is not None)
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
 
 
 _checked: dict[tuple[str, int, int], str] = {}
@@ -152,13 +196,11 @@ def verify(path: Path, kind: str) -> Sidecar:
     """Check size and sha256 of an artefact against its sidecar, once per process, before anything parses it."""
     path = Path(path)
     sidecar = read_sidecar(path, kind)
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        raise IntegrityError(f"{path} does not exist although its sidecar does; run its stage again") from None
-    key = (str(path.absolute()), stat.st_mtime_ns, stat.st_size)
-    if key not in _checked:
-        _checked[key] = file_sha256(path) if stat.st_size == sidecar.bytes else "wrong size"
+    with refusing(path, missing="does not exist although its sidecar does; run its stage again"):
+        stat = os.stat(path)
+        key = (str(path.absolute()), stat.st_mtime_ns, stat.st_size)
+        if key not in _checked:
+            _checked[key] = file_sha256(path) if stat.st_size == sidecar.bytes else "wrong size"
     if _checked[key] != sidecar.sha256:
         raise IntegrityError(f"{path} is damaged: it does not match its sidecar; delete it and run its stage again")
     return sidecar
@@ -167,14 +209,12 @@ def verify(path: Path, kind: str) -> Sidecar:
 def read_verified(path: Path, kind: str) -> tuple[bytes, Sidecar]:
     """The bytes of a (small) artefact after `verify`."""
     sidecar = verify(path, kind)
-    return Path(path).read_bytes(), sidecar
+    return read_bytes(path), sidecar
 
 
 def is_published(path: Path, kind: str, fingerprint: str) -> bool:
     """Whether the artefact is there, whole, and made from exactly what `fingerprint` says."""
-    if not sidecar_path(path).exists():
-        return False
     try:
-        return verify(path, kind).fingerprint == fingerprint
+        return is_there(sidecar_path(path)) and verify(path, kind).fingerprint == fingerprint
     except IntegrityError:
         return False

@@ -6,6 +6,7 @@ file is touched. Everything is written by plain Python file objects: the writers
 success on a full disk.
 """
 
+import errno
 import glob
 import hashlib
 import os
@@ -16,8 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import JointspaceError
+from pipeline.storage.reading import file_sha256
 
-HASH_BLOCK = 1 << 22
+OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST)
+"""What making room on a disk does not help."""
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.(?P<pid>[1-9]\d*)", re.DOTALL)
 
 
@@ -59,12 +62,18 @@ class Batch:
         return file_sha256(temporary)
 
     def publish(self) -> None:
-        """Give all files their names."""
-        # Old commits go first, the last one at once: new bytes must not pass for the old artefact.
-        for path in reversed(self._commits):
-            path.unlink(missing_ok=True)
-        for path, temporary in self._written.items():
-            _rename(temporary, path)
+        """Give all files their names. Raises JointspaceError, with nothing left under a temporary name, where a folder
+        stands in the place of one of them or its folder may not be written."""
+        path = Path()
+        try:
+            # Old commits go first, the last one at once: new bytes must not pass for the old artefact.
+            for path in reversed(self._commits):
+                path.unlink(missing_ok=True)
+            for path, temporary in self._written.items():
+                _rename(temporary, path)
+        except OSError as error:
+            self.discard()
+            raise cannot_write(path, 0, error) from error
         self._written, self._commits = {}, []
 
     def discard(self) -> None:
@@ -76,6 +85,11 @@ class Batch:
 
 def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:
     """What to raise where `size` bytes do not fit at `path`, or cannot be written; `key` says where it lies."""
+    if error.errno in OCCUPIED:
+        return JointspaceError(
+            f"cannot write {path} ({error.strerror}); move away what stands there, correct its permissions, or choose"
+            f" another {key}"
+        )
     there = next(folder for folder in path.absolute().parents if folder.is_dir())
     return JointspaceError(
         f"cannot write {path} ({size:,} bytes, {shutil.disk_usage(there).free:,} free on its disk):"
@@ -118,14 +132,6 @@ def _rename(temporary: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def sweep(folder: Path, name: str | None = None) -> list[Path]:

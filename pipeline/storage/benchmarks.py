@@ -1,10 +1,19 @@
-"""What Snakemake measured of every job: `<folder>/<rule>/**/*.tsv`, one line with seconds and memory."""
+"""What Snakemake measured of every job: `<folder>/<rule>/**/*.tsv`, one line with seconds and memory.
+
+These files are Snakemake's and have no commit: one that is damaged is left out with a warning.
+"""
 
 import csv
+import io
+import logging
+import math
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.reading import explain, read_bytes, walk
+
+log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
@@ -16,13 +25,11 @@ class Job(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[Job]]:
-    """Rule -> its jobs that have run here.
-
-    Raises IntegrityError for a folder without any, and naming a file that is not one of them.
-    """
+    """Rule -> its jobs that have run here. Raises IntegrityError for a folder without any."""
     found: dict[str, list[Job]] = {}
-    for path in sorted(Path(folder).rglob("*.tsv")):
-        found.setdefault(path.relative_to(folder).parts[0], []).extend(_jobs(path))
+    for path in _files(Path(folder)):
+        if jobs := _jobs(path):
+            found.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
     if not found:
         raise IntegrityError(f"{folder} holds no benchmark; give the folder benchmarks/ of a run that has begun")
     return found
@@ -31,20 +38,40 @@ def read_benchmarks(folder: Path) -> dict[str, list[Job]]:
 def read_shard_jobs(folder: Path) -> dict[str, list[Job]]:
     """Name -> the jobs that have made its shards: what stands in `<folder>/<name>.<shard>.tsv`."""
     found: dict[str, list[Job]] = {}
-    for path in sorted(Path(folder).glob("*.*.tsv")):
-        found.setdefault(path.name.rsplit(".", 2)[0], []).extend(_jobs(path))
+    for path in _files(Path(folder)):
+        if path.parent == Path(folder) and path.name.count(".") > 1:
+            found.setdefault(path.name.rsplit(".", 2)[0], []).extend(_jobs(path))
     return found
 
 
+def _files(folder: Path) -> list[Path]:
+    """The .tsv files under `folder`; what cannot be looked into is warned of."""
+    found = []
+    for path, status in walk(folder):
+        if isinstance(status, OSError):
+            log.warning("%s; its benchmarks are left out", explain(path, status))
+        elif path.suffix == ".tsv":
+            found.append(path)
+    return sorted(found)
+
+
 def _jobs(path: Path) -> list[Job]:
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
+    """The jobs of one file; none, with a warning that names it, where it cannot be read."""
     try:
+        text = read_bytes(path, "delete it").decode("utf-8")
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
+        if not rows:
+            raise ValueError("it has no job")
         return [Job(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{path} is no benchmark of Snakemake's; delete it") from error
+    except (IntegrityError, csv.Error, KeyError, TypeError, ValueError) as error:
+        reason = str(error) if isinstance(error, IntegrityError) else f"{path} is not a benchmark of Snakemake's"
+        log.warning("%s; it is left out, delete it", reason)
+        return []
 
 
 def _number(text: str) -> float:
     """A job that ends within half a second has only its wall time measured."""
-    return 0.0 if text in ("-", "NA") else float(text)
+    number = 0.0 if text in ("-", "NA") else float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

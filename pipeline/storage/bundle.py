@@ -28,7 +28,6 @@ A row of fragments (the card's `kind` is `fragments`) has, in place of the two i
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -41,13 +40,23 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import Batch, file_sha256
+from pipeline.storage.batch import Batch
+from pipeline.storage.cards import Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
-from pipeline.storage.tables import PackedTable, to_parquet
+from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
+from pipeline.storage.records import read_labels, read_vocabulary, require_form
+from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 CARD = "card.json"
+REBUILD = "run build-index again"
+PLACED = [("image_id", pa.int64()), ("path", pa.string()), ("split", pa.string()), ("sha256", pa.string())]
+COLUMNS = {
+    "images": pa.schema([*PLACED, ("member", pa.string()), ("offset", pa.int64()), ("size", pa.int64())]),
+    "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
+}
+"""What readers need of each table; a collection's own columns may follow."""
 
 
 class BundleWriter:
@@ -75,7 +84,7 @@ class BundleWriter:
     def add_parameters(self, source: Path, prefix: str = "") -> None:
         """Copy `model.safetensors` and `model.json` from the folder `source`."""
         for name in ("model.safetensors", "model.json"):
-            self.add(prefix + name, (Path(source) / name).read_bytes())
+            self.add(prefix + name, read_bytes(Path(source) / name))
 
     def copy(self, bundle: "Bundle", but: Collection[str]) -> None:
         """Copy all files of another bundle `but` those, each after its check."""
@@ -109,11 +118,11 @@ class Bundle:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        if not os.path.lexists(self.folder / CARD):
+        path = self.folder / CARD
+        if not os.path.lexists(path):
             raise IntegrityError(_explain_missing(self.folder))
-        self.card: dict[str, Any] = read_json(self.folder / CARD)
-        if not isinstance(self.card, dict) or not isinstance(self.card.get("files"), dict):
-            raise IntegrityError(f"{self.folder / CARD} is no bundle's card; give a folder that build-index wrote")
+        remedy = "give a folder that build-index wrote, or run it again"
+        self.card: dict[str, Any] = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
         for name in self.card["files"]:
             self._path(name)
 
@@ -127,18 +136,16 @@ class Bundle:
 
     def require_whole(self, name: str) -> Path:
         """The path of the file `name`, whose bytes were checked without keeping them."""
-        return self._check(name, Path, lambda path: (path.stat().st_size, file_sha256(path)))
+        return self._check(name, Path, lambda path: (os.stat(path).st_size, file_sha256(path)))
 
     def _check(self, name: str, opened: Callable[[Path], Any], measure: Callable[[Any], tuple[int, str]]) -> Any:
         """What `opened` makes of the file's path, if its size and sha256 are those of the card."""
         path, expected = self._path(name), self.card["files"].get(name)
         if expected is None:
             raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
-        try:
+        with refusing(path, REBUILD, f"is missing although its card lists it; {REBUILD}"):
             found = opened(path)
             whole = measure(found) == (expected["bytes"], expected["sha256"])
-        except FileNotFoundError:
-            raise IntegrityError(f"{path} is missing although its card lists it; run build-index again") from None
         if not whole:
             raise IntegrityError(f"{path} is not what its card says: it was changed or damaged; run build-index again")
         return found
@@ -159,7 +166,9 @@ class Bundle:
     def packed_table(self, modality: str) -> PackedTable:
         """The same, each row unpacked when it is asked for."""
         name = f"{modality}.parquet"
-        return PackedTable(self.map(name), self.folder / name)
+        table = PackedTable(self.map(name), self.folder / name)
+        require_columns(table.path, table.schema, COLUMNS[modality], REBUILD)
+        return table
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of the safetensors file `name`."""
@@ -169,11 +178,13 @@ class Bundle:
             raise IntegrityError(f"{self.folder / name} is not a safetensors file; run build-index again") from error
 
     def vocabulary(self) -> dict[str, Any]:
-        return json.loads(self.read("vocabulary.json"))
+        self.read("vocabulary.json")
+        return read_vocabulary(self.folder / "vocabulary.json")
 
     def labels(self) -> dict[str, Any]:
         """The label table of a model of trees."""
-        return json.loads(self.read("labels.json"))
+        self.read("labels.json")
+        return read_labels(self.folder / "labels.json")
 
     def parser(self) -> Any:
         """The spaCy pipeline that parsed the sentences; see `load_carried_parser`."""
@@ -202,10 +213,3 @@ def _explain_missing(folder: Path) -> str:
         return f"{folder} is not a bundle: it has no {CARD}; give a folder that build-index wrote"
     names = sorted(card.parent.relative_to(folder).as_posix() for card in cards)
     return f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}"
-
-
-def map_file(path: Path) -> memoryview:
-    """The bytes of a file that is never written to again."""
-    with open(path, "rb") as file:
-        empty = not path.stat().st_size  # of which there is no map
-        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

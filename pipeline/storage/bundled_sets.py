@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.errors import IntegrityError
+from pipeline.precision import require_boxes, require_sets
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.fragments import SIDES, StoredSets
 
@@ -52,10 +52,11 @@ def read_bundled_sets(bundle: Bundle) -> dict[str, BundledSets]:
     """The sets of `images` and `sentences`. Raises IntegrityError where they do not fit the bundle's tables."""
     arrays, found = bundle.arrays(FILE), {}
     for modality, one in SIDES.items():
-        boxes = arrays["boxes"] if modality == "images" else None
-        found[modality] = BundledSets(arrays[f"{one}_offsets"], arrays.get(f"{one}_globals"), boxes)
-        if len(found[modality].offsets) != bundle.packed_table(modality).num_rows + 1:
-            raise IntegrityError(f"{bundle.folder / FILE} does not fit {modality}.parquet; run build-index again")
+        path, offsets, whole = bundle.folder / FILE, arrays.get(f"{one}_offsets"), arrays.get(f"{one}_globals")
+        require_sets(path, bundle.packed_table(modality).num_rows, None, offsets, whole)
+        if modality == "images":
+            require_boxes(path, int(offsets[-1]), arrays.get("boxes"))
+        found[modality] = BundledSets(offsets, whole, arrays["boxes"] if modality == "images" else None)
     return found
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.atomic import read_json
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.parsers import find_parser, load_parser, package_digest
+from pipeline.storage.reading import read_bytes
+from pipeline.storage.records import read_labels
 
 if TYPE_CHECKING:
     from pipeline.storage.parameters import Parameters
@@ -57,7 +58,7 @@ def find_carried_parser(
     `trained`, `name` and `root` are those of `find_parser`. Raises IntegrityError where the parser that is found did
     not make these parses, or they and the labels are not what the model was trained with.
     """
-    labels = read_json(labels_path)
+    labels = read_labels(labels_path)
     require_same("label table", {str(labels_path): labels["fingerprint"], "the model": model.details["labels"]})
     require_same("parses", {str(parses.path): parses.fingerprint, str(labels_path): labels["inputs"]["parses 0"]})
     engine = parses.details["engine"]
@@ -72,10 +73,10 @@ def find_carried_parser(
 
 def add_parser(writer: Writer, parser: CarriedParser) -> None:
     """Put the labels, and the pipeline's files, into a bundle."""
-    writer.add("labels.json", parser.labels.read_bytes())
+    writer.add("labels.json", read_bytes(parser.labels))
     for path in sorted(parser.folder.rglob("*") if parser.folder else ()):
         if path.is_file():
-            writer.add(FOLDER + path.relative_to(parser.folder).as_posix(), path.read_bytes())
+            writer.add(FOLDER + path.relative_to(parser.folder).as_posix(), read_bytes(path))
 
 
 def load_carried_parser(bundle: Carrier) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.storage.atomic import publish_json, publish_text, read_json
-from pipeline.storage.batch import cannot_write, file_sha256, is_regular, open_no_link, sweep
+from pipeline.storage.batch import cannot_write, is_regular, open_no_link, sweep
 from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.reading import file_sha256
 
 MARK = ".jointspace-demo"
 """This file in a folder says that what lies there is ours to replace."""

@@ -18,15 +18,16 @@ BLOCK_ROWS = 65536
 
 class Embedded:
     """The shards `<folder>/shard-00000.h5` of `kind`. `row` names the model, `registered` its class and `model` its
-    fingerprint; `metric` is how its vectors compare, `dim` is c; `refits` the row of which it is a refit, if it is one.
+    fingerprint; `metric` is how its vectors compare, `dim` is c; `refits` the row of which it is a refit, if it is one;
+    `vocabulary` that of its sentences.
 
-    Raises IntegrityError for a shard that is missing, damaged, of another model than the first, or made from other
-    images or sentences than the manifest's.
+    Raises IntegrityError for a shard that is missing, damaged, of another model than the first or than the `row` that
+    is asked for, or made from other images or sentences than the manifest's.
     """
 
     kind: ClassVar[str]
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
+    def __init__(self, manifest: Manifest, folder: Path, row: str | None = None) -> None:
         self.folder = Path(folder)
         self.manifest = manifest
         self.shards = open_shards(folder, self.kind, manifest.n_shards)
@@ -37,6 +38,9 @@ class Embedded:
         self.model = require_same("model", models)
         details = self.shards[0].details
         self.row: str = details["model"]
+        if row is not None and self.row != row:
+            raise IntegrityError(f"{self.folder} holds the embeddings of {self.row}, not of {row}; run embed again")
+        self.vocabulary: str | None = details.get("vocabulary")
         self.registered: str = details["registered"]
         self.refits: str | None = details.get("refits")
         self.metric: str = details["metric"]

@@ -1,5 +1,6 @@
 """Features made elsewhere: rows of numbers and the name of the image that each row is of, in the usual formats."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
-from pipeline.storage.batch import file_sha256
+from pipeline.storage.reading import file_sha256
+from pipeline.storage.tables import unpacked_bytes
 
 NPY = b"\x93NUMPY"
+MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
+"""Compressed features may unpack to so many times the bytes of their file, and to so many bytes more."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, pa.ArrowException,
@@ -75,6 +79,7 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
     parts, files = [], []
     for features in sorted(source.path.glob("img_emb/img_emb_*.npy"), key=_number):
         metadata = source.path / "metadata" / f"metadata_{_number(features)}.parquet"
+        _require_modest(metadata, unpacked_bytes(pq.read_metadata(metadata)))
         table = pq.read_table(metadata, columns=[source.names or "image_path"])
         parts.append((features, _map_npy(features), _strings(metadata, table.column(0))))
         files += [features, metadata]
@@ -88,6 +93,7 @@ def _read_parquet(source: Source) -> ForeignFeatures:
     lists = [field.name for field in schema if _is_list(field.type)]
     strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     columns = [_only(source, "features", lists), _only(source, "names", strings)]
+    _require_modest(source.path, unpacked_bytes(pq.read_metadata(source.path)))
     table = pq.read_table(source.path, columns=columns)
     features, names = (table.column(name).combine_chunks() for name in columns)
     if features.null_count:
@@ -106,8 +112,11 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
         matrices = [name for name, d in datasets.items() if d is not None and d.ndim == 2 and d.dtype.kind == "f"]
         strings = [name for name, d in datasets.items() if d is not None and h5py.check_string_dtype(d.dtype)]
         features = datasets[_only(source, "features", matrices)]
-        names = datasets[_only(source, "names", strings)].asstr()[:].tolist()
-        return _assemble([(source.path, _map_hdf5(source.path, features), names)], [source.path])
+        names = datasets[_only(source, "names", strings)]
+        if names.shape != features.shape[:1]:
+            raise InputError(f"{source.path} has {features.shape[0]} rows and names of shape {names.shape}; repair it")
+        matrix = _map_hdf5(source.path, features)
+        return _assemble([(source.path, matrix, names.asstr()[:].tolist())], [source.path])
 
 
 READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
@@ -185,4 +194,13 @@ def _plain_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset | Non
 
 def _map_hdf5(path: Path, dataset: h5py.Dataset) -> np.ndarray:
     offset = dataset.id.get_offset()
+    if offset is None:
+        _require_modest(path, math.prod(dataset.shape) * dataset.dtype.itemsize)
     return dataset[:] if offset is None else np.memmap(path, dataset.dtype, "r", offset, dataset.shape)
+
+
+def _require_modest(path: Path, claimed: int) -> None:
+    """Raises InputError where a file claims to hold far more than its bytes could."""
+    size = path.stat().st_size
+    if claimed > SPARE_BYTES + MOST_UNPACKED * size:
+        raise InputError(f"{path} claims {claimed:,} bytes of features in {size:,}; write it again, uncompressed")

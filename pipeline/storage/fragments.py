@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import Sidecar, read_json, sidecar_path
+from pipeline.precision import require_sets
+from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, sidecar_path
 from pipeline.storage.embeddings import Embedded, Embeddings
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
@@ -62,12 +62,14 @@ class Fragments(Embedded):
 
     kind = FRAGMENTS
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
-        super().__init__(manifest, folder)
+    def __init__(self, manifest: Manifest, folder: Path, row: str | None = None) -> None:
+        super().__init__(manifest, folder, row)
         self.score: dict[str, Any] = self.shards[0].details["score"]
         for shard in self.shards:
             for name, one in SIDES.items():
-                _check_offsets(shard, name, shard[f"{one}_offsets"], len(shard[f"{one}_id"]))
+                whole = shard.get(f"{one}_globals")
+                sizes = len(shard[f"{one}_id"]), len(shard[name])
+                require_sets(shard.path, *sizes, shard[f"{one}_offsets"], whole)
 
     def read_sets(self, modality: str, ids: np.ndarray) -> StoredSets:
         """The sets of the `images` or `sentences` whose ids are `ids` (k,), ascending."""
@@ -96,17 +98,12 @@ def _take(shard: Shard, modality: str, rows: np.ndarray) -> StoredSets:
     return StoredSets(shard[modality][inside], offsets, whole, shard["boxes"][inside] if one == "image" else None)
 
 
-def _check_offsets(shard: Shard, name: str, offsets: np.ndarray, count: int) -> None:
-    fits = len(offsets) == count + 1 and offsets[0] == 0 and (np.diff(offsets) >= 0).all()
-    if not fits or offsets[-1] != len(shard[name]):
-        raise IntegrityError(f"{shard.path}: its offsets do not fit its {name}; run embed again")
-
-
-def open_embedded(manifest: Manifest, folder: Path) -> Embeddings | Fragments:
+def open_embedded(manifest: Manifest, folder: Path, row: str | None = None) -> Embeddings | Fragments:
     """The embeddings in `folder`, whichever kind of row they are of. Raises as Embedded does."""
-    return (Fragments if holds_fragments(folder) else Embeddings)(manifest, folder)
+    return (Fragments if holds_fragments(folder) else Embeddings)(manifest, folder, row)
 
 
 def holds_fragments(folder: Path) -> bool:
     """Whether the embeddings in `folder` are sets of fragments: what the first shard's commit says."""
-    return read_json(sidecar_path(shard_path(folder, 0)))["kind"] == FRAGMENTS
+    value = read_json(sidecar_path(shard_path(folder, 0)))
+    return is_sidecar(value) and value["kind"] == FRAGMENTS

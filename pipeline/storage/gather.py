@@ -8,10 +8,12 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import Sidecar, read_sidecar
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import plain
+from pipeline.storage.places import stated
 from pipeline.storage.sentences import TfidfShard
-from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.shards import FEATURES, TFIDF, Shard
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -52,12 +54,29 @@ class Features:
         self.root = Path(root)
 
     def open(self, encoder: str, number: int) -> Shard:
-        """Shard `number` of `encoder`; IntegrityError unless it was made from exactly the images of the manifest."""
+        """Shard `number` of `encoder`; IntegrityError unless it was made from exactly the images of the manifest, by an
+        encoder of that name."""
         shard = Shard(shard_path(self.root / plain(encoder, "the model"), number), FEATURES)
-        rows = self.manifest.shard(number)
-        if shard.details["inputs"]["images"] != rows.fingerprints["images"]:
-            raise IntegrityError(f"{shard.path} was made from other images than the manifest's; run extract again")
+        self._check(shard.path, shard.sidecar, encoder, number)
         return shard
+
+    def sidecar(self, encoder: str, number: int) -> Sidecar:
+        """The same of its commit alone, without its features."""
+        path = shard_path(self.root / encoder, number)
+        found = read_sidecar(path, FEATURES)
+        self._check(path, found, encoder, number)
+        return found
+
+    def _check(self, path: Path, sidecar: Sidecar, encoder: str, number: int) -> None:
+        require_encoder_name(path, sidecar, encoder)
+        if sidecar.details["inputs"]["images"] != self.manifest.shard(number).fingerprints["images"]:
+            raise IntegrityError(f"{path} was made from other images than the manifest's; run extract again")
+
+
+def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:
+    """Raises IntegrityError where a shard is of an encoder of another name."""
+    if (held := stated(sidecar.details).get("encoder", encoder)) != encoder:
+        raise IntegrityError(f"{path} is of the encoder {held}, not of {encoder}; run its stage again")
 
 
 class Sentences:
@@ -70,11 +89,22 @@ class Sentences:
     def open(self, number: int) -> TfidfShard:
         """Shard `number`; IntegrityError unless it was made from exactly the texts of the manifest."""
         shard = TfidfShard(shard_path(self.folder, number))
-        made_from, rows = shard.details["inputs"], self.manifest.shard(number)
-        for what in {"sentences", "documents"} & set(made_from):
-            if made_from[what] != rows.fingerprints[what]:
-                raise IntegrityError(f"{shard.path} was made from other {what}; run encode-{what} again")
+        self._check(shard.path, shard.sidecar, number)
         return shard
+
+    def sidecar(self, number: int) -> Sidecar:
+        """The same of its commit alone, without its texts."""
+        path = shard_path(self.folder, number)
+        found = read_sidecar(path, TFIDF)
+        self._check(path, found, number)
+        return found
+
+    def _check(self, path: Path, sidecar: Sidecar, number: int) -> None:
+        made_from, rows = sidecar.details["inputs"], self.manifest.shard(number)
+        for what in sorted({"sentences", "documents", "images"} & set(made_from)):
+            if made_from[what] != rows.fingerprints[what]:
+                stage = "encode-sentences" if "sentences" in made_from else "encode-documents"
+                raise IntegrityError(f"{path} was made from other {what}; run {stage} again")
 
 
 def read_split(

@@ -1,58 +1,60 @@
-"""A run's artefacts against their commits: what is missing, truncated, changed, uncommitted, or of another run.
+"""A run's artefacts against their commits: what is missing, truncated, changed, uncommitted, misplaced, of another run.
 
 A commit is a JSON file of ours: a sidecar, a manifest, a bundle's card, a vocabulary, an evaluation. It names its own
-`fingerprint` and those of its `inputs`, which must be the fingerprints of artefacts of this run.
+`fingerprint` and those of its `inputs`, which must be the fingerprints of artefacts of this run. Whatever is not read
+is a fault, too: links, pipes, devices, and what this user may not read.
 """
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
-from pipeline.storage import shards
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
-from pipeline.storage.batch import TEMPORARY, file_sha256, is_orphan, is_regular
+from pipeline.storage.batch import TEMPORARY, is_orphan, is_regular
 from pipeline.storage.bundle import CARD
-from pipeline.storage.fragments import FRAGMENTS
+from pipeline.storage.commits import (
+    COMMITTED,
+    MANIFEST,
+    REJECTS,
+    artefact_of,
+    fault_of,
+    inputs_of,
+    kind_of_commit,
+    kind_of_input,
+    target_of,
+)
 from pipeline.storage.locks import is_held, is_lock
 from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints
 from pipeline.storage.names import inside
-from pipeline.storage.parameters import ENCODER, MODEL
-from pipeline.storage.tokens import TOKENS
+from pipeline.storage.places import misplaced
+from pipeline.storage.reading import explain, kind_of, walk
 
-MANIFEST = "manifest.json"
-COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets"})
-"""Endings of files that do not exist without a commit."""
-UNFINISHED = (".parts", "checkpoints")
+PARTS, CHECKPOINTS = ".parts", "checkpoints"
 """Folders of work that a killed stage goes on with, and checks itself."""
-KINDS = {
-    "encoder": ENCODER, "encoders": ENCODER, "features": shards.FEATURES, "tfidf": shards.TFIDF, "tokens": TOKENS,
-    "target": shards.MOMENTS, "auxiliary": shards.MOMENTS, "model": MODEL, "start": MODEL, "regions": "regions",
-    "embeddings": shards.EMBEDDINGS, "manifest": MANIFEST, "vocabulary": "vocabulary",
-}  # fmt: skip
-"""First part of an input's name -> kind of the artefact whose fingerprint it is."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with the file `path`, and the file whose rule makes it anew."""
+    """What is wrong with the file `path`, and the file whose rule makes it anew; None where no rule does."""
 
     path: Path
     reason: str
-    target: Path
+    target: Path | None
 
 
 @dataclass
 class Examination:
     """`checked` files that are what their commits say or are in `faults`; `unvouched` ones, which no commit names;
-    `temporaries` and locks of writers, with whether their writer is gone."""
+    `unfinished` ones, the work of stages that were killed or are at it; `temporaries` and locks of writers, with
+    whether their writer is gone."""
 
     checked: int = 0
     faults: list[Fault] = field(default_factory=list)
     unvouched: list[Path] = field(default_factory=list)
+    unfinished: list[Path] = field(default_factory=list)
     temporaries: dict[Path, bool] = field(default_factory=dict)
 
 
@@ -60,7 +62,7 @@ def examine(run: Path, progress: Callable[[list[Path]], Iterable[Path]] = iter) 
     """Hash every artefact under the folder `run`. Raises IntegrityError where there is no commit at all."""
     found = _Examiner(Path(run))
     commits = [path for path in found.files if path.suffix == ".json"]
-    if not commits:
+    if not commits and all(fault.path == Path(run) for fault in found.result.faults):
         raise IntegrityError(f"{run} holds no artefact; give the folder of a run, such as results/demo")
     for path in progress(commits):
         found.check_commit(path)
@@ -80,14 +82,29 @@ class _Examiner:
         self.vouched: set[Path] = set()
         self.commits: list[tuple[Path, Mapping[str, Any]]] = []
         self.manifests: list[Path] = []
-        for path in _walk(run):
-            if TEMPORARY.fullmatch(path.name) and is_regular(path):
-                self.result.temporaries[path] = is_orphan(path)
-            elif is_lock(path):
-                self.result.temporaries[path] = not is_held(path)
-            elif not any(part.endswith(UNFINISHED) for part in path.relative_to(run).parts[:-1]):
-                self.files.append(path)
+        for path, status in walk(run):
+            if isinstance(status, OSError):
+                self.result.faults.append(Fault(path, f"unread: {explain(path, status)}", None))
+            elif kind := kind_of(status.st_mode):
+                reason = f"unread: it is {kind}; put the file or folder itself here"
+                self.result.faults.append(Fault(path, reason, None))
+            else:
+                self._sort_in(path)
+        self._there = set(self.files)
         self._bundles = {path.parent for path in self.files if path.name == CARD}
+
+    def _sort_in(self, path: Path) -> None:
+        above = path.relative_to(self.run).parts[:-1]
+        if TEMPORARY.fullmatch(path.name) and is_regular(path):
+            self.result.temporaries[path] = is_orphan(path)
+        elif is_lock(path):
+            self.result.temporaries[path] = not is_held(path)
+        elif any(part == CHECKPOINTS or part.endswith(PARTS) for part in above):
+            self.result.unfinished.append(path)
+        elif any(part.startswith(".") for part in above):
+            self.result.unvouched.append(path)
+        else:
+            self.files.append(path)
 
     def add(self, path: Path, reason: str, target: Path | None = None) -> None:
         self.result.faults.append(Fault(path, reason, target or path))
@@ -97,7 +114,7 @@ class _Examiner:
         if path.name != CARD and any(parent in self._bundles for parent in path.parents):
             return
         self.vouched.add(path)
-        target = _target(path)
+        target = target_of(path)
         self.result.checked += 1
         try:
             value = read_json(path)
@@ -112,18 +129,37 @@ class _Examiner:
             self.manifests.append(path)
         self.commits += [(target, part) for part in parts if isinstance(part, dict)]
         if is_sidecar(value):
-            self.check_file(_artefact(path), value, target)
+            self._check_place(artefact_of(path), value["details"], target)
+            self.check_file(artefact_of(path), value, target)
+        elif isinstance(value, dict):
+            self._check_place(path, value, target)
+            self._check_files(path, value)
+
+    def _check_place(self, path: Path, record: Mapping[str, Any], target: Path) -> None:
+        if reason := misplaced(path, record):
+            self.add(path, f"misplaced: it {reason}", target)
+        model, named = record.get("model"), path.parent.name
+        # A bundle may have any name but that of another model of the run.
+        taken = self.run / "models" / named / "model.safetensors" in self._there
+        if path.name == CARD and path.parents[1].name == "index" and model != named and taken:
+            self.add(path, f"misplaced: it is of model {model}, not of {named}", target)
+
+    def _check_files(self, path: Path, value: Mapping[str, Any]) -> None:
+        """The files beside a commit that it lists: name -> {bytes, sha256}, a parser's name -> sha256, or a study's
+        number -> names of cells, each of them a commit of its own."""
+        listed, cells = value.get("files", {}), set()
+        if not isinstance(listed, dict):
+            self.add(path, "damaged: its files are not a list of this project's")
             return
-        cells = set()
-        for name, about in (value.get("files", {}) if isinstance(value, dict) else {}).items():
-            if isinstance(about, list):  # a study's
-                cells.update(about)
+        for name, about in listed.items():
+            if isinstance(about, list):
+                cells.update(map(str, about))
                 continue
             folder = path.with_suffix("") if isinstance(about, str) else path.parent
             if (file := self._named(folder, name, path)) is not None:
                 self.check_file(file, {"sha256": about} if isinstance(about, str) else about, path)
-        for cell in (self._named(path.parent / "cells", name, path) for name in cells):
-            if cell is not None and not cell.exists():  # each of them a commit of its own
+        for cell in (self._named(path.parent / "cells", name, path) for name in sorted(cells)):
+            if cell is not None and cell not in self._there:
                 self.add(cell, f"missing: {path.name} lists it", path)
 
     def _named(self, folder: Path, name: Any, commit: Path) -> Path | None:
@@ -134,10 +170,10 @@ class _Examiner:
             self.add(commit, f"damaged: {error}", commit)
             return None
 
-    def check_file(self, path: Path, about: Mapping[str, Any], target: Path) -> None:
+    def check_file(self, path: Path, about: Any, target: Path) -> None:
         self.vouched.add(path)
         self.result.checked += 1
-        if reason := _fault(path, about):
+        if reason := fault_of(path, about):
             self.add(path, reason, target)
 
     def check_manifests(self) -> None:
@@ -169,19 +205,17 @@ class _Examiner:
                 folders[path.parent, path.suffix].add(path.stem)
         for (folder, suffix), there in folders.items():
             for path in (folder / f"{name}{suffix}" for name in sorted(set(names) - there)):
-                if not path.exists():
+                if path not in self._there:
                     self.add(path, "missing: the manifest has this shard")
 
     def check_inputs(self) -> None:
         """Whether what each artefact was made from is what this run has; an input that is gone altogether may be."""
         there: dict[str, set[str]] = defaultdict(set)
         for path, value in self.commits:
-            there[_kind(path, value)].add(value.get("fingerprint"))
+            there[kind_of_commit(path, value)].add(str(value.get("fingerprint")))
         for path, value in self.commits:
-            details = value.get("details", value)
-            inputs = {**(details.get("inputs") or {}), **_vocabulary(details)}
-            for name, digest in inputs.items():
-                known = there[KINDS.get(name.partition("/")[0], "")] or self._shard_inputs(path, name)
+            for name, digest in inputs_of(value).items():
+                known = there[kind_of_input(name)] or self._shard_inputs(path, name)
                 if known and digest not in known:
                     self.add(path, f"mixed: made from another {name} than this run has")
                     break
@@ -200,59 +234,9 @@ class _Examiner:
         for path in self.files:
             if path in self.vouched or path in faulty:
                 continue
-            if path.suffix in COMMITTED and not any(parent in self._bundles for parent in path.parents):
+            committed = path.suffix in COMMITTED and path.name != REJECTS
+            if committed and not any(parent in self._bundles for parent in path.parents):
                 target = path.with_name(CARD) if path.suffix == ".faiss" else path
                 self.add(path, "uncommitted: it has no sidecar, so its writer never finished", target)
             else:
                 self.result.unvouched.append(path)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent) / name for name in sorted(names))
-
-
-def _fault(path: Path, about: Mapping[str, Any]) -> str | None:
-    """Why the file is not the one of `bytes` and `sha256` in `about`; None where it is."""
-    try:
-        size = path.stat().st_size
-        if size < about.get("bytes", 0):
-            return f"truncated: {size:,} of {about['bytes']:,} bytes"
-        if file_sha256(path) != about["sha256"]:
-            return "changed: other bytes than were written"
-    except FileNotFoundError:
-        return "missing: its commit is there"
-    except OSError as error:
-        return f"unreadable: {error.strerror}"
-    return None
-
-
-def _artefact(sidecar: Path) -> Path:
-    """The artefact of a sidecar; the inverse of `sidecar_path`."""
-    artefact = sidecar.with_suffix("")
-    return artefact if artefact.suffix else artefact.with_suffix(".safetensors")
-
-
-def _target(commit: Path) -> Path:
-    """The file that a rule makes when it makes what `commit` vouches for."""
-    if commit.parent.name == "shards" and commit.stem.isdecimal():
-        return commit
-    artefact = commit.with_suffix("")
-    if artefact.suffix == ".parquet" and artefact.stem in TABLES and commit.with_name(MANIFEST).exists():
-        return commit.with_name(MANIFEST)
-    return artefact if artefact.suffix in COMMITTED else commit
-
-
-def _kind(path: Path, value: Mapping[str, Any]) -> str:
-    if "terms" in value or "views" in value:
-        return "vocabulary"
-    if path.name == MANIFEST and "shard_size" in value:
-        return MANIFEST
-    kind = str(value.get("kind"))
-    return shards.EMBEDDINGS if kind == FRAGMENTS else kind
-
-
-def _vocabulary(details: Mapping[str, Any]) -> dict[str, str]:
-    found = details.get("vocabulary")
-    return {"vocabulary": found} if isinstance(found, str) else {}

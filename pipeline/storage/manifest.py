@@ -6,6 +6,7 @@ sentences. `shards/00000.json` carries each shard's own fingerprints, so that im
 leave the files of the earlier shards, and all that was made from them, as they are.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +20,15 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, add_artefact, publish_bytes, read_json, to_json
-from pipeline.storage.batch import Batch, file_sha256, is_regular
-from pipeline.storage.fingerprint import canonical_json, fingerprint
-from pipeline.storage.tables import read_table, to_parquet
+from pipeline.storage.batch import Batch, is_regular
+from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.forms import ManifestFile, ManifestShard
+from pipeline.storage.reading import read_bytes
+from pipeline.storage.records import require_form
+from pipeline.storage.rejects import from_lines, to_lines
+from pipeline.storage.tables import read_table, require_columns, to_parquet
 
-VERSION = 1
+VERSION = 2
 DIGEST_ROWS = 1 << 16
 IMAGES = pa.schema(
     [
@@ -45,9 +50,11 @@ DOCUMENTS = pa.schema(
 BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
-SHARD_FILE, SHARD_KEYS = re.compile(r"\d{5,}\.json"), {"images", "splits", "sentences", "documents"}
-"""Names of the files in shards/, and what each of them holds beside its check."""
+SHARD_FILE = re.compile(r"\d{5,}\.json")
+"""Names of the files in shards/."""
 REJECT_KEYS = {"file", "row", "what", "reason"}
+FINGERPRINTS = ("images", "splits", "sentences", "documents")
+"""What `shards/<number>.json` has a fingerprint of."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 
 
@@ -74,7 +81,7 @@ def write_manifest(
     for name, table in tables.items():
         about = {"kind": f"manifest-{name}", "rows": table.num_rows, "fingerprint": digest}
         add_artefact(batch, folder / f"{name}.parquet", to_parquet(table), **about)
-    rejected = batch.add(folder / "rejects.jsonl", _lines(rejects))
+    rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
     shards = shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
         path = folder / "shards" / f"{number:05d}.json"
@@ -103,12 +110,12 @@ def _is_shard(path: Path) -> bool:
         value = read_json(path) if is_regular(path) else None
     except (IntegrityError, OSError):
         return False
-    return isinstance(value, dict) and value.keys() == {*SHARD_KEYS, CHECK}
+    return isinstance(value, dict) and value.keys() == {*FINGERPRINTS, CHECK}
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
     """Publish what was left out, one JSON object a line."""
-    publish_bytes(path, _lines(rejects))
+    publish_bytes(path, to_lines(rejects))
 
 
 def remove_rejects(path: Path) -> None:
@@ -119,11 +126,6 @@ def remove_rejects(path: Path) -> None:
             path.unlink()
     except (OSError, ValueError, AttributeError, RecursionError):
         return
-
-
-def _lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
-    """JSON lines; names that are not UTF-8 survive as escapes."""
-    return b"".join(canonical_json(dict(row)) + b"\n" for row in rejects)
 
 
 def _holds(path: Path, value: Mapping[str, str]) -> bool:
@@ -146,13 +148,14 @@ def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[
     images, sentences, documents = tables["images"], tables["sentences"], tables["documents"]
     owners, documented = sentences["image_id"].to_numpy(), documents["image_id"].to_numpy()
     shards = []
-    for start in range(0, images.num_rows, shard_size):
+    for number, start in enumerate(range(0, images.num_rows, shard_size)):
         stop = min(start + shard_size, images.num_rows)
         first, last = np.searchsorted(owners, [start, stop])
         low, high = np.searchsorted(documented, [start, stop])
         rows = images.slice(start, stop - start)
         shards.append(
             {
+                "shard": number,
                 "images": _table_digest(rows.select(["image_id", "sha256"])),
                 "splits": _table_digest(rows.select(["image_id", "split"])),
                 "sentences": _table_digest(sentences.slice(first, last - first)),
@@ -184,21 +187,24 @@ class Manifest:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.summary = read_json(self.folder / "manifest.json")
-        try:
-            self.fingerprint: str = self.summary["fingerprint"]
-            self.root = Path(self.summary["root"])
-            self.shard_size: int = self.summary["shard_size"]
-            self.n_shards: int = self.summary["shards"]
-        except (KeyError, TypeError) as error:
-            raise IntegrityError(f"{self.folder / 'manifest.json'} is no manifest; run ingest again") from error
+        path = self.folder / "manifest.json"
+        self.summary = require_form(read_json(path), ManifestFile, path, "run ingest again", "is not a manifest")
+        self.fingerprint: str = self.summary["fingerprint"]
+        self.root = Path(self.summary["root"])
+        self.shard_size: int = self.summary["shard_size"]
+        self.n_shards: int = self.summary["shards"]
+        self._shards: dict[int, ShardRows] = {}
         if "\0" in str(self.root):
-            raise IntegrityError(f"{self.folder / 'manifest.json'} names a root that no folder has; run ingest again")
+            raise IntegrityError(f"{path} names a root that no folder has; run ingest again")
 
     def _table(self, name: str) -> pa.Table:
         table, sidecar = read_table(self.folder / f"{name}.parquet", f"manifest-{name}")
+        path = self.folder / f"{name}.parquet"
         if sidecar.fingerprint != self.fingerprint:
-            raise IntegrityError(f"{self.folder / name}.parquet belongs to another manifest; run ingest again")
+            raise IntegrityError(f"{path} belongs to another manifest; run ingest again")
+        require_columns(path, table.schema, TABLES[name])
+        if name == "images" and -(-table.num_rows // self.shard_size) != self.n_shards:
+            raise IntegrityError(f"{path} has {table.num_rows} rows, not {self.n_shards} shards; run ingest again")
         return table
 
     @cached_property
@@ -221,11 +227,10 @@ class Manifest:
     def rejects(self) -> list[dict[str, Any]]:
         """{file, row, what, reason} of everything that was left out."""
         path = self.folder / "rejects.jsonl"
-        if not path.exists():
-            raise IntegrityError(f"{path} does not exist although its manifest does; run ingest again")
-        if file_sha256(path) != self.summary.get("rejects", file_sha256(path)):
+        data = read_bytes(path, "run ingest again", "does not exist although its manifest does; run ingest again")
+        if hashlib.sha256(data).hexdigest() != self.summary["rejects"]:
             raise IntegrityError(f"{path} is not what its manifest says: it was changed or damaged; run ingest again")
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        return from_lines(data, path)
 
     @cached_property
     def splits(self) -> np.ndarray:
@@ -250,9 +255,16 @@ class Manifest:
         """The rows of shard `number`; IntegrityError where there is no such shard."""
         if not 0 <= number < self.n_shards:
             raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
+        if number not in self._shards:
+            self._shards[number] = self._read_shard(number)
+        return self._shards[number]
+
+    def _read_shard(self, number: int) -> ShardRows:
         first = number * self.shard_size
         last = min(first + self.shard_size, self.images.num_rows)
         start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
-        value = read_json(self.folder / "shards" / f"{number:05d}.json")
-        value.pop(CHECK, None)
-        return ShardRows(number, first, last, start, stop, value)
+        path = self.folder / "shards" / f"{number:05d}.json"
+        value = require_form(read_json(path), ManifestShard, path, "run ingest again")
+        if value["shard"] != number:
+            raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied there; run ingest again")
+        return ShardRows(number, first, last, start, stop, {name: value[name] for name in FINGERPRINTS})

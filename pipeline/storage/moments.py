@@ -9,8 +9,10 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs
+from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs, shard_path
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.provenance import Origin, join_origins, same_origin
+from pipeline.storage.reading import is_there
 from pipeline.storage.shards import MOMENTS, Shard, write_shard
 
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
@@ -44,20 +46,43 @@ def read_moments(path: Path, place: int) -> dict[str, np.ndarray]:
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
-    `n_folds`; the image `view` of the moments; the `vocabulary` of their texts and its number of `terms`. Raises
-    IntegrityError where a shard is missing, damaged, or of another view, vocabulary or number of folds than the others.
+    `n_folds`; the image `view` of the moments and the origins of its `encoders`; the `vocabulary` of their texts and
+    its number of `terms`. Raises IntegrityError where a shard is missing, damaged, of other `pairs`, of another view,
+    encoder, vocabulary or number of folds than the others, or was not summed from the features and texts given.
     """
 
-    def __init__(self, features: Features, texts: Sentences, folder: Path) -> None:
+    def __init__(self, features: Features, texts: Sentences, folder: Path, pairs: str) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
         self._shards = open_shards(folder, MOMENTS, features.manifest.n_shards)
         for what in ("view", "folds"):
             require_same(what, {str(shard.path): str(shard.details[what]) for shard in self._shards})
         self.vocabulary = require_same("vocabulary", {str(s.path): s.details["vocabulary"] for s in self._shards})
+        self.encoders: dict[str, Origin] = {
+            name: same_origin(name, {str(shard.path): shard.details["encoders"][name] for shard in self._shards})
+            for name in self._shards[0].details["encoders"]
+        }
+        for number, shard in enumerate(self._shards):
+            self._require_own(number, shard, pairs)
         self.view: Mapping[str, Any] = self._shards[0].details["view"]
         self.n_folds: int = self._shards[0].details["folds"]["count"]
         self.terms: int = self._shards[0].details["terms"]
+
+    def _require_own(self, number: int, shard: Shard, pairs: str) -> None:
+        """Raises IntegrityError unless shard `number` was summed from these pairs: only commits are read for it."""
+        if (held := shard.details["pairs"]) != pairs:
+            raise IntegrityError(f"{shard.path} is of {held} pairs, not of {pairs}; give the right folder")
+        rows, told = self.manifest.shard(number), shard.details["inputs"]
+        own = {what: (self.manifest.folder, rows.fingerprints[what]) for what in ("images", "splits")}
+        own["tfidf"] = (shard_path(self._texts.folder, number), self._texts.sidecar(number).fingerprint)
+        for name in self.encoders:
+            # Moments may be of more encoders than a model: their features need not be there.
+            if is_there(self._features.root / name):
+                path = shard_path(self._features.root / name, number)
+                own[f"features/{name}"] = (path, self._features.sidecar(name, number).fingerprint)
+        for what, (path, digest) in own.items():
+            if told[what] != digest:
+                raise IntegrityError(f"{shard.path} was summed from other {what} than {path}; run accumulate again")
 
     @property
     def manifest(self) -> Manifest:
@@ -107,6 +132,7 @@ class JoinedPairs:
         for what in ("view", "vocabulary"):
             require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
         self.view, self.terms = first.view, first.terms
+        self.encoders = join_origins((str(part.folder), part.encoders) for part in self._parts)
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import add_artefact, read_verified, sidecar_path
+from pipeline.storage.atomic import Record, add_artefact, read_verified, sidecar_path
 from pipeline.storage.batch import Batch
 
 MODEL = "model"
@@ -21,12 +21,14 @@ WORDS = "words"
 
 @dataclass(frozen=True)
 class Parameters:
-    """`tensors` by name; `settings` to rebuild the object around them; `details`: inputs, training log, and so on."""
+    """`tensors` by name; `settings` to rebuild the object around them; `details`: inputs, training log, and so on;
+    `sha256` of the file."""
 
     tensors: Mapping[str, np.ndarray]
     settings: Mapping[str, Any]
     fingerprint: str
     details: Mapping[str, Any]
+    sha256: str = ""
 
 
 def write_parameters(
@@ -58,10 +60,10 @@ def read_parameters(path: Path, kind: str) -> Parameters:
         tensors = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError, MemoryError) as error:
         raise IntegrityError(f"{path} is not a safetensors file ({error}); run its stage again") from error
-    details = dict(sidecar.details)
+    details = Record(sidecar.details, sidecar_path(path))
     if not isinstance(details.get("settings"), dict):
         raise IntegrityError(f"{sidecar_path(path)} has no settings; run its stage again")
-    return Parameters(tensors, details.pop("settings"), sidecar.fingerprint, details)
+    return Parameters(tensors, details.pop("settings"), sidecar.fingerprint, details, sidecar.sha256)
 
 
 def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import TEMPORARY, Batch, cannot_write, file_sha256
+from pipeline.storage.batch import TEMPORARY, Batch, cannot_write
 from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.reading import file_sha256, refusing
 
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
@@ -101,7 +102,9 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
     if trained is None:
         raise UsageError("no parser: set parse.pipeline, or give what train-parser wrote as --parser")
     value = read_json(Path(trained) / f"{PIPELINE}.json")
-    if _digests(Path(trained) / PIPELINE) != value["files"]:
+    with refusing(Path(trained) / PIPELINE, "run train-parser again"):
+        digests = _digests(Path(trained) / PIPELINE)
+    if digests != value["files"]:
         raise IntegrityError(f"{trained} is not as train-parser wrote it; run it again")
     return str(Path(trained) / PIPELINE), value["fingerprint"]
 

@@ -8,15 +8,17 @@ import numpy as np
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.regions import Block, RegionShard, open_regions
 
 
 class RegionRows:
     """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
 
-    `dims` are those of each encoder's features, `fingerprints` those of the shards. Raises IntegrityError where the
-    shards are of other images than the manifest's, where the encoders' regions are not the same, and naming the first
-    image that has no region.
+    `dims` are those of each encoder's features, `fingerprints` those of the shards; `encoders` are the origins of the
+    features (pipeline.storage.provenance), `origins` those of each file, by encoder. Raises IntegrityError where the
+    shards are of other images than the manifest's or of different encoders of one name, where the encoders' regions are
+    not the same, and naming the first image that has no region.
     """
 
     def __init__(self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray) -> None:
@@ -27,6 +29,11 @@ class RegionRows:
             for number, shards in self._shards.items()
             for name, shard in zip(folders, shards, strict=True)
         }
+        by_encoder = zip(folders, zip(*self._shards.values(), strict=True), strict=True)
+        self.origins = {
+            name: {str(shard.path): origin_of(shard.sidecar) for shard in shards} for name, shards in by_encoder
+        }
+        self.encoders = {name: same_origin(name, files) for name, files in self.origins.items()}
         shards = next(iter(self._shards.values()))
         self.dims = tuple(shard["features"].shape[1] for shard in shards)
         self._starts = np.empty(len(image_id), np.int64)
@@ -65,7 +72,7 @@ class RegionRows:
 
 def _open(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:
     """Shard `number` of every encoder."""
-    shards = [open_regions(manifest, folder, number) for folder in folders.values()]
+    shards = [open_regions(manifest, folder, number, name) for name, folder in folders.items()]
     first = shards[0]
     for shard in shards:
         if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):

@@ -19,9 +19,11 @@ from pipeline.storage.atomic import Sidecar
 from pipeline.storage.batch import remove_own
 from pipeline.storage.features import PART, PARTS, UnfinishedShard
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import shard_path
+from pipeline.storage.gather import require_encoder_name, shard_path
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import read_parameters
+from pipeline.storage.provenance import origin_of, same_origin
+from pipeline.storage.reading import is_there
 from pipeline.storage.shards import Shard, write_shard
 
 REGIONS = "regions"
@@ -122,7 +124,7 @@ def read_classifier(folder: Path, encoder: str) -> tuple[dict[str, np.ndarray], 
     Raises UsageError where there is none, and IntegrityError unless it is of the encoder of fingerprint `encoder`.
     """
     path = Path(folder) / "classifier.safetensors"
-    if not path.exists():
+    if not is_there(path):
         raise UsageError(f"{folder} has no classifier: regions.score classifier is for encoders that finetune made")
     parameters = read_parameters(path, CLASSIFIER)
     require_same("encoder", {str(folder): encoder, str(path): parameters.settings["encoder"]})
@@ -169,9 +171,12 @@ class RegionShard(Shard):
         )
 
 
-def open_regions(manifest: Manifest, folder: Path, number: int) -> RegionShard:
-    """Shard `number` of `folder`; IntegrityError unless it was made from exactly the images of the manifest."""
+def open_regions(manifest: Manifest, folder: Path, number: int, encoder: str | None = None) -> RegionShard:
+    """Shard `number` of `folder`; IntegrityError unless it was made from exactly the images of the manifest, by an
+    encoder of that name where one is given."""
     shard = RegionShard(shard_path(folder, number))
+    if encoder is not None:
+        require_encoder_name(shard.path, shard.sidecar, encoder)
     if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
         raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
     return shard
@@ -198,11 +203,16 @@ def concatenate(blocks: Sequence[Block]) -> Block:
 
 
 class Regions:
-    """The region shards `<folder>/shard-00000.h5` of a manifest, checked to be of its images and of one another."""
+    """The region shards `<folder>/shard-00000.h5` of a manifest, checked to be of its images and of one encoder.
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
+    `origins` (file -> origin) are what made each; see pipeline.storage.provenance.
+    """
+
+    def __init__(self, manifest: Manifest, folder: Path, encoder: str | None = None) -> None:
         self.manifest = manifest
-        self.shards = [open_regions(manifest, folder, number) for number in range(manifest.n_shards)]
+        self.shards = [open_regions(manifest, folder, number, encoder) for number in range(manifest.n_shards)]
+        self.origins = {str(shard.path): origin_of(shard.sidecar) for shard in self.shards}
+        self.origin = same_origin(encoder or Path(folder).name, self.origins)
 
     def packed(self, image_id: np.ndarray) -> tuple[Block, np.ndarray]:
         """The regions of the images `image_id` (n,), and the order (n,) in which their shards give them."""

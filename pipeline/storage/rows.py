@@ -9,6 +9,7 @@ from scipy import sparse
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, Sentences
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.tokens import TokenShards
 from pipeline.storage.trees import FIELDS, TreeShards
 
@@ -16,11 +17,14 @@ from pipeline.storage.trees import FIELDS, TreeShards
 class FeatureRows:
     """(n, dim) of one encoder for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
 
-    `fingerprints` are those of the shards. Raises as `Features.open` does.
+    `fingerprints` are those of the shards, `origins` (file -> origin) what made each; see
+    pipeline.storage.provenance. Raises as `Features.open` does, and where two shards are of different encoders.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
         shards = [features.open(encoder, number) for number in range(features.manifest.n_shards)]
+        self.origins = {str(shard.path): origin_of(shard.sidecar) for shard in shards}
+        self.origin = same_origin(encoder, self.origins)
         self.fingerprints = {f"features/{encoder}/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
         self._blocks = [shard["features"] for shard in shards]
         self._shard_size = features.manifest.shard_size

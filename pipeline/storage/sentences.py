@@ -16,8 +16,12 @@ def write_tfidf(
     *,
     fingerprint: str,
     inputs: dict,
+    documents: str | None = None,
 ) -> None:
-    """Publish sentence vectors (m, d) with the id of each sentence and of its image, both (m,)."""
+    """Publish sentence vectors (m, d) with the id of each sentence and of its image, both (m,).
+
+    Of weak texts, `documents` is their name in the configuration.
+    """
     arrays = {
         "data": matrix.data,
         "indices": matrix.indices,
@@ -25,7 +29,7 @@ def write_tfidf(
         "sentence_id": sentence_id,
         "image_id": image_id,
     }
-    details = {"dim": matrix.shape[1], "inputs": inputs}
+    details = {"dim": matrix.shape[1], "inputs": inputs, **({"documents": documents} if documents else {})}
     write_shard(path, TFIDF, arrays, rows=matrix.shape[0], fingerprint=fingerprint, details=details)
 
 

@@ -65,6 +65,10 @@ class Shard:
                 f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})"
             ) from None
 
+    def get(self, name: str) -> np.ndarray | None:
+        """The dataset `name`, None where there is none."""
+        return self._arrays.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 
@@ -85,7 +89,7 @@ def _map_datasets(path: Path) -> dict[str, np.ndarray]:
     try:
         return _map_all(path)
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
-        raise IntegrityError(f"{path} is no HDF5 file that can be read ({error}); run its stage again") from error
+        raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
 
 
 def _map_all(path: Path) -> dict[str, np.ndarray]:

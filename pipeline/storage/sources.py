@@ -1,5 +1,6 @@
 """Where the photographs lie: files under the data root, or members of tar shards read in place."""
 
+import logging
 import math
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from pipeline.errors import InputError
 from pipeline.plain_files import open_plain
 
+log = logging.getLogger(__name__)
 LARGEST_FILE = 1 << 30
 """Bytes; no photograph is larger, and a worker's memory is not for whatever else it may be."""
 
@@ -36,6 +38,18 @@ class ImageSource:
         if len(data) < size:
             raise InputError(f"truncated: {path} ends before byte {(offset or 0) + size}")
         return data
+
+
+def find_photographs(root: Path, data_root: Path) -> Path:
+    """Where the photographs of a manifest are: its `root`, or `data_root` of the configuration where the collection was
+    moved since `ingest`; which of the two is logged where it is not the first."""
+    if os.path.isdir(root):
+        return Path(root)
+    if os.path.isdir(data_root):
+        log.warning("%s is not there any more; photographs are looked for in data_root, %s", root, data_root)
+        return Path(data_root)
+    log.warning("%s is not there, nor data_root, %s; set data_root to where the photographs are", root, data_root)
+    return Path(root)
 
 
 def read_list(path: Path, key: str) -> str:

@@ -14,11 +14,14 @@ import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import Sidecar, publish, read_verified
+from pipeline.storage.reading import REMEDY
 
 MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24
 """A table may unpack to so many times its bytes, and to so many bytes more."""
 GROUP_ROWS = 8192
 """Rows that are unpacked together."""
+WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
+"""The least bytes that a value of a physical type takes in memory; 8 for all others."""
 
 MOST_DIGITS = 18
 """Of a number that is read from outside: as many as 64 bits always hold."""
@@ -56,6 +59,17 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
     return packed.unpack(), sidecar
 
 
+def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str = REMEDY) -> None:
+    """Raises IntegrityError where the table at `path` lacks one of the columns, or has it in another type."""
+    for field in needed:
+        own = found.field(field.name) if field.name in found.names else None
+        if own is None or own.type != field.type:
+            raise IntegrityError(
+                f"{path} has no column {field.name} of type {field.type}"
+                f"{'' if own is None else f' (it is {own.type})'}; {remedy}"
+            )
+
+
 class PackedTable:
     """The table in the bytes of a Parquet file, of which only what is asked for is unpacked.
 
@@ -67,19 +81,31 @@ class PackedTable:
         self.path = path
         with self._refusing():
             self._file = pq.ParquetFile(pa.BufferReader(data))
-            about = self._file.metadata
+            about, self.schema = self._file.metadata, self._file.schema_arrow
             self.num_rows: int = about.num_rows
-            groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        unpacked = sum(group.column(c).total_uncompressed_size for group in groups for c in range(group.num_columns))
-        if unpacked > SPARE_BYTES + MOST_UNPACKED * len(data):
-            raise IntegrityError(f"{path} claims to unpack to {unpacked:,} bytes; run its stage again")
-        self._ends = list(itertools.accumulate(group.num_rows for group in groups))
+            sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+            unpacked = unpacked_bytes(about)
+        self._most = SPARE_BYTES + MOST_UNPACKED * len(data)
+        self._require_modest(unpacked)
+        if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
+            raise IntegrityError(f"{path} has its rows in other groups than this project's writer makes; {REMEDY}")
+        self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
         """All rows."""
-        # Arrow's threads abort some processes that end while they are still starting.
-        with self._refusing():
-            return self._file.read(use_threads=False)
+        groups, unpacked = [self.schema.empty_table()], 0
+        for number in range(len(self._ends)):
+            # Arrow's threads abort some processes that end while they are still starting.
+            with self._refusing():
+                groups.append(self._file.read_row_group(number, use_threads=False))
+                groups[-1].validate(full=True)
+            unpacked += groups[-1].nbytes
+            self._require_modest(unpacked)
+        return pa.concat_tables(groups)
+
+    def _require_modest(self, unpacked: int) -> None:
+        if unpacked > self._most:
+            raise IntegrityError(f"{self.path} claims to unpack to {unpacked:,} bytes; {REMEDY}")
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, as they come."""
@@ -89,6 +115,7 @@ class PackedTable:
         number = bisect.bisect_right(self._ends, row)
         with self._refusing():
             group = self._file.read_row_group(number, use_threads=False)
+            group.validate(full=True)
         return group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()[0]
 
     @contextmanager
@@ -96,9 +123,18 @@ class PackedTable:
         try:
             yield
         except (pa.ArrowException, OSError, MemoryError) as error:
-            raise IntegrityError(
-                f"{self.path} is no Parquet file that can be read ({error}); run its stage again"
-            ) from error
+            raise IntegrityError(f"{self.path} is not a readable Parquet file ({error}); {REMEDY}") from error
+
+
+def unpacked_bytes(about: pq.FileMetaData) -> int:
+    """The least bytes to which the columns of a Parquet file unpack, by its own account."""
+    columns = [
+        group.column(number)
+        for group in map(about.row_group, range(about.num_row_groups))
+        for number in range(group.num_columns)
+    ]
+    values = sum(int(column.num_values * WIDTHS.get(column.physical_type, 8)) for column in columns)
+    return max(values, sum(column.total_uncompressed_size for column in columns))
 
 
 def read_numbers(path: Path) -> list[int]:

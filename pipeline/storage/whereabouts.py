@@ -1,6 +1,5 @@
 """What became of one image: its row in the manifest and in every artefact, or the reason for which it was left out."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,8 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
 from pipeline.storage.bundle import CARD, Bundle
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.reading import explain, is_there, kind_of, read_bytes, walk
+from pipeline.storage.rejects import from_lines
 from pipeline.storage.shards import EMBEDDINGS, Shard
 from pipeline.storage.tables import MOST_DIGITS
 
@@ -41,7 +42,7 @@ class Whereabouts:
 
 def find_manifest(run: Path) -> Manifest | None:
     """The manifest under the folder `run`, if there is one."""
-    found = sorted(Path(run).rglob("manifest.json"))
+    found = sorted(path for path, _ in walk(run) if path.name == "manifest.json")
     return Manifest(found[0].parent) if found else None
 
 
@@ -60,20 +61,26 @@ def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any
 
 def read_rejects(run: Path) -> list[dict[str, Any]]:
     """The rejects of a collection that was refused as a whole. InputError where there are none either."""
-    try:
-        lines = (Path(run) / "rejects.jsonl").read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run") from error
+    path = Path(run) / "rejects.jsonl"
+    if not is_there(path):
+        raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
+    return from_lines(read_bytes(path), path)
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> Whereabouts:
-    """Follow an image through all artefacts under the folder `run`. A damaged one is a place with a note."""
+    """Follow an image through all artefacts under the folder `run`. A damaged one, and whatever cannot be looked into,
+    is a place with a note."""
     rows = manifest.shard(image_id // manifest.shard_size)
     first, last = np.searchsorted(manifest.sentence_images, [image_id, image_id + 1]).tolist()
     own = range(first, last)
-    places = [place for path in _shard_files(run, rows.number) for place in _in_shard(path, image_id, own)]
-    for card in sorted(Path(run).rglob(CARD)):
+    files, places = _list_files(run)
+    places += [
+        place
+        for path in files
+        if path.name == f"shard-{rows.number:05d}.h5"
+        for place in _in_shard(path, image_id, own)
+    ]
+    for card in (path for path in files if path.name == CARD):
         places += _in_bundle(card.parent, image_id, own)
     documents, boxes = (
         table.slice(*_span(table["image_id"].to_numpy(), image_id)) for table in (manifest.documents, manifest.boxes)
@@ -98,8 +105,17 @@ def _span(owners: np.ndarray, image_id: int) -> tuple[int, int]:
     return first, last - first
 
 
-def _shard_files(run: Path, number: int) -> list[Path]:
-    return sorted(Path(run).rglob(f"shard-{number:05d}.h5"))
+def _list_files(run: Path) -> tuple[list[Path], list[Place]]:
+    """The regular files under `run`, and a place for each thing that is not looked into."""
+    files, others = [], []
+    for path, status in walk(run):
+        if isinstance(status, OSError):
+            others.append(Place(path, "unread", (), explain(path, status)))
+        elif kind := kind_of(status.st_mode):
+            others.append(Place(path, "unread", (), f"it is {kind}, which is not looked into"))
+        else:
+            files.append(path)
+    return sorted(files), others
 
 
 def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[Place]:

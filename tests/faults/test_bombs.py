@@ -83,6 +83,22 @@ def zeros(rows: int) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def repeats(rows: int) -> bytes:
+    """The same of a dictionary of one value, of whose rows the file says next to nothing."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([0]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": column}), sink, compression="zstd", row_group_size=rows)
+    return sink.getvalue().to_pybytes()
+
+
+def texts(rows: int, length: int) -> bytes:
+    """One long text, many times, which a dictionary holds once."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array(["x" * length]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"x": column}), sink, compression="zstd", store_schema=False)
+    return sink.getvalue().to_pybytes()
+
+
 def other_file(kind: str):
     def make(file: h5py.File) -> None:
         if kind == "external storage":
@@ -115,6 +131,8 @@ HOSTILE = {
     "no json.safetensors": lambda: (4).to_bytes(8, "little") + b"{{{{",
     "empty.safetensors": lambda: b"",
     "1 GB in a few KB.parquet": lambda: zeros(1 << 27),
+    "1 GB in a dictionary.parquet": lambda: repeats(1 << 27),
+    "2 GB of one text.parquet": lambda: texts(1 << 13, 1 << 18),
     "no footer.parquet": lambda: bytes(to_parquet(pa.table({"x": [1]})))[:-5],
     "footer of 4 GB.parquet": lambda: b"PAR1" + b"\xff\xff\xff\x7fPAR1",
     "empty.parquet": lambda: b"",
@@ -124,7 +142,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    rows = 1 << 27 if name.startswith("1 GB") else 1
+    rows = {"1 GB": 1 << 27, "2 GB": 1 << 13}.get(name[:4], 1)
     publish(path, HOSTILE[name](), kind="k", rows=rows, fingerprint="f", details={"settings": {}})
     child = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=60)
     assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
@@ -134,6 +152,7 @@ def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
 FEATURES = {
     "4 PB": {"shape": (3, 1 << 48)},
     "12 GB of one value": {"shape": (3, 1 << 30), "chunks": (1, 1 << 26), "compression": "gzip"},
+    "3 GB of a fill value": {"shape": (3, 1 << 28), "chunks": (1, 1 << 20), "fillvalue": 1.0},
 }
 
 
@@ -144,7 +163,7 @@ def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(claimed
         file.create_dataset("names", data=["a.jpg", "b.jpg", "c.jpg"])
     assert path.stat().st_size < 100_000
     child = subprocess.run([sys.executable, "-c", IMPORT, path], capture_output=True, text=True, timeout=60)
-    assert child.stdout.startswith(f"refused: cannot read features from {path}"), child.stdout + child.stderr[-2000:]
+    assert child.stdout.startswith(f"refused: {path} claims "), child.stdout + child.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

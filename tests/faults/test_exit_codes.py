@@ -52,7 +52,8 @@ def test_2_wrong_use(arguments: list[str], said: str) -> None:
 def begin_to_read(folder: Path, take_interrupts: Callable[[], None]) -> tuple[subprocess.Popen, int]:
     """A command that waits for what it reads, a pipe, and the end of it that is written to."""
     os.mkfifo(folder / "pipe")
-    program = [sys.executable, "-m", "stages.cli", "summarise", folder / "pipe", "--output", folder / "out.json"]
+    given = [part for name in ("index", "manifest", "embeddings", "output") for part in (f"--{name}", folder / name)]
+    program = [sys.executable, "-m", "stages.cli", "index-remove", "--list", folder / "pipe", *given]
     process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True, preexec_fn=take_interrupts)
     return process, os.open(folder / "pipe", os.O_WRONLY)  # which takes until it opens it, too
 

@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from pipeline.errors import IntegrityError
+from pipeline.storage import reading
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
@@ -155,3 +156,76 @@ def test_locks_are_told_from_artefacts_and_swept_when_free(run: Path) -> None:
         output = CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False).output
         assert f"{held}: temporary, being written" in output and f"{free}: temporary, removed" in output
         assert held.exists() and not free.exists()
+
+
+def test_what_is_behind_a_link_is_a_fault(run: Path, tmp_path: Path) -> None:
+    """Features on another disk, one changed: verify follows no link, and says so."""
+    (run / "features").rename(tmp_path / "features")
+    (run / "features").symlink_to(tmp_path / "features")
+    (run / "text/tokens/shard-00000.h5").unlink()
+    (run / "text/tokens/shard-00000.h5").symlink_to(run / "text/tokens/shard-00001.h5")
+    found = {(fault.path.relative_to(run).as_posix(), fault.reason) for fault in examine(run).faults}
+    reason = "unread: it is a link; put the file or folder itself here"
+    assert {("features", reason), ("text/tokens/shard-00000.h5", reason)} <= found
+    result = CliRunner().invoke(command, [str(run)])
+    assert f"{run}/features: unread: it is a link" in result.stdout and result.exception.exit_code == 1
+
+
+def test_a_pipe_is_a_fault_and_keeps_nobody_waiting(run: Path) -> None:
+    os.mkfifo(run / "features/colour/pipe.json")
+    os.mkfifo(run / "text/pipe")
+    found = {fault.path.name: fault.reason for fault in examine(run).faults}
+    assert found == dict.fromkeys(("pipe", "pipe.json"), "unread: it is a pipe; put the file or folder itself here")
+
+
+def test_a_folder_that_may_not_be_read_is_a_fault(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user than root, whose answer is made up here."""
+    scan = os.scandir
+
+    def forbidden(path: os.PathLike) -> object:
+        if Path(path) == run / "features/colour":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(reading.os, "scandir", forbidden)
+    (fault,) = (fault for fault in examine(run).faults if fault.target is None)
+    assert fault.path == run / "features/colour" and "permission denied" in fault.reason
+    result = CliRunner().invoke(command, [str(run)])
+    assert result.exception.exit_code == 1 and "features/colour: unread: cannot read" in result.stdout
+
+
+def test_where_nothing_can_be_made_anew_the_remedy_is_another(run: Path) -> None:
+    (run / "link").symlink_to("nowhere")
+    result = CliRunner().invoke(command, [str(run)])
+    assert str(result.exception) == (
+        f"1 files of {run} are not as they were written; see to the links and permissions above"
+    )
+
+
+@pytest.mark.parametrize("files", [["a"], "a", 3, {"a": 3}, {"a": {"sha256": 3}}, {"a": {"sha256": "x", "bytes": "y"}}])
+@pytest.mark.parametrize("name", ["index/ncca/card.json", "new.json"])
+def test_a_card_of_another_form_is_a_fault(files: object, name: str, run: Path) -> None:
+    publish_json(run / name, {"files": files})
+    found = {fault.path for fault in examine(run).faults}
+    assert found & {run / name, (run / name).with_name("a")}
+
+
+def test_rows_whose_names_end_as_folders_of_work_are_examined(run: Path) -> None:
+    for row in ("mycheckpoints", "checkpoints.parts-of-mine"):
+        (run / "embeddings" / row).mkdir()
+        (run / "embeddings" / row / "x.h5").write_text("no sidecar")
+    for folder in ("models/ncca/checkpoints", "features/colour/shard-00000.h5.parts"):
+        (run / folder).mkdir()
+        (run / folder / "x.h5").write_text("a stage's business")
+    (run / ".cache").mkdir()
+    (run / ".cache/x").write_text("")
+    found = examine(run)
+    assert {fault.path.parent.name for fault in found.faults} == {"mycheckpoints", "checkpoints.parts-of-mine"}
+    assert {path.parent.name for path in found.unfinished} == {"checkpoints", "shard-00000.h5.parts"}
+    assert run / ".cache/x" in found.unvouched
+
+
+def test_a_file_with_more_bytes_than_were_written_is_changed(run: Path) -> None:
+    with open(run / SHARD, "ab") as file:
+        file.write(b"x")
+    assert faults_of(run)[SHARD] == "changed"

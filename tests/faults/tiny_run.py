@@ -73,7 +73,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
         "import_features": [
             [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
-            + ["--output", run / "features/colour"]
+            + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
         ],
         "build_vocabulary": [[*manifest, *config, "--output", run / "text/vocabulary.json"]],
         "encode_sentences": per_shard(tfidf, *manifest, "--vocabulary", run / "text/vocabulary.json"),
@@ -116,6 +116,11 @@ def call(stage: str, arguments: list[str]) -> None:
     assert result.exit_code == 0, result.output
 
 
+def call_all(stage: str, calls: list[list[str]]) -> None:
+    for arguments in calls:
+        call(stage, arguments)
+
+
 def make_encoder(run: Path) -> None:
     """An encoder that nothing asks for features, but that a bundle carries."""
     tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(SETTINGS)
@@ -127,8 +132,7 @@ def make_run(root: Path, run: Path) -> None:
     """Everything that the fast commands make, from the collection in `root`."""
     make_encoder(run)
     for name, (calls, _) in stages(root, run).items():
-        for arguments in calls:
-            call(name, arguments)
+        call_all(name, calls)
 
 
 def add_other_kinds(run: Path, folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path:
         open_searcher(Bundle(folder)).images("dog", 3)
     other = Bundle(bundle)
     other.arrays = lambda name: {**Bundle.arrays(other, name), "image_offsets": np.arange(25)}
-    with pytest.raises(IntegrityError, match="does not fit regions.faiss"):
+    with pytest.raises(IntegrityError, match="fragments.safetensors: its offsets are not of 24 sets"):
         open_searcher(other).images("dog", 3)
 
 

@@ -30,7 +30,9 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
 ) -> None:
     bundle = build_bundle(make_run(tmp_path / "run"))
     model = SimpleNamespace(
-        sentence_view=view, embed_images=lambda features: np.asarray(features["colour"], np.float32)
+        sentence_view=view,
+        encoders=("colour",),
+        embed_images=lambda features: np.asarray(features["colour"], np.float32),
     )
     monkeypatch.setattr(Searcher, "_model", model)
     said = f"ncca reads {view.replace('-', ' ')}, and a query in words is not parsed: search with a photograph"

@@ -1,5 +1,7 @@
 """An ensemble of models that take different forms of sentences."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -68,7 +70,7 @@ class Parts:
     card = {"registered": "ensemble", "metric": "inner_product"}
 
     def __init__(self, ensemble: Ensemble, words: TermSettings = PLAIN, *more: str) -> None:
-        self.ensemble = ensemble
+        self.ensemble, self.folder = ensemble, Path("nowhere")
         self.views = {
             "tfidf": Vocabulary(words, True, TERMS, (1.0,) * 4, 10),
             "tokens": Vocabulary(PLAIN, False, (*TERMS[::-1], *more), (1.0,) * (4 + len(more)), 10),

@@ -1,16 +1,22 @@
 """The page of a made-up run: what it says, what it escapes, and that it needs nothing else."""
 
+import hashlib
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_up import build_bundle, make_run, run_command, write_feature_shards
+from made_up import build_bundle, make_run, retell, run_command, write_feature_shards
+from PIL import Image
 
 from pipeline.errors import IntegrityError
+from pipeline.images.decode import ImageLimits
+from pipeline.report.thumbnails import Photographs
 from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.evaluations import write_summary
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.sources import ImageSource
 
 VOID = {"meta", "img", "br"}
 
@@ -104,17 +110,24 @@ def test_stored_features_are_looked_at(run: Path, tmp_path: Path) -> None:
 
 
 def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
-    drawing = run / "bundle" / "images.tradeoff.svg"
-    drawing.write_bytes(b"<svg/>")
+    card = run / "bundle/card.json"
+    before, data = card.read_bytes(), b"<svg/>"
+    (run / "bundle/images.tradeoff.svg").write_bytes(data)
+    files = {"images.tradeoff.svg": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
+    publish_json(card, {**read_json(card), "files": read_json(card)["files"] | files})
     try:
         assert "How the index of images was chosen" in report(run).text
+        (run / "bundle/images.tradeoff.svg").write_bytes(b"<xml/>")
+        with pytest.raises(IntegrityError, match="images.tradeoff.svg is not what its card says"):
+            report(run)
     finally:
-        drawing.unlink()
+        card.write_bytes(before)
 
 
 def test_judged_sentences_stand_in_a_table(run: Path, tmp_path: Path) -> None:
     figures = {"bleu_1": 51.23, "bleu_2": 40, "bleu_3": 30, "bleu_4": 20, "rouge_l": 45, "cider": 99.04}
     figures |= {"meteor": 18.4, "copied": 5, "length": 2.6, "n_images": 8, "split": "test", "not_measured": {}}
+    figures["inputs"] = {"manifest": Manifest(run / "manifest").fingerprint}
     publish_json(tmp_path / "whole.json", {**figures, "generator": "mrnn", "of": "images", "n_boxes": None})
     publish_json(tmp_path / "boxes.json", {**figures, "generator": "<i>", "of": "boxes", "n_boxes": 21})
     text = " ".join(report(run, "--judged", tmp_path / "whole.json", "--judged", tmp_path / "boxes.json").text.split())
@@ -149,7 +162,7 @@ def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: a")
     summary = read_json(run / "summary.json")
     evil = [{**evaluation, "protocol": "<script>alert(1)</script>"} for evaluation in summary]
-    publish_json(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil])
+    write_summary(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil], "")
     run_command(
         *("report", run / "bundle", "--manifest", run / "manifest", "--summary", tmp_path / "summary.json"),
         *("--embeddings", run / "rows"),
@@ -179,3 +192,91 @@ def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> N
             *("--embeddings", run / "rows"),
             *("--output", tmp_path / "index.html"),
         )
+
+
+def test_a_summary_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
+    """Of other images, and of the same with other embeddings."""
+    values = [{k: v for k, v in value.items() if k != "check"} for value in read_json(run / "summary.json")]
+    for changes, said in (
+        ({"manifest": "another"}, "manifest of .*manifest and of .*, evaluation 0 differ"),
+        ({"embeddings/00001": "another"}, "embeddings of ncca of .*bundle and of .*, evaluation 0 differ"),
+    ):
+        others = [{**value, "inputs": {**value["inputs"], **changes}} for value in values]
+        write_summary(tmp_path / "summary.json", others, "")
+        with pytest.raises(IntegrityError, match=said):
+            report(run, "--summary", tmp_path / "summary.json")
+
+
+def test_embeddings_of_another_model_are_refused(run: Path) -> None:
+    report(run)
+    for path in (run / "rows/ncca").glob("*.json"):
+        retell(path, "details", "inputs", "model", value="another")
+    with pytest.raises(IntegrityError, match="model of .*bundle and of .*rows/ncca differ"):
+        run_command(
+            *("report", run / "bundle", "--manifest", run / "manifest", "--embeddings", run / "rows"),
+            *("--summary", run / "summary.json", "--output", run / "report/index.html"),
+        )
+
+
+DAMAGED = {
+    "empty": b"", "cut": b"s\tcpu_ti", "noise": bytes(range(256)), "nul": b"s\tcpu_time\tmax_rss\n\0\t1\t1\n",
+    "words": b"s\tcpu_time\tmax_rss\nnan\tinf\ttwo\n", "one column": b"s\n1\n",
+    "long": b"s\tcpu_time\tmax_rss\n" + b"9" * 200_000 + b"\t1\t1\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_damaged_benchmarks_are_left_out_with_a_warning(
+    others: bool, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "benchmarks/fit"
+    folder.mkdir(parents=True)
+    for name, data in DAMAGED.items():
+        (folder / f"{name}.00000.tsv").write_bytes(data)
+    if others:
+        (folder / "sound.tsv").write_text("s\tcpu_time\tmax_rss\n12345.0\t1.0\t10\n")
+    text = report(run, "--benchmarks", tmp_path / "benchmarks").text
+    assert ("205 min 45 s" in text) == others
+    for name in DAMAGED:
+        assert f"{folder / name}.00000.tsv is not a benchmark of Snakemake's; it is left out" in caplog.text
+    assert others or "holds no benchmark" in caplog.text
+
+
+def test_a_plan_of_another_run_or_form_is_refused(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    publish_json(path, {"rates": {}, "inputs": {}})
+    with pytest.raises(IntegrityError, match=r"plan\.json has another form than this version reads \(rates"):
+        report(run, "--plan", path)
+
+
+def test_a_sheet_without_its_commit_is_refused(run: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (9, 9)).save(tmp_path / "sheet.png")
+    with pytest.raises(IntegrityError, match=r"sheet\.png\.json does not exist"):
+        report(run, "--sheet", tmp_path / "sheet.png")
+
+
+def test_photographs_of_a_moved_collection_are_found_in_data_root(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where they are neither, how many are not shown is said; a file that only has the name is not taken for one."""
+    (run / "data").rename(tmp_path / "moved")
+    (tmp_path / "c.yaml").write_text(f"data_root: {tmp_path / 'moved'}")
+    (tmp_path / "nowhere.yaml").write_text(f"data_root: {tmp_path / 'nowhere'}")
+    try:
+        sound = report(run, "--config", tmp_path / "c.yaml")
+        assert f"{run / 'data'} is not there any more; photographs are looked for in data_root" in caplog.text
+        # The made-up manifest has no sha256 of these photographs: none of them is shown for another.
+        assert "photographs are not shown" in caplog.text and "not readable" in sound.text
+        images = Manifest(run / "manifest").images.to_pylist()
+        show = Photographs(ImageSource(tmp_path / "moved").read, ImageLimits(10**6, 1, 100), moved=True)
+        data = (tmp_path / "moved" / images[0]["path"]).read_bytes()
+        assert show({**images[0], "sha256": hashlib.sha256(data).hexdigest()}).address and not show(images[1]).address
+        assert show.shown == {0: True, 1: False}
+        caplog.clear()
+        report(run, "--config", tmp_path / "nowhere.yaml")
+        assert re.search(r"(\d+) of \1 photographs are not shown: .* set data_root to where they are", caplog.text)
+    finally:
+        (tmp_path / "moved").rename(run / "data")
+    caplog.clear()
+    report(run)
+    assert "photographs" not in caplog.text

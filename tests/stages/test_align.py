@@ -10,7 +10,10 @@ from made_up_sets import THING, add_fragments
 from PIL import Image
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import publish_json
+from pipeline.storage.alignments import ALIGNMENTS, read_alignments
+from pipeline.storage.atomic import publish, publish_json
+from pipeline.storage.integrity import examine
+from pipeline.storage.manifest import Manifest
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +72,45 @@ def test_a_vocabulary_of_other_words_is_refused(run: Path, tmp_path: Path) -> No
     with pytest.raises(IntegrityError, match="other words by .*vocabulary.json than vectors"):
         run_command("align", *arguments, "--output", tmp_path / "test.jsonl")
     assert not (tmp_path / "test.jsonl").exists()
+
+
+def test_half_a_file_of_alignments_is_refused_and_found(run: Path, tmp_path: Path) -> None:
+    """Snippets that are cut off are not learned from; the drawing beside them has a commit, too."""
+    path = tmp_path / "test.jsonl"
+    run_command("align", *given(run, "test"), "--output", path)
+    segments, sidecar = read_alignments(path)
+    assert len(segments) == sidecar.rows == 16 and segments == [
+        json.loads(line) for line in path.read_text().splitlines()
+    ]
+    assert (sidecar.details["model"], sidecar.details["split"]) == ("words", "test")
+    assert sidecar.details["inputs"]["manifest"] == Manifest(run / "manifest").fingerprint
+    assert not examine(tmp_path).faults
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:8]))
+    with pytest.raises(IntegrityError, match=r"test\.jsonl is damaged: it does not match its sidecar"):
+        read_alignments(path)
+    (tmp_path / "test.png").write_bytes(b"")
+    assert {fault.path.name for fault in examine(tmp_path).faults} == {"test.jsonl", "test.png"}
+    (tmp_path / "test.jsonl.json").unlink()
+    with pytest.raises(IntegrityError, match=r"test\.jsonl\.json does not exist"):
+        read_alignments(path)
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"words": []}', b'{"sentence_id": -1}', b"NaN", b"[" * 9999])
+def test_a_line_that_is_no_segment_is_named(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    publish(path, b"\n" + line, kind=ALIGNMENTS, rows=1, fingerprint="f")
+    with pytest.raises(IntegrityError, match=r"x\.jsonl,? line 2 is not"):
+        read_alignments(path)
+    publish(path, b"", kind=ALIGNMENTS, rows=1, fingerprint="f")
+    with pytest.raises(IntegrityError, match=r"x\.jsonl has 0 segments, its commit says 1"):
+        read_alignments(path)
+
+
+def test_a_vocabulary_of_another_fingerprint_is_refused(run: Path, tmp_path: Path) -> None:
+    value = json.loads((run / "vocabulary.json").read_text())
+    publish_json(tmp_path / "vocabulary.json", {**value, "fingerprint": "another"})
+    arguments = list(given(run, "test"))
+    arguments[arguments.index("--vocabulary") + 1] = tmp_path / "vocabulary.json"
+    with pytest.raises(IntegrityError, match=r"vocabulary of .*vocabulary\.json and of .*rows/words differ"):
+        run_command("align", *arguments, "--output", tmp_path / "test.jsonl")

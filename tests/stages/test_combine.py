@@ -14,7 +14,7 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.linear.ensemble import Ensemble
 from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
-from pipeline.storage.atomic import read_sidecar
+from pipeline.storage.atomic import CHECK, publish_json, read_json, read_sidecar
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.fragments import Fragments
@@ -42,15 +42,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tensors = dict(parameters.tensors)
         if row == "wrong":
             tensors["u"] = np.roll(tensors["u"], -1, axis=1)
-            for path in (run / "rows" / row).glob("*.h5"):
-                shard, details = Shard(path, EMBEDDINGS), read_sidecar(path, EMBEDDINGS).details
-                arrays = {name: np.array(shard[name]) for name in ("images", "image_id", "sentences", "sentence_id")}
-                arrays["sentences"] = np.roll(arrays["sentences"], -1, axis=1)
-                details = {**details, "model": row, "inputs": {**details["inputs"], "model": row}}
-                write_shard(path, EMBEDDINGS, arrays, rows=shard.rows, fingerprint=f"wrong {path}", details=details)
+        for path in (run / "rows" / row).glob("*.h5"):
+            shard, details = Shard(path, EMBEDDINGS), read_sidecar(path, EMBEDDINGS).details
+            arrays = {name: np.array(shard[name]) for name in ("images", "image_id", "sentences", "sentence_id")}
+            arrays["sentences"] = np.roll(arrays["sentences"], -1 if row == "wrong" else 0, axis=1)
+            details = {**details, "model": row, "inputs": {**details["inputs"], "model": row}}
+            write_shard(path, EMBEDDINGS, arrays, rows=shard.rows, fingerprint=f"{row} {path}", details=details)
         write_parameters(
             run / "models" / row / "model.safetensors", MODEL, tensors, settings=parameters.settings,
-            fingerprint="model" if row == "right" else row, details={**parameters.details, "row": row},
+            fingerprint=row, details={**parameters.details, "row": row},
         )  # fmt: skip
     return run
 
@@ -177,7 +177,8 @@ def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path
         run_command("combine", "both", *given, *vocabulary, "--models", other, "--output", tmp_path / "model")
     with pytest.raises(UsageError, match=r"three is not among the ensembles of the configuration \(both\)"):
         run_command("combine", "three", *given, *vocabulary, "--models", other, "--output", tmp_path / "model")
-    (tmp_path / "another.json").write_text('{"fingerprint": "x"}')
+    words = {name: value for name, value in read_json(run / "vocabulary.json").items() if name != CHECK}
+    publish_json(tmp_path / "another.json", {**words, "fingerprint": "x"})
     with pytest.raises(IntegrityError, match="the vocabulary of right is none of .*another.json"):
         run_command(
             "combine", "both", *given, "--vocabulary", tmp_path / "another.json", "--models", run / "models",

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from made_up import THINGS, run_command
+from made_up import MADE_BY, THINGS, retell, run_command
 from made_up_generators import FAST, make_described_run, options, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -130,7 +131,6 @@ def test_another_vocabulary_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_path: Path) -> None:
-    import shutil
 
     bundle = shutil.copytree(run / "bundle", tmp_path / "bundle")
     shutil.rmtree(bundle / "encoders")
@@ -138,8 +138,26 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
         describe(run, "mrnn", run / "data" / "cat-1.png", index=bundle)
     generator = read_parameters(train(run, "mrnn") / "model.safetensors", MODEL)
     write_parameters(
-        run / "generators" / "smelling" / "model.safetensors", MODEL, generator.tensors,
+        tmp_path / "smelling" / "model.safetensors", MODEL, generator.tensors,
         settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); give an index"):
-        describe(run, "smelling", run / "data" / "cat-1.png", index=run / "bundle")
+        given = options(run, generator=tmp_path / "smelling", index=run / "bundle", output=tmp_path / "out")
+        run_command("describe", run / "data" / "cat-1.png", *given)
+
+
+def test_a_generator_sees_through_the_encoders_that_it_learned_from(run: Path, eyes: None, tmp_path: Path) -> None:
+    """Stored features of another encoder, an index that carries another, and a joint space on another are refused."""
+    train(run, "mrnn")
+    other = shutil.copytree(run / "features", tmp_path / "features")
+    for path in (other / "colour").glob("*.json"):
+        retell(path, "details", "inputs", "encoder", value="another")
+    with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*shard-00000.h5 differ"):
+        describe(run, "mrnn", features=other, split="dev")
+    given = options(run, features=other, index=run / "bundle", output=tmp_path / "mnlm")
+    with pytest.raises(IntegrityError, match="the encoder colour of .*features and of .*bundle differ"):
+        run_command("train_generator", "mnlm", *given)
+    retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value={"encoder": "yet another"})
+    with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*bundle differ"):
+        describe(run, "mrnn", run / "data" / "cat-1.png", index=run / "bundle")
+    retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value=MADE_BY)

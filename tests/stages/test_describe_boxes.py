@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import run_command
+from made_up import MADE_BY, run_command
 
-from pipeline.errors import InputError, UsageError
-from pipeline.storage.atomic import publish_json
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.storage.alignments import ALIGNMENTS, write_alignments
+from pipeline.storage.atomic import publish, publish_json, read_json
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.phrases import CORNERS, read_names
@@ -43,12 +44,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest, names = Manifest(run / "manifest"), read_names(run / "data" / "names.tsv")
     add_regions(run, manifest, sorted(names))
     for split in ("train", "dev"):
-        lines = [
-            json.dumps({"sentence_id": 0, "image_id": box["image_id"], "words": ["a", box["label"]],
-                        "box": [box[corner] for corner in CORNERS], "score": 1.0})
+        segments = [
+            {"sentence_id": 0, "image_id": box["image_id"], "words": ["a", box["label"]],
+             "box": [box[corner] for corner in CORNERS], "score": 1.0}
             for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == split
         ]  # fmt: skip
-        (run / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+        vocabulary = read_json(run / "tokens.json")["fingerprint"]
+        details = {"split": split, "vocabulary": vocabulary, "inputs": {"manifest": manifest.fingerprint}}
+        write_alignments(run / f"{split}.jsonl", segments, b"", fingerprint=split, details=details)
     train(run, "mrnn-regions", "--snippets", run / "train.jsonl", "--snippets", run / "dev.jsonl",
           "--regions", run / "regions")  # fmt: skip
     return run
@@ -63,7 +66,7 @@ def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
         boxes += [[0, 0, row["width"], row["height"]], *([box[corner] for corner in CORNERS] for box in own)]
         features += [0 * eye[0], *(eye[kinds.index(box["label"])] for box in own)]
         lengths.append(1 + len(own))
-    details = {"inputs": {"images": manifest.shard(0).fingerprints["images"]}}
+    details = {"inputs": {**MADE_BY, "images": manifest.shard(0).fingerprints["images"]}}
     ids = np.arange(len(lengths))
     arrays = {
         "features": np.array(features), "boxes": np.float32(boxes), "scores": np.ones(len(boxes), np.float32),
@@ -150,6 +153,6 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
         train(run, "mrnn", "--snippets", run / "dev.jsonl", "--regions", run / "regions")
     with pytest.raises(UsageError, match="mrnn-regions learns from --snippets"):
         train(run, "mrnn-regions")
-    (tmp_path / "bad.jsonl").write_text('{"words": []}\n')
-    with pytest.raises(InputError, match=r"bad\.jsonl, line 1 is no snippet"):
+    publish(tmp_path / "bad.jsonl", b'{"words": []}\n', kind=ALIGNMENTS, rows=1, fingerprint="f")
+    with pytest.raises(IntegrityError, match=r"bad\.jsonl line 1 is not a segment"):
         train(run, "mrnn-regions", "--snippets", tmp_path / "bad.jsonl", "--regions", run / "regions")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import THINGS, features_of, make_run, run_command
+from made_up import MADE_BY, THINGS, features_of, make_run, run_command
 from made_up_training import CONFIG, with_dev
 
 from pipeline.config import merge
@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name, rows = f"shard-{number:05d}.h5", manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
-        details = {"inputs": {"images": rows.fingerprints["images"]}}
+        details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         write_features(folder / "features/colour" / name, features, ids, f"features {number}", details)
         lengths = 1 + ids % 4
         noise = 0.1 * np.random.default_rng(number).random((lengths.sum(), features.shape[1]))

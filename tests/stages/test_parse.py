@@ -164,7 +164,9 @@ def test_parses_of_other_sentences_are_refused(run: Path) -> None:
     path = parse(run, 1, conllu="p.conllu", brackets=None)
     for file in path.parent.iterdir():
         file.rename(file.with_name(file.name.replace("00001", "00000")))
-    with pytest.raises(IntegrityError, match="made from other sentences; run parse again"):
+    with pytest.raises(
+        IntegrityError, match="is of shard 1, not of 0: it was moved or copied there; run its stage again"
+    ):
         ParseShards(Manifest(run / "manifest"), run / "parses").open(0)
     with pytest.raises(UsageError, match="--trees"):
         TreeShards(Manifest(run / "manifest"), None)

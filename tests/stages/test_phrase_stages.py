@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from made_up import run_command
+from made_up import MADE_BY, run_command
 from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -53,6 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "registered": "hmlstm",
         "vocabulary": vocabulary["fingerprint"],
         "labels": table["fingerprint"],
+        "regions": {"eyes": MADE_BY},
     }
     path = run / "model" / "model.safetensors"
     write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=told)
@@ -76,7 +77,7 @@ def add_regions(run: Path, manifest: Manifest) -> None:
         "offsets": np.concatenate([[0], np.cumsum(lengths)]),
         "image_id": np.arange(len(lengths)),
     }
-    details = {"dim": DIM, "inputs": {"images": manifest.shard(0).fingerprints["images"]}}
+    details = {"dim": DIM, "inputs": {**MADE_BY, "images": manifest.shard(0).fingerprints["images"]}}
     path = run / "regions" / "eyes" / "shard-00000.h5"
     write_shard(path, "regions", arrays, rows=len(lengths), fingerprint="regions", details=details)
 

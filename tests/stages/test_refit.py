@@ -97,7 +97,7 @@ def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> 
         (tmp_path / kind).mkdir()
         for name, held in (("ncca", "ncca-refit"), ("bow", "bow")):
             (tmp_path / kind / name).symlink_to(run / kind / held)
-    with pytest.raises(UsageError, match="ncca-refit has learned from the dev split"):
+    with pytest.raises(IntegrityError, match="shard-00000.h5 is of model ncca-refit, not of ncca"):
         run_command(
             "combine", "both", "--manifest", run / "manifest", *options(tmp_path, "embeddings", "models"),
             "--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json", "--config",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from made_up import THINGS, features_of, make_run, run_command
+from made_up import MADE_BY, THINGS, features_of, make_run, run_command
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -31,7 +31,7 @@ def test_they_do_without_torch(tmp_path: Path) -> None:
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids]).astype(np.float16)
-        made_from = {"inputs": {"images": rows.fingerprints["images"]}}
+        made_from = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         write_features(run / f"features/colour/shard-{number:05d}.h5", features, ids, "made up", made_from)
     about = ["--manifest", run / "manifest"]
     run_command("encode_sentences", *about, "--vocabulary", run / "vocabulary.json", "--output", run / "tfidf")

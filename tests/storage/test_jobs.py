@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from interrupting import heed
-from test_locks import ENVIRONMENT, evaluation, snakemake, wait_until_signed
+from test_locks import ENVIRONMENT, WAITING, evaluation, snakemake, wait_until_signed
 
 SNAKEFILE = """
 rule all:
@@ -17,7 +16,7 @@ rule all:
 
 rule summarise:
     output: "{name}.json", "{name}.md"
-    shell: "PYTHON -m stages.cli summarise {wildcards.name}.pipe --output {wildcards.name}.json"
+    shell: "PYTHON summarise {wildcards.name}.pipe --output {wildcards.name}.json"
 """
 
 
@@ -26,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     """A workflow of two jobs, each of which waits for what is written into its pipe."""
     for name in "ab":
         os.mkfifo(tmp_path / f"{name}.pipe")
-    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("PYTHON", sys.executable))
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("PYTHON", f"{WAITING[0]} {WAITING[1]}"))
     return tmp_path
 
 

@@ -15,28 +15,22 @@ import click
 import pytest
 
 from pipeline.errors import JointspaceError
+from pipeline.storage.atomic import to_json
 from pipeline.storage.locks import hold, is_held, lock_path, remove_free
 from stages.cli import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "stages.cli", "summarise"]
+WAITING = [sys.executable, Path(__file__).with_name("waiting.py"), "summarise"]
+"""The same, but that it waits for what is written into a pipe."""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def evaluation() -> bytes:
     scores = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1.0, "mean_rank": 1.0}
     both = {"image_to_sentence": scores, "sentence_to_image": scores}
-    return json.dumps(
-        {
-            "model": "m",
-            "split": "test",
-            "protocol": "p",
-            "n_images": 1,
-            "n_sentences": 1,
-            **both,
-            "inputs": {"manifest": "m"},
-        }
-    ).encode()
+    about = {"model": "m", "split": "test", "protocol": "p", "n_images": 1, "n_sentences": 1}
+    return to_json({**about, **both, "inputs": {"manifest": "m"}, "fingerprint": "f"})
 
 
 def summarise(source: Path, output: Path) -> subprocess.CompletedProcess:
@@ -58,7 +52,7 @@ def busy(tmp_path: Path) -> Iterator[subprocess.Popen]:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "whole.json").write_bytes(evaluation())
     process = subprocess.Popen(
-        [*COMMAND, tmp_path / "pipe", "--output", tmp_path / "out.json"], cwd=ROOT, env=ENVIRONMENT
+        [*WAITING, tmp_path / "pipe", "--output", tmp_path / "out.json"], cwd=ROOT, env=ENVIRONMENT
     )
     wait_until_signed(tmp_path / ".out.json.lock")
     yield process
@@ -70,7 +64,7 @@ def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp
     refused = summarise(tmp_path / "whole.json", tmp_path / "out.json")
     sentence = (
         f"jointspace: {tmp_path}/out.json is being written by process {busy.pid} on {socket.gethostname()}"
-        f" (cli.py summarise {tmp_path}/pipe --output {tmp_path}/out.json) since "
+        f" (waiting.py summarise {tmp_path}/pipe --output {tmp_path}/out.json) since "
     )
     assert refused.returncode == 1 and refused.stderr.startswith(sentence)
     rest = refused.stderr.removeprefix(sentence)
@@ -167,7 +161,7 @@ def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
 SNAKEFILE = """
 rule summarise:
     output: "out.json", "out.md"
-    shell: "{python} -m stages.cli summarise pipe --output out.json"
+    shell: "{python} {waiting} summarise pipe --output out.json"
 """
 
 
@@ -178,7 +172,7 @@ def snakemake(folder: Path, *arguments: str) -> list[str]:
 @pytest.mark.slow
 def test_an_orphan_of_a_killed_snakemake_keeps_the_next_run_away(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("{python}", sys.executable))
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.format(python=sys.executable, waiting=WAITING[1]))
     quiet = {"env": ENVIRONMENT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     first = subprocess.Popen(snakemake(tmp_path), **quiet)
     wait_until_signed(lock := tmp_path / ".out.json.lock")

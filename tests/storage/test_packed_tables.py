@@ -26,7 +26,7 @@ def test_a_row_that_cannot_be_unpacked_is_refused_by_name() -> None:
     data[len(data) // 4 : len(data) // 4 + 999] = bytes(999)
     packed = PackedTable(bytes(data), Path("x.parquet"))
     assert packed.records([GROUP_ROWS])[0] == {"text": str(GROUP_ROWS)}
-    with pytest.raises(IntegrityError, match="x.parquet is no Parquet file that can be read"):
+    with pytest.raises(IntegrityError, match="x.parquet is not a readable Parquet file"):
         packed.records([0])
-    with pytest.raises(IntegrityError, match="x.parquet is no Parquet file that can be read"):
+    with pytest.raises(IntegrityError, match="x.parquet is not a readable Parquet file"):
         PackedTable(b"PAR1", Path("x.parquet"))

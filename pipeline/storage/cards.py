@@ -1,0 +1,101 @@
+"""The form of a bundle's card: what its readers rely on, checked once when the bundle is opened."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.models import REGISTRY
+from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
+
+Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
+Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
+Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Metric = Literal["inner_product", "euclidean"]
+PARTS = {"global": ("images", "sentences"), "fragments": ("regions", "words")}
+"""Kind of bundle -> its indices."""
+
+
+class File(Form):
+    bytes: Count
+    sha256: Digits
+
+
+class Shortlist(Form):
+    nearest: Positive | None
+    shortlist: Positive | None
+    recall: Share = Field(alias="recall@10")
+
+
+class Weights(Form):
+    origin: str
+
+
+class Encoder(Form):
+    """What `report` says of an encoder; the rest is its own `settings`."""
+
+    architecture: str
+    layer: str
+    weights: Weights
+
+
+class Index(Form):
+    factory: str
+    metric: Metric
+    dim: Dimensions
+    count: Annotated[int, Field(ge=0, lt=1 << 40)]
+    bytes: Count
+    nprobe: Positive | None
+    efSearch: Positive | None  # noqa: N815  FAISS's own name
+    k_factor: Positive | None
+    queries_per_second: Measure
+    latency_ms: Measure
+    build_seconds: Measure
+    recall: Share = Field(alias="recall@10")
+    shortlist: Shortlist | None = None
+
+
+class Score(Form):
+    sum: str
+    global_weight: Finite
+
+
+class Parse(Form):
+    engine: str
+    max_words: Positive | None = None
+    package: str | None = None
+
+
+class Card(Form):
+    kind: Literal["global", "fragments"] = "global"
+    model: str
+    registered: str
+    metric: Metric
+    dim: Dimensions
+    files: dict[str, File]
+    inputs: Inputs
+    fingerprint: str
+    splits: list[str]
+    data_root: str
+    encoders: dict[str, Encoder]
+    images: Index | None = None
+    sentences: Index | None = None
+    regions: Index | None = None
+    words: Index | None = None
+    score: Score | None = None
+    parse: Parse | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        parts = [getattr(self, name) for name in PARTS[self.kind]]
+        needed = parts if self.kind == "global" else [*parts, self.score, *(part and part.shortlist for part in parts)]
+        if None in needed:
+            raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
+        if any((part.dim, part.metric) != (self.dim, self.metric) for part in parts):
+            raise ValueError("its indices are of other dimensions or another metric")
+        if self.registered not in REGISTRY:
+            raise ValueError(f"its model {self.registered} is not a registered one")
+        parsed = self.parse is not None and self.parse.engine == "spacy"
+        if parsed and (self.parse.max_words is None or "parser" not in self.inputs):
+            raise ValueError("its parser is not named")
+        return self

@@ -1,0 +1,54 @@
+"""Evaluations of one run, `<model>.<split>.<protocol>.json`, and the summary of them all, each with its commit."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.storage.atomic import add_artefact, read_json, to_json, verify
+from pipeline.storage.batch import Batch
+from pipeline.storage.fingerprint import fingerprint, require_same
+from pipeline.storage.forms import Evaluation, Summary
+from pipeline.storage.records import read_record, require_form
+
+SUMMARY = "summary"
+
+
+def read_evaluations(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """What `evaluate` wrote. Raises IntegrityError where two are of different manifests, or of one model's name and
+    different embeddings."""
+    values = [read_record(path, Evaluation) for path in paths]
+    require_one_run({str(path): value for path, value in zip(paths, values, strict=True)})
+    return values
+
+
+def require_one_run(files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises IntegrityError where two of `files` (name -> evaluation) are of different manifests, or of one model and
+    different embeddings."""
+    require_same("manifest", {file: value["inputs"]["manifest"] for file, value in files.items()})
+    for model in dict.fromkeys(value["model"] for value in files.values()):
+        own = {file: embedded(value["inputs"]) for file, value in files.items() if value["model"] == model}
+        require_same(f"embeddings of {model}", own)
+
+
+def embedded(inputs: Mapping[str, str]) -> str:
+    """One fingerprint of all shards of embeddings that an evaluation, or an index, was made from."""
+    return fingerprint("embedded", 1, inputs={k: v for k, v in inputs.items() if k.startswith("embeddings/")})
+
+
+def write_summary(path: Path, evaluations: Sequence[Mapping[str, Any]], table: str) -> None:
+    """Publish the list of `evaluations`, and beside it the same as a `table` in Markdown."""
+    batch, inputs = Batch(), {"manifest": evaluations[0]["inputs"]["manifest"]}
+    digest = fingerprint(SUMMARY, 1, [value["fingerprint"] for value in evaluations], inputs)
+    batch.add(path.with_suffix(".md"), table.encode())
+    details = {"inputs": inputs}
+    about = {"kind": SUMMARY, "rows": len(evaluations), "fingerprint": digest, "details": details}
+    add_artefact(batch, path, to_json(list(evaluations)), **about)
+    batch.publish()
+
+
+def read_summary(path: Path) -> list[dict[str, Any]]:
+    """The evaluations that `summarise` wrote."""
+    verify(path, SUMMARY)
+    value = read_json(path)
+    require_form({"evaluations": value}, Summary, path)
+    return value

@@ -1,0 +1,207 @@
+"""Forms of the JSON files that are their own commits: pydantic models, of whose keys alone the types are checked."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(ge=0)]
+Digits = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Inputs = dict[str, str]
+
+
+class Form(BaseModel):
+    """Keys and types; further keys are left alone."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+
+class ManifestFile(Form):
+    """`manifest.json`."""
+
+    fingerprint: str
+    root: str
+    shard_size: Annotated[int, Field(gt=0)]
+    shards: Count
+    counts: dict[str, dict[str, int]]
+    splits: dict[str, Count]
+    rejects: str
+
+    @model_validator(mode="after")
+    def _as_many_shards_as_images(self) -> Self:
+        images = sum(self.splits.values())
+        if -(-images // self.shard_size) != self.shards:
+            raise ValueError(f"its {images} images make no {self.shards} shards of {self.shard_size}")
+        return self
+
+
+class ManifestShard(Form):
+    """`shards/<number>.json` of a manifest."""
+
+    shard: Count
+    images: str
+    splits: str
+    sentences: str
+    documents: str
+
+
+class Terms(Form):
+    """How a text becomes terms; pipeline.text.tokens.TermSettings."""
+
+    lowercase: bool
+    tokenizer: str
+    lemmatise: bool
+    stop_words: list[str]
+    max_ngram: Annotated[int, Field(ge=1, le=3)]
+
+
+class VocabularyForm(Form):
+    """pipeline.text.vocabulary.Vocabulary."""
+
+    settings: Terms
+    normalise: bool
+    terms: Annotated[list[str], Field(min_length=1)]
+    idf: list[Finite]
+    n_sentences: Count
+
+    @model_validator(mode="after")
+    def _one_weight_a_term(self) -> Self:
+        if len(self.idf) != len(self.terms) or len(set(self.terms)) != len(self.terms):
+            raise ValueError("its terms are not each once, with one idf each")
+        return self
+
+
+class VocabularyFile(VocabularyForm):
+    fingerprint: str
+
+
+class JointVocabulary(Form):
+    """The vocabularies of an ensemble, by the form of sentences that each is for."""
+
+    fingerprint: str
+    views: dict[str, VocabularyForm]
+
+
+class LabelsFile(Form):
+    """pipeline.text.tree_encoding.LabelTable."""
+
+    fingerprint: str
+    inputs: Inputs
+    relations: list[str]
+    relation_counts: list[int]
+    phrases: list[str]
+    phrase_counts: list[int]
+
+
+class Direction(Form):
+    recall_1: Finite = Field(alias="recall@1")
+    recall_5: Finite = Field(alias="recall@5")
+    recall_10: Finite = Field(alias="recall@10")
+    median_rank: Finite
+    mean_rank: Finite
+
+
+class Evaluation(Form):
+    """What `evaluate` writes."""
+
+    model: str
+    split: str
+    protocol: str
+    n_images: Annotated[int, Field(gt=0)]
+    n_sentences: Annotated[int, Field(gt=0)]
+    image_to_sentence: Direction
+    sentence_to_image: Direction
+    inputs: Inputs
+    fingerprint: str
+
+
+class Summary(Form):
+    evaluations: list[Evaluation]
+
+
+class Rates(Form):
+    """pipeline.plan.rates.Rates."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    images: dict[str, Finite | None]
+    decoded: dict[str, Finite | None]
+    forward: dict[str, Finite | None]
+    inspected: Finite
+    encoded: Finite
+    first_text: Finite
+    flops: Finite
+    starts: Finite
+    starts_light: Finite
+    share: Finite
+
+
+class Plan(Form):
+    """What `plan` writes, as far as `report` reads it."""
+
+    rates: Rates
+    dims: dict[str, int]
+    terms: int
+    gpu: bool
+    inputs: Inputs
+
+
+class Sentence(Form):
+    text: str
+    verbatim: bool
+
+
+class Described(Form):
+    image_id: int | None
+    box: list[Finite] | None
+    sentences: list[Sentence]
+
+
+class Descriptions(Form):
+    """What `describe` writes."""
+
+    generator: str
+    of: str
+    split: str | None
+    images: list[Described]
+    inputs: Inputs
+    fingerprint: str
+
+
+class Judgement(Form):
+    """What `evaluate-descriptions` writes, as far as `report` reads it."""
+
+    generator: str
+    of: str
+    split: str
+    inputs: Inputs
+    n_images: int
+    n_boxes: int | None
+    bleu_1: Finite
+    bleu_2: Finite
+    bleu_3: Finite
+    bleu_4: Finite
+    rouge_l: Finite
+    cider: Finite
+    copied: Finite
+    length: Finite
+
+
+class StudyFile(Form):
+    """What `study` writes: by what each number is of, the files of its draws in `cells/`."""
+
+    files: dict[str, list[Annotated[str, Field(pattern=r"^[\w-]+\.json$")]]]
+    setting: dict[str, Any]
+    inputs: Inputs
+    fingerprint: str
+
+
+class StudyCell(Form):
+    """One number of a study in one draw; its file is named by its fingerprint."""
+
+    key: str
+    fingerprint: Digits
+    chosen: dict[str, Any]
+    image_to_sentence: dict[str, Finite]
+    sentence_to_image: dict[str, Finite]
+    ranks: list[int]

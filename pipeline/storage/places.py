@@ -1,0 +1,88 @@
+"""What an artefact's name says that it is, and whether its record agrees: what changed places is refused.
+
+A run's layout (docs/artefacts.md) gives every artefact a name that says of which shard, encoder, model, split and
+protocol it is; its commit says the same. A copy of shard 0 in the place of shard 1, or the embeddings of one model in
+the folder of another, are whole files that are not what they are asked for.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.models import GENERATORS
+
+SHARD, OF = "shard", "of"
+PATTERNS = tuple(
+    re.compile(f"(?:^|/){pattern}$")
+    for pattern in (
+        r"shard-(?P<shard>\d{5,})\.[^/.]+",
+        r"(?:features|regions|encoders)/(?P<encoder>[^/]+)/(?:shard-\d+\.h5|model\.safetensors)",
+        r"(?:models|embeddings)/(?P<model>[^/]+)/(?:shard-\d+\.h5|model\.safetensors)",
+        r"generators/(?P<generator>[^/]+)/model\.safetensors",
+        r"text/(?:documents/(?P<documents>[^/]+)/shard-\d+\.h5|simulated/(?P<simulated>[^/]+)\.parquet)",
+        r"moments/(?P<pairs>target|dev|auxiliary)/(?:(?P<documents>[^/]+)/)?shard-\d+\.h5",
+        r"(?P<model>[^/]+)\.(?P<split>train|dev|test|weak)\.(?P<protocol>all-sentences|first-sentence)\.json",
+        r"evaluation/phrases/(?P<model>[^/]+)\.(?P<split>[^/.]+)\.json",
+        r"descriptions/(?P<generator>[^/]+?)\.(?P<split>[^/.]+)(?P<of>\.boxes)?(?:\.json|/descriptions\.json)",
+        r"alignments/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:\.magnitudes)?\.(?:jsonl|json|png)",
+        r"phrases/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:/(?:regions|phrases)\.parquet|(?:\.plane)?\.png)",
+    )
+)
+"""Names of the layout, from their ends; a group is the key of what it says."""
+
+
+def claims(path: Path) -> dict[str, str | int]:
+    """What the name of an artefact says of it, by key; nothing for a name that the layout does not know."""
+    name = Path(os.path.abspath(path)).as_posix()
+    found: dict[str, str | int] = {}
+    for pattern in PATTERNS:
+        if match := pattern.search(name):
+            found |= {key: value for key, value in match.groupdict().items() if value is not None}
+            if OF in match.groupdict():
+                found[OF] = "boxes" if match[OF] else "images"
+    if SHARD in found:
+        found[SHARD] = int(found[SHARD])
+    if found.get("generator") not in GENERATORS:  # the folder of one may have any name but another's
+        found.pop("generator", None)
+    if "simulated" in found:
+        found["documents"] = found.pop("simulated")
+    return found
+
+
+def stated(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by its record: a sidecar's details, or a JSON object that is its own commit."""
+    encoder = record.get("encoder")
+    known = {
+        "encoder": encoder.get("name") if isinstance(encoder, Mapping) else record.get("name"),
+        "model": record.get("model", record.get("row")),
+        **{key: record.get(key) for key in ("shard", "generator", "documents", "pairs", "split", "protocol", "of")},
+    }
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def misplaced(path: Path, record: Mapping[str, Any]) -> str | None:
+    """Why an artefact with this record does not belong at `path`, None where it does."""
+    found = stated(record)
+    for key, claim in claims(path).items():
+        if key == SHARD and key not in found:
+            return "does not say which shard it is: an earlier version wrote it"
+        if found.get(key, claim) != claim:
+            return f"is of {key} {found[key]}, not of {claim}: it was moved or copied there"
+    return None
+
+
+def require_place(path: Path, record: Mapping[str, Any]) -> None:
+    """Raises IntegrityError where the record of the artefact at `path` is of something else than its name says."""
+    if reason := misplaced(path, record):
+        raise IntegrityError(f"{path} {reason}; run its stage again")
+
+
+def require_output(path: Path, record: Mapping[str, Any]) -> None:
+    """Raises UsageError where what a command is about to write does not go by the name `path`."""
+    found = stated(record)
+    for key, claim in claims(path).items():
+        if found.get(key, claim) != claim:
+            raise UsageError(f"{path} is the place of {key} {claim}, and {found[key]} was asked for; correct --output")

@@ -1,0 +1,62 @@
+"""Reading the JSON files that are their own commits.
+
+A record carries its `check`, has the form that its readers need (pipeline.storage.forms), and stands under the name
+that it says (pipeline.storage.places).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import CHECK, read_json
+from pipeline.storage.forms import Form, JointVocabulary, LabelsFile, StudyCell, VocabularyFile
+from pipeline.storage.names import inside
+from pipeline.storage.places import require_place
+from pipeline.storage.reading import REMEDY
+
+
+def read_record(path: Path, form: type[Form]) -> Any:
+    """The JSON object that is its own commit. Raises IntegrityError where it is damaged, of another form, or of another
+    model, split and so on than its name says."""
+    value = require_form(read_json(path), form, path)
+    if CHECK not in value:
+        raise IntegrityError(f"{path} does not vouch for what it says: it has no {CHECK}; run its stage again")
+    require_place(path, value)
+    return value
+
+
+def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> Any:
+    """`value`, the content of `path`, if it has the form; IntegrityError that names the first key that has not."""
+    try:
+        form.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        reason = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        told = reason if reason.startswith("its ") else f"{place}: {reason[:1].lower()}{reason[1:]}"
+        what = what or "has another form than this version reads"
+        raise IntegrityError(f"{path} {what} ({told}); {remedy}") from None
+    return value
+
+
+def read_vocabulary(path: Path) -> Any:
+    """What `build-vocabulary`, `build-token-vocabulary` or `combine` wrote."""
+    value = read_json(path)
+    return read_record(path, JointVocabulary if isinstance(value, Mapping) and "views" in value else VocabularyFile)
+
+
+def read_labels(path: Path) -> Any:
+    """What `build-label-table` wrote."""
+    return read_record(path, LabelsFile)
+
+
+def read_cell(folder: Path, name: str, key: str) -> Any:
+    """One number of the study in `folder`. IntegrityError unless it is the one of that `key` and file."""
+    path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
+    value = read_record(path, StudyCell)
+    if value["key"] != key or not value["fingerprint"].startswith(path.stem):
+        raise IntegrityError(f"{path} holds another number than study.json says; delete it and run study again")
+    return value

@@ -1,0 +1,191 @@
+"""Bundles that were made up: every file is what the card says, and some of them are not what their readers need."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.numpy
+
+from pipeline.storage.atomic import CHECK, to_json
+
+GONE = object()
+VALUES = (GONE, None, -1, 0, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {}, {"a": 1})
+"""What a value of a JSON file is replaced by."""
+JSON = ("card.json", "model.json", "vocabulary.json", "encoders/colour/model.json")
+ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "half": lambda x: np.atleast_1d(x)[: x.size // 2], "flat": lambda x: x.reshape(-1), "more axes": lambda x: x[None],
+    "nothing": lambda x: np.empty(0, x.dtype), "not a number": lambda x: np.full(x.shape, np.nan, np.float32),
+    "twice": lambda x: np.concatenate([np.atleast_1d(x)] * 2), "negative": lambda x: -x,
+    "backwards": lambda x: np.atleast_1d(x)[::-1],
+    "small": lambda x: x.astype(np.int8),
+}  # fmt: skip
+
+Forgery = Callable[[Path], object]
+
+
+def seal(folder: Path, *names: str) -> None:
+    """Have the card vouch for these files as they are now."""
+    card = json.loads((folder / "card.json").read_text())
+    for name in names:
+        data = (folder / name).read_bytes()
+        card["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    card.pop(CHECK)
+    (folder / "card.json").write_bytes(to_json(card))
+
+
+def leaves(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    """The places of a JSON value; of a list only the first."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from leaves(part, (*path, key))
+
+
+def told(folder: Path, name: str, path: tuple, new: object) -> None:
+    """Put `new` at a place of a JSON file."""
+    value = whole = json.loads((folder / name).read_text())
+    whole.pop(CHECK, None)
+    for key in path[:-1]:
+        value = value[key]
+    if new is GONE:
+        value.pop(path[-1])
+    else:
+        value[path[-1]] = copy.deepcopy(new)
+    (folder / name).write_bytes(to_json(whole))
+    if name != "card.json":
+        seal(folder, name)
+
+
+def json_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
+    value = json.loads((bundle / name).read_text())
+    value.pop(CHECK, None)
+    return {
+        f"{name} {'.'.join(map(str, path))} {'gone' if new is GONE else new!r}": (
+            lambda folder, path=path, new=new: told(folder, name, path, new)
+        )
+        for path in leaves(value) if path
+        for new in VALUES
+    }  # fmt: skip
+
+
+def _arrays(folder: Path, name: str, change: Callable[[dict], object]) -> None:
+    arrays = safetensors.numpy.load_file(folder / name)
+    change(arrays)
+    data = safetensors.numpy.save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+    (folder / name).write_bytes(data)
+    if name == "model.safetensors":  # which has a sidecar of its own
+        about = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for key, value in about.items():
+            told(folder, "model.json", (key,), value)
+    seal(folder, name)
+
+
+def array_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
+    found: dict[str, Forgery] = {}
+    for key in safetensors.numpy.load_file(bundle / name):
+        found[f"{name} without {key}"] = lambda folder, key=key: _arrays(folder, name, lambda a: a.pop(key))
+        for what, change in ARRAYS.items():
+            found[f"{name} {key} {what}"] = lambda folder, key=key, change=change: _arrays(
+                folder, name, lambda a: a.update({key: change(a[key])})
+            )
+    return found
+
+
+def _table(folder: Path, modality: str, change: Callable[[pa.Table], pa.Table], rows: int = 8192) -> None:
+    name = f"{modality}.parquet"
+    pq.write_table(change(pq.read_table(folder / name)), folder / name, row_group_size=rows)
+    seal(folder, name)
+
+
+def _not_text(table: pa.Table) -> pa.Table:
+    """Strings that are not UTF-8."""
+    column = "text" if "text" in table.column_names else "path"
+    raw = pa.array([b"\xff\xfe"] * len(table), pa.binary())
+    strings = pa.StringArray.from_buffers(len(table), *raw.buffers()[1:])
+    return table.set_column(table.column_names.index(column), column, strings)
+
+
+def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
+    names = pq.read_schema(bundle / f"{modality}.parquet").names
+    changes: dict[str, Callable[[pa.Table], pa.Table]] = {
+        "half": lambda t: t.slice(0, len(t) // 4), "no rows": lambda t: t.slice(0, 0), "not text": _not_text,
+        "no columns": lambda t: pa.table({}),
+    }  # fmt: skip
+    for name in names:
+        changes[f"without {name}"] = lambda t, name=name: t.drop_columns([name])
+        changes[f"numbers for {name}"] = lambda t, name=name: t.set_column(
+            t.column_names.index(name), name, pa.array(np.arange(len(t), dtype=np.float32))
+        )
+    found = {
+        f"{modality} {what}": (lambda folder, change=change: _table(folder, modality, change))
+        for what, change in changes.items()
+    }
+    return found | {f"{modality} in other groups": lambda folder: _table(folder, modality, lambda t: t, rows=5)}
+
+
+def _index(folder: Path, name: str, factory: str, changes: dict, metric: int, ids: Callable | None) -> None:
+    card = json.loads((folder / "card.json").read_text())[name]
+    count, dim = (changes.get(key, card[key]) for key in ("count", "dim"))
+    index = faiss.index_factory(dim, factory, metric)
+    vectors = np.random.default_rng(0).standard_normal((max(count, 400), dim)).astype(np.float32)
+    if not index.is_trained:
+        index.train(vectors)
+    index.add_with_ids(vectors[:count], ids(count)) if ids else index.add(vectors[:count])
+    (folder / f"{name}.faiss").write_bytes(bytes(faiss.serialize_index(index)))
+    seal(folder, f"{name}.faiss")
+
+
+def index_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
+    """An index of other dimensions, metric or count, one that numbers rows which are not there, and none at all."""
+    card = json.loads((bundle / "card.json").read_text())[name]
+    inner, far = faiss.METRIC_INNER_PRODUCT, lambda count: np.arange(count, dtype=np.int64) + 10**9
+
+    def put(factory: str = "Flat", metric: int = inner, ids: Callable | None = None, **changes: int) -> Forgery:
+        return lambda folder: _index(folder, name, factory, changes, metric, ids)
+
+    def write(data: bytes) -> Forgery:
+        return lambda folder: ((folder / f"{name}.faiss").write_bytes(data), seal(folder, f"{name}.faiss"))
+
+    def agreed(dim: int) -> Forgery:
+        """The card, too, says that its indices are of other dimensions, and the other index is so."""
+
+        def forge(folder: Path) -> None:
+            names = [part for part in ("images", "sentences", "regions", "words") if f"{part}.faiss" in card_files]
+            for part in names:
+                _index(folder, part, "Flat", {"dim": dim}, inner, None)
+                told(folder, "card.json", (part, "dim"), dim)
+            told(folder, "card.json", ("dim",), dim)
+
+        card_files = json.loads((bundle / "card.json").read_text())["files"]
+        return forge
+
+    return {
+        f"{name} {what}": forge
+        for what, forge in {
+            "of more dimensions": put(dim=card["dim"] + 1), "of fewer vectors": put(count=card["count"] - 1),
+            "of another metric": put(metric=faiss.METRIC_L2), "of far rows": put("IDMap,Flat", ids=far),
+            "of far rows in lists": put("IVF4,Flat", ids=far), "that is text": write(b"hello" * 9),
+            "that is empty": write(b""), "of other dimensions, as the card": agreed(card["dim"] * 2),
+        }.items()
+    }  # fmt: skip
+
+
+def all_forgeries(bundle: Path) -> dict[str, Forgery]:
+    found: dict[str, Forgery] = {}
+    for name in JSON:
+        found |= json_forgeries(bundle, name)
+    sets = (bundle / "fragments.safetensors").exists()
+    for name in ("model.safetensors", *(["fragments.safetensors"] if sets else [])):
+        found |= array_forgeries(bundle, name)
+    for modality in ("images", "sentences"):
+        found |= table_forgeries(bundle, modality)
+    for name in ("regions", "words") if sets else ("images", "sentences"):
+        found |= index_forgeries(bundle, name)
+    return found

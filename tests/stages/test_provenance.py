@@ -1,0 +1,185 @@
+"""Commands refuse what another encoder has made, under whatever name: from features to models of every kind."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_up import MADE_BY, build_bundle, retell, run_command
+from made_up_training import CONFIG, add_moments, embed, fit, make_trainable, options, train
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.regions import REGIONS
+from pipeline.storage.shards import write_shard
+
+GRID = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
+QUICK = {
+    "fit": GRID, "models": ["both"], "ensembles": {"both": {"members": ["ncca", "bow"], "weights": [1]}},
+    "train_defaults": {"epochs": 1}, "ncca_refined": {"epochs": 1, "averaging": 0},
+    "regions": {"encoders": ["colour"]}, "dvsa": {"hidden": 4, "epochs": 1, "batch_size": 16},
+}  # fmt: skip
+ENCODER = ("details", "inputs", "encoder")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows `ncca`, `bow` and `dvsa` with their embeddings; never to be written to."""
+    run = make_trainable(tmp_path_factory.mktemp("made") / "run")
+    add_moments(run, QUICK)
+    add_regions(run)
+    fit(run, "ncca")
+    words = ("--vocabulary", run / "tokens.json")
+    train(run, "bow", "models/bow", *words, config=QUICK)
+    train(run, "dvsa", "models/dvsa", *words, "--regions", run / "regions", config=QUICK)
+    for row in ("ncca", "bow"):
+        embed(run, row)
+    embed_sets(run)
+    return run
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def add_regions(run: Path) -> None:
+    manifest, rng = Manifest(run / "manifest"), np.random.default_rng(0)
+    for number in range(manifest.n_shards):
+        rows = manifest.shard(number)
+        ids = np.arange(rows.first_image, rows.last_image)
+        arrays = {
+            "features": rng.standard_normal((2 * len(ids), 8), np.float32), "scores": np.ones(2 * len(ids), np.float32),
+            "boxes": np.tile(np.float32([0, 0, 9, 9]), (2 * len(ids), 1)), "offsets": np.arange(0, 2 * len(ids) + 1, 2),
+            "image_id": ids,
+        }  # fmt: skip
+        details = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
+        path = run / f"regions/colour/shard-{number:05d}.h5"
+        write_shard(path, REGIONS, arrays, rows=len(ids), fingerprint=f"regions {number}", details=details)
+
+
+def embed_sets(run: Path) -> None:
+    given = options(run, "manifest", "features", "tfidf", "tokens", "regions")
+    run_command("embed", *given, "--model", run / "models/dvsa", "--output", run / "embeddings/dvsa")
+
+
+def see_otherwise(run: Path, kind: str = "features", shards: str = "*") -> None:
+    """Have the features of `colour` be another encoder's."""
+    for path in (run / kind / "colour").glob(f"shard-{shards}.h5.json"):
+        retell(path, *ENCODER, value="another")
+
+
+def test_embed_takes_the_features_of_the_model_s_encoder_alone(run: Path) -> None:
+    see_otherwise(run, shards="00003")
+    for row in ("ncca", "bow"):
+        with pytest.raises(
+            IntegrityError, match=f"the encoder colour of .*models/{row} and of .*shard-00003.h5 differ"
+        ):
+            embed(run, row)
+
+
+def test_embed_takes_the_regions_of_the_model_s_encoder_alone(run: Path) -> None:
+    see_otherwise(run, "regions", shards="00003")
+    with pytest.raises(
+        IntegrityError, match=r"the encoder colour of .*models/dvsa and of .*regions/colour/shard-00003"
+    ):
+        embed_sets(run)
+
+
+def test_embed_takes_regions_that_were_reduced_as_the_model_s_were(run: Path) -> None:
+    retell(run / "regions/colour/shard-00000.h5.json", "details", "projection", value="p")
+    with pytest.raises(
+        IntegrityError, match=r"the encoder colour of .*models/dvsa and of .*regions/colour/shard-00000"
+    ):
+        embed_sets(run)
+
+
+@pytest.mark.parametrize("kind", ["features", "regions"])
+def test_one_encoder_makes_all_that_a_model_learns_from(kind: str, run: Path) -> None:
+    see_otherwise(run, kind, shards="00002")
+    row, more = ("bow", ()) if kind == "features" else ("dvsa", ("--regions", run / "regions"))
+    with pytest.raises(IntegrityError, match=rf"the encoder colour of .*{kind}/colour/shard-\d+\.h5 and of .* differ"):
+        train(run, row, "again", "--vocabulary", run / "tokens.json", *more, config=QUICK)
+
+
+def test_a_model_starts_from_one_of_the_same_encoder(run: Path) -> None:
+    words = ("--vocabulary", run / "tokens.json", "--start", run / "models/ncca")
+    train(run, "ncca-refined", "started", *words, config=QUICK)
+    see_otherwise(run)
+    with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of what is given differ"):
+        train(run, "ncca-refined", "again", *words, config=QUICK)
+
+
+@pytest.mark.parametrize("command", ["fit", "train", "fit-csls"])
+def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Path) -> None:
+    base = {"fit": "ncca", "train": "bow", "fit-csls": "ncca-csls"}[command]
+    scaled = (*options(run, "manifest"), "--config", run / "rows.yaml")
+    of = ("--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca")
+    if command == "fit-csls":
+        run_command("fit_csls", base, *scaled, *of, "--output", run / "models/ncca-csls")
+    retell(run / f"models/{base}/model.json", "details", "encoders", "colour", value={"encoder": "another"})
+    chosen = ("--chosen", run / "models" / base)
+    with pytest.raises(IntegrityError, match="the encoder colour of .* and of .* differ"):
+        if command == "fit":
+            fit(run, "ncca-refit", *chosen, "--dev-moments", run / "moments/dev")
+        elif command == "train":
+            train(run, "bow-refit", "models/bow-refit", "--vocabulary", run / "tokens.json", *chosen, config=QUICK)
+        else:
+            for path in (run / "models/ncca/model.json", *(run / "embeddings/ncca").glob("*.json")):
+                name = "row" if path.name == "model.json" else "model"
+                retell(path, "details", name, value="ncca-refit")
+            (run / "models/ncca").rename(run / "models/ncca-refit")
+            (run / "embeddings/ncca").rename(run / "embeddings/ncca-refit")
+            of = ("--embeddings", run / "embeddings/ncca-refit", "--model", run / "models/ncca-refit")
+            run_command(
+                "fit_csls", "ncca-csls-refit", *scaled, *of, *chosen, "--output", run / "models/ncca-csls-refit"
+            )
+
+
+def test_members_of_an_ensemble_see_through_the_same_encoder(run: Path) -> None:
+    given = (*options(run, "manifest", "embeddings", "models"), "--config", run / "rows.yaml")
+    given += ("--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json")
+    run_command("combine", "both", *given, "--output", run / "models/both")
+    retell(run / "models/bow/model.json", "details", "encoders", "colour", value={"encoder": "another"})
+    with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of .*models/bow differ"):
+        run_command("combine", "both", *given, "--output", run / "models/both")
+
+
+def test_an_index_of_another_encoder_is_not_built(run: Path) -> None:
+    shutil.rmtree(run / "model")
+    (run / "models/ncca").rename(run / "model")
+    (run / "embeddings").rename(run / "rows")
+    (run / "rows/ncca").rename(run / "embeddings")
+    build_bundle(run)
+    retell(run / "encoders/colour/model.json", "fingerprint", value="another")
+    with pytest.raises(
+        IntegrityError, match=r"the encoder colour of .*model and of .*encoders/colour/model.safetensors"
+    ):
+        build_bundle(run)
+
+
+def test_fit_reads_the_moments_that_it_is_asked_for(run: Path) -> None:
+    """Those of dev, those that another view was summed in, and those of features that were made again."""
+    with pytest.raises(IntegrityError, match=r"moments/dev/shard-00000\.h5 is of dev pairs, not of target"):
+        given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
+        run_command("fit", "ncca", *given, "--moments", run / "moments/dev", "--output", run / "x")
+    retell(run / "features/colour/shard-00004.h5.json", "fingerprint", value="made again")
+    with pytest.raises(
+        IntegrityError, match=r"target/shard-00004\.h5 was summed from other features/colour than .*04\.h5"
+    ):
+        fit(run, "ncca")
+
+
+def test_documents_of_another_manifest_s_simulation_are_refused(run: Path) -> None:
+    documents = {"mild": {"fields": ["tags"], "simulate": {"tag_words": 2, "true_words": 1, "wrong": 0, "missing": 0}}}
+    config = run / "documents.yaml"
+    config.write_text(yaml.safe_dump({**CONFIG, "documents": documents, "auxiliary": {"splits": ["train"]}}))
+    given = ("mild", *options(run, "manifest"), "--config", config)
+    simulated = run / "text/simulated/mild.parquet"
+    run_command("simulate_documents", *given, "--output", simulated)
+    given += ("--vocabulary", run / "vocabulary.json", "--documents", simulated, "--shard", 1)
+    run_command("encode_documents", *given, "--output", run / "text/documents/mild/shard-00001.h5")
+    retell(simulated.with_name("mild.parquet.json"), "details", "inputs", "manifest", value="another")
+    with pytest.raises(IntegrityError, match="manifest of .*manifest and of .*mild.parquet differ"):
+        run_command("encode_documents", *given, "--output", run / "text/documents/mild/shard-00001.h5")
