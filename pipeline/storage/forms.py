@@ -177,12 +177,14 @@ class Judgement(Form):
     inputs: Inputs
     n_images: int
     n_boxes: int | None
-    bleu_1: Finite
-    bleu_2: Finite
-    bleu_3: Finite
-    bleu_4: Finite
-    rouge_l: Finite
-    cider: Finite
+    bleu_1: Finite | None
+    bleu_2: Finite | None
+    bleu_3: Finite | None
+    bleu_4: Finite | None
+    rouge_l: Finite | None
+    cider: Finite | None
+    meteor: Finite | None = None
+    not_measured: dict[str, str] = {}
     copied: Finite
     length: Finite
 

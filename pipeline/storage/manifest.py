@@ -110,7 +110,7 @@ def _is_shard(path: Path) -> bool:
         value = read_json(path) if is_regular(path) else None
     except (IntegrityError, OSError):
         return False
-    return isinstance(value, dict) and value.keys() == {*FINGERPRINTS, CHECK}
+    return isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:

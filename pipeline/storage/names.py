@@ -38,7 +38,7 @@ def inside(folder: Path, name: Any, source: Path | str) -> Path:
     try:
         link = next((part for part in below if part.is_symlink()), None)
         within = path.resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError):  # no file can have this name
+    except (OSError, ValueError, RuntimeError):  # no file can have this name, or its links lead in a circle
         link, within = None, False
     if link is not None:
         raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")

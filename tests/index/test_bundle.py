@@ -112,7 +112,7 @@ def test_a_folder_without_a_card_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="is not a bundle: it has no card.json"):
         Bundle(tmp_path)
     (tmp_path / "card.json").write_text("{}")
-    with pytest.raises(IntegrityError, match="card.json is no bundle's card"):
+    with pytest.raises(IntegrityError, match="card.json is not a bundle's card"):
         Bundle(tmp_path)
 
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from made_up import run_command
 
-from pipeline.storage.atomic import publish_json
+from pipeline.storage.evaluations import write_summary
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {
@@ -19,7 +19,9 @@ PAPER = {
 
 def reproduce(folder: Path, model: str, **changes: object) -> str:
     evaluation = {"model": model, "split": "test", "protocol": "all-sentences", "n_images": 1000, "n_sentences": 5000}
-    publish_json(folder / "summary.json", [{**evaluation, "image_to_sentence": VALUES, "sentence_to_image": VALUES}])
+    evaluation |= {"fingerprint": "f", "inputs": {"manifest": "m", "embeddings/00000": "e"}}
+    found = [{**evaluation, "image_to_sentence": VALUES, "sentence_to_image": VALUES}]
+    write_summary(folder / "summary.json", found, "")
     (folder / "c.yaml").write_text(yaml.safe_dump({**PAPER, **changes}))
     given = ("--summary", folder / "summary.json", "--config", folder / "c.yaml")
     run_command("reproduce", *given, "--output", folder / "tables.md")

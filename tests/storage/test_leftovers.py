@@ -30,7 +30,8 @@ SHARDS = 2
 def run(tmp_path: Path) -> Path:
     """The folder of a run whose manifest counts SHARDS shards."""
     run = tmp_path / "results" / "holiday"
-    value = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 4, "shards": SHARDS}
+    about = {"counts": {}, "splits": {"train": 4 * SHARDS}, "rejects": ""}
+    value = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 4, "shards": SHARDS, **about}
     publish_json(run / "manifest" / "manifest.json", value)
     return run
 
@@ -124,7 +125,7 @@ def test_without_a_manifest_nothing_is_stale(run: Path) -> None:
     path = put(run / "features/net/shard-00005.h5")
     (run / "manifest/manifest.json").write_text("{}")
     (warning,) = remove_leftovers(run)
-    assert "is no manifest" in warning and path.exists()
+    assert "is not a manifest" in warning and path.exists()
     (run / "manifest/manifest.json").unlink()
     assert not remove_leftovers(run) and path.exists()
 
