@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from pipeline.config import Config, default_path, load, merge, validate
+from pipeline.config import Config, default_path, load, merge, read_mapping, validate
 from pipeline.errors import UsageError
 
 
@@ -123,3 +123,9 @@ def test_files_that_are_no_configuration_are_named(tmp_path, text: str) -> None:
         load(path)
     with pytest.raises(UsageError, match="gone.yaml does not exist"):
         load(tmp_path / "gone.yaml")
+
+
+def test_numbers_inside_of_a_section_may_come_as_text_from_the_command_line() -> None:
+    values = merge(read_mapping(default_path()), {"plan": {"sample": "9"}, "csls": {"weight": ["0.5"]}})
+    config = validate(values)
+    assert config.plan.sample == 9 and config.csls.weight == (0.5,)

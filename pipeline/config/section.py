@@ -27,9 +27,11 @@ def _name_device(value: str) -> str:
 
 Device = Annotated[str, AfterValidator(_name_device)]
 Number = Annotated[float, BeforeValidator(_refuse_truth)]
-Count = Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
-Positive = Annotated[int, Field(gt=0, le=LARGEST, strict=True)]
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)]
+Whole = Annotated[int, BeforeValidator(_refuse_truth)]
+"""Digits are taken for their number: Snakemake gives what stands inside `--config 'plan={sample: 9}'` as text."""
+Count = Annotated[Whole, Field(ge=0, le=LARGEST)]
+Positive = Annotated[Whole, Field(gt=0, le=LARGEST)]
+Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
 AboveZero = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
