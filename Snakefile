@@ -21,7 +21,7 @@ from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.config.section import DESCRIBED
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.models import (
+from pipeline.specs import (
     GENERATORS,
     PHRASAL,
     REGION_GENERATORS,

@@ -16,9 +16,9 @@ runtime.configure()
 
 import torch  # noqa: E402  after the BLAS kernels are chosen
 
-from pipeline.language.beam import Hypothesis, Search, beam_search  # noqa: E402
-from pipeline.language.recurrent import Decoder, DescribingNetwork  # noqa: E402
-from pipeline.neural.training import seeded  # noqa: E402
+from pipeline.generate.beam import Hypothesis, Search, beam_search  # noqa: E402
+from pipeline.generate.recurrent import Decoder, DescribingNetwork  # noqa: E402
+from pipeline.models.neural.training import seeded  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 
 WORDS, IMAGE_DIM, LONGEST = 4000, 1280, 15

@@ -25,9 +25,9 @@ import psutil  # noqa: E402
 from distributed import LocalCluster  # noqa: E402
 from pairs import DIM_Y, make_pairs  # noqa: E402
 
-from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
-from pipeline.linear.moments import Moments  # noqa: E402
 from pipeline.mapreduce import map_reduce  # noqa: E402
+from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.moments import Moments  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.gather import shard_path  # noqa: E402
 from pipeline.storage.sentences import TfidfShard, write_tfidf  # noqa: E402

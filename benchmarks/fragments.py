@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores  # noqa: E402
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores  # noqa: E402
 
 COUNT = 100
 RULE = ScoreRule("words", 0)

@@ -31,14 +31,14 @@ from pipeline.images.encoders import EncoderSpec, untrained  # noqa: E402
 from pipeline.images.extraction import Extractor, choose_plan  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.index.exact import blocks_of, search_exact  # noqa: E402
-from pipeline.linear.accumulation import BLOCK_ROWS  # noqa: E402
-from pipeline.linear.device_moments import DeviceAccumulator  # noqa: E402
-from pipeline.linear.views import ImageView  # noqa: E402
-from pipeline.models import model_class  # noqa: E402
-from pipeline.neural.region_views import RegionView  # noqa: E402
-from pipeline.neural.task import Pairs, Task  # noqa: E402
-from pipeline.neural.training import Training  # noqa: E402
+from pipeline.models.linear.accumulation import BLOCK_ROWS  # noqa: E402
+from pipeline.models.linear.device_moments import DeviceAccumulator  # noqa: E402
+from pipeline.models.linear.views import ImageView  # noqa: E402
+from pipeline.models.neural.region_views import RegionView  # noqa: E402
+from pipeline.models.neural.task import Pairs, Task  # noqa: E402
+from pipeline.models.neural.training import Training  # noqa: E402
 from pipeline.precision import choose_precision, to_float32  # noqa: E402
+from pipeline.specs import model_class  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

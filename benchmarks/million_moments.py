@@ -27,8 +27,8 @@ import torch  # noqa: E402, F401  whose conversion from float16 is the fastest
 from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 
-from pipeline.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
-from pipeline.linear.cca import CCASolver  # noqa: E402
+from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.gather import shard_path  # noqa: E402

@@ -18,7 +18,7 @@ runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 
-from pipeline.evaluate.ranks import Ranks, count_ranks  # noqa: E402
+from pipeline.metrics.ranks import Ranks, count_ranks  # noqa: E402
 
 DIM = 128
 SHAPES = [(5000, 5000), (2000, 31000)]

@@ -21,12 +21,13 @@ from pairs import DIM_X, DIM_Y, make_pairs  # noqa: E402
 from scipy.linalg.blas import sgemm, ssyrk  # noqa: E402
 from sklearn.kernel_approximation import RBFSampler  # noqa: E402
 
-from pipeline.linear.accumulation import MomentsAccumulator  # noqa: E402
-from pipeline.linear.cca import CCASolver  # noqa: E402
-from pipeline.linear.feature_maps import FeatureMaps  # noqa: E402
-from pipeline.linear.fourier import FourierFeatures, FourierMap  # noqa: E402
-from pipeline.linear.mapped import Block, mapped_moments  # noqa: E402
-from pipeline.linear.moments import Moments, mirror  # noqa: E402
+from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.cca import CCASolver  # noqa: E402
+from pipeline.models.linear.feature_maps import FeatureMaps  # noqa: E402
+from pipeline.models.linear.fourier import FourierFeatures, FourierMap  # noqa: E402
+from pipeline.models.linear.mapped import Block  # noqa: E402
+from pipeline.models.linear.moments import Moments, mirror  # noqa: E402
+from pipeline.models.linear.passes import mapped_moments  # noqa: E402
 
 C1, FEATURES, DIMENSIONS = 128, 3000, 96
 RIDGE = 0.1

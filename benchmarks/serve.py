@@ -29,9 +29,9 @@ import pyarrow as pa  # noqa: E402
 from pipeline.index.build import build_index  # noqa: E402
 from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
-from pipeline.linear.projection import Directions  # noqa: E402
-from pipeline.linear.views import ImageView  # noqa: E402
-from pipeline.models import model_class  # noqa: E402
+from pipeline.models.linear.projection import Directions  # noqa: E402
+from pipeline.models.linear.views import ImageView  # noqa: E402
+from pipeline.specs import model_class  # noqa: E402
 from pipeline.storage.bundle import BundleWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, write_parameters  # noqa: E402
 from pipeline.text.tokens import TermSettings  # noqa: E402

@@ -23,10 +23,10 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from pipeline.neural.losses import Objective  # noqa: E402
-from pipeline.neural.networks import JointNetwork  # noqa: E402
-from pipeline.neural.training import Schedule, Training, seeded  # noqa: E402
-from pipeline.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
+from pipeline.models.neural.losses import Objective  # noqa: E402
+from pipeline.models.neural.networks import JointNetwork  # noqa: E402
+from pipeline.models.neural.training import Schedule, Training, seeded  # noqa: E402
+from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.trees import Trees, pack  # noqa: E402
 

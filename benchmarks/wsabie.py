@@ -22,7 +22,7 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 from scipy import sparse  # noqa: E402
 
-from pipeline.linear.wsabie import Schedule, rank_weights, train  # noqa: E402
+from pipeline.models.linear.wsabie import Schedule, rank_weights, train  # noqa: E402
 
 IMAGES, SENTENCES_EACH, DIM_X, DIM_Y, WORDS = 6000, 5, 1792, 3000, 12
 SAMPLE = 300

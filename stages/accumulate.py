@@ -42,9 +42,10 @@ def command(
 
     from pipeline import config, runtime
     from pipeline.device import find_gpu
-    from pipeline.linear.accumulation import BLOCK_ROWS, sum_blocks
-    from pipeline.linear.folds import assign_folds
-    from pipeline.linear.views import ImageView
+    from pipeline.models.linear.accumulation import BLOCK_ROWS
+    from pipeline.models.linear.folds import assign_folds
+    from pipeline.models.linear.passes import sum_blocks
+    from pipeline.models.linear.views import ImageView
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import Features, Sentences, read_pairs
     from pipeline.storage.manifest import Manifest

@@ -37,7 +37,7 @@ def command(
 
     from pipeline import config
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
-    from pipeline.neural.alignment import align
+    from pipeline.models.neural.alignment import align
     from pipeline.storage.alignments import write_alignments
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pipeline.config import Config
     from pipeline.evaluate.phrase_ranking import Gold
-    from pipeline.language.snippets import Regions
+    from pipeline.generate.snippets import Regions
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.provenance import Origin
     from pipeline.text.tree_encoding import SentenceTrees
@@ -57,7 +57,7 @@ def read_regions(
 
     IntegrityError where other `encoders` made them than those of `where`, by their origins.
     """
-    from pipeline.language.snippets import Regions
+    from pipeline.generate.snippets import Regions
     from pipeline.storage.names import plain
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.regions import Regions as StoredRegions
@@ -82,7 +82,7 @@ def read_boxes(
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.language.snippets import find_regions
+    from pipeline.generate.snippets import find_regions
 
     rows = np.flatnonzero(manifest.splits[gold.images] == split)
     if not len(rows):

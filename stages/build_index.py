@@ -50,7 +50,7 @@ def command(
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline import config
     from pipeline.device import find_gpu
-    from pipeline.models import restore
+    from pipeline.specs import restore
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.embeddings import split_ids
@@ -175,7 +175,7 @@ def _add_sets(
     from pipeline.index.requirements import Requirements
     from pipeline.index.shortlist import Shortlist
     from pipeline.index.vectors import evenly_spaced
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
     from pipeline.storage.bundled_sets import BundledSets, add_bundled_sets
 
     if settings.on_disk:

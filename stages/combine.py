@@ -40,7 +40,7 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.models import SETS, model_class
+    from pipeline.specs import SETS, model_class
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -111,7 +111,7 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
     """The weights of `members`, name -> embeddings, that are best on dev, with what led to them."""
     from tqdm import tqdm
 
-    from pipeline.evaluate.combination import combine_scores
+    from pipeline.metrics.combination import combine_scores
     from pipeline.storage.embeddings import split_pairs
     from stages.scores import score_pairs
 
@@ -145,8 +145,8 @@ def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder
 
 
 def _member(parameters: Any, weight: float) -> Any:
-    from pipeline.linear.ensemble import Member
-    from pipeline.models import restore
+    from pipeline.models.linear.ensemble import Member
+    from pipeline.specs import restore
 
     kind = parameters.details["registered"]
     return Member(kind, restore(kind, parameters.settings, parameters.tensors), weight)

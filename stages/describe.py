@@ -57,8 +57,8 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.language.batches import stored_batches
-    from pipeline.language.describing import describe_images
+    from pipeline.generate.batches import stored_batches
+    from pipeline.generate.describing import describe_images
     from pipeline.report.descriptions import as_text, render
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
@@ -114,8 +114,8 @@ def _choose_images(
     import numpy as np
 
     from pipeline.errors import InputError, UsageError
+    from pipeline.generate.batches import Photograph, encode_photographs, stored_batches
     from pipeline.images.decode import ImageLimits
-    from pipeline.language.batches import Photograph, encode_photographs, stored_batches
     from pipeline.storage.gather import Features
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.rows import FeatureRows

@@ -34,7 +34,7 @@ def command(
     """Embed all images and sentences of one shard."""
     import numpy as np
 
-    from pipeline.models import SETS, restore
+    from pipeline.specs import SETS, restore
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.gather import Features, Sentences
     from pipeline.storage.manifest import Manifest

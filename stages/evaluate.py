@@ -36,13 +36,13 @@ def command(
 
     from pipeline import config
     from pipeline.device import find_gpu
-    from pipeline.evaluate.folds import divide, measure_folds
-    from pipeline.evaluate.protocols import select_sentences
-    from pipeline.evaluate.ranks import count_ranks
-    from pipeline.evaluate.retrieval import TIES, Bootstrap, evaluate, measure
-    from pipeline.evaluate.scored import evaluate_scores, rank_scores
-    from pipeline.evaluate.similarity import similarity_ranks
     from pipeline.evaluate.summary import headline, with_folds
+    from pipeline.metrics.folds import divide, measure_folds
+    from pipeline.metrics.protocols import select_sentences
+    from pipeline.metrics.ranks import count_ranks
+    from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure
+    from pipeline.metrics.scored import evaluate_scores, rank_scores
+    from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint
@@ -67,7 +67,7 @@ def command(
 
     similarity: dict = {}
     if sets:
-        from pipeline.neural.fragment_scores import ScoreRule, exact_scores  # torch
+        from pipeline.metrics.fragment_scores import ScoreRule, exact_scores  # torch
 
         scores = exact_scores(images, sentences, ScoreRule.from_dict(embeddings.score))
         measured = evaluate_scores(scores, owners, bootstrap)
@@ -144,7 +144,7 @@ def _cost_of_sets(bundle, part, sets, embeddings, queries, of):
     from pipeline.index.format import from_bytes
     from pipeline.index.fragment_gallery import FragmentGallery
     from pipeline.index.shortlist import shortlist_of
-    from pipeline.neural.fragment_scores import ScoreRule
+    from pipeline.metrics.fragment_scores import ScoreRule
 
     index, rule = from_bytes(bundle.index(part.name), f"{part.name}.faiss", part.card), embeddings.score
     gallery = FragmentGallery(part.modality, index, sets.offsets, ScoreRule.from_dict(rule), sets.globals)

@@ -46,10 +46,10 @@ def command(
     from pipeline import config
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.language.material import HeldOut
-    from pipeline.language.metrics import METRICS, judge, variety
-    from pipeline.language.space import JointSpace
-    from pipeline.models import generator_class
+    from pipeline.generate.material import HeldOut
+    from pipeline.generate.metrics import METRICS, judge, variety
+    from pipeline.generate.space import JointSpace
+    from pipeline.specs import generator_class
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint, require_same

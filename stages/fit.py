@@ -48,10 +48,10 @@ def command(
     from pipeline import config
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.linear.training import Task, Transfer
-    from pipeline.linear.tuning import Grid, Trial
-    from pipeline.models import model_class
+    from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
+    from pipeline.models.linear.training import Task, Transfer
+    from pipeline.models.linear.tuning import Grid, Trial
+    from pipeline.specs import model_class
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.gather import Features, Sentences, read_split
     from pipeline.storage.manifest import Manifest

@@ -30,7 +30,7 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.models import restore, scaled_class
+    from pipeline.specs import restore, scaled_class
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.fragments import open_embedded
@@ -89,7 +89,7 @@ def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
     """Some images and some sentences of `pairs`."""
     import numpy as np
 
-    from pipeline.linear.csls import VectorBank
+    from pipeline.models.linear.csls import VectorBank
     from stages.scores import read_side
 
     of_sets, rng = hasattr(embeddings, "score"), np.random.default_rng(settings.seed)
@@ -99,15 +99,15 @@ def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
         sides.append(read_side(embeddings, modality, ids[np.sort(drawn)]))
     if not of_sets:
         return VectorBank(*sides)
-    from pipeline.neural.fragment_csls import SetBank
-    from pipeline.neural.fragment_scores import ScoreRule
+    from pipeline.metrics.fragment_scores import ScoreRule
+    from pipeline.models.neural.fragment_csls import SetBank
 
     return SetBank(*sides, ScoreRule.from_dict(embeddings.score))
 
 
 def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict[str, float]]:
     """Every weight and number of neighbours on `pairs`, the best first."""
-    from pipeline.linear.csls import choose_scaling
+    from pipeline.models.linear.csls import choose_scaling
     from stages.scores import read_side, score_pairs
 
     ks = settings.csls.neighbours

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pipeline.config import Config
-    from pipeline.language.corpus import Corpus
-    from pipeline.language.describing import Generator, Sources
-    from pipeline.language.trigram import Trigram
+    from pipeline.generate.corpus import Corpus
+    from pipeline.generate.describing import Generator, Sources
+    from pipeline.generate.trigram import Trigram
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters
@@ -47,8 +47,8 @@ class StoredGenerator(NamedTuple):
 def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
     """What `train-generator` wrote into `folder`."""
     from pipeline.device import find_device
-    from pipeline.models import generator_class
     from pipeline.precision import choose_precision
+    from pipeline.specs import generator_class
     from pipeline.storage.parameters import MODEL, read_parameters
 
     parameters = read_parameters(folder / "model.safetensors", MODEL)
@@ -92,7 +92,7 @@ class TrainingText:
 
     @cached_property
     def trigram(self) -> "Trigram":
-        from pipeline.language.trigram import Trigram
+        from pipeline.generate.trigram import Trigram
 
         return Trigram(self.corpus.tokens, len(self.corpus.vocabulary.terms) + 1)
 
@@ -101,7 +101,7 @@ def read_training_text(manifest: "Manifest", tokens_folder: Path | None, vocabul
     """The sentences of the train split with their words."""
     import numpy as np
 
-    from pipeline.language.corpus import Corpus
+    from pipeline.generate.corpus import Corpus
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.rows import TokenRows
     from pipeline.text.sequences import Tokens
@@ -121,9 +121,9 @@ def gather_sources(
     that of `bundle`, UsageError where it needs one and there is none."""
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.language.beam import Search
-    from pipeline.language.describing import Candidates, Sources
-    from pipeline.language.space import JointSpace
+    from pipeline.generate.beam import Search
+    from pipeline.generate.describing import Candidates, Sources
+    from pipeline.generate.space import JointSpace
     from pipeline.storage.fingerprint import require_same
 
     require_same("vocabulary", {str(stored.folder): stored.vocabulary, **text.vocabularies})

@@ -67,7 +67,7 @@ def _add_sets(revision: "Revision", part: "Part", grown: "Part", fresh: "np.ndar
     from pipeline.index.fragment_upkeep import revise
     from pipeline.index.upkeep import add
     from pipeline.index.vectors import ArrayVectors
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 
     stored, asking = revision.embeddings.read_sets(part.modality, fresh), revision.query_sets(part, SET_QUERIES)
     changed = revision.sets[part.modality].followed_by(stored)

@@ -81,7 +81,7 @@ def _remove_sets(revision: "Revision", part: "Part", less: "Part", rows: "np.nda
     """The same of a row of fragments, for the sets of `rows`."""
     from pipeline.index.fragment_index import SET_QUERIES
     from pipeline.index.fragment_upkeep import drop, revise
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 
     sets, asking = revision.sets[part.modality], revision.query_sets(part, SET_QUERIES)
     changed, fragments = sets.without(rows), sets.fragments_of(rows)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.config.images import Encoder as EncoderSection
     from pipeline.images.encoders import Encoder
-    from pipeline.linear.study import Study
-    from pipeline.neural.training import Checkpoint, Training
+    from pipeline.models.linear.study import Study
+    from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.storage.fragments import StoredSets
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
@@ -47,11 +47,11 @@ def read_study(
 ) -> "Study":
     """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
     from pipeline.device import find_gpu
-    from pipeline.linear.sets import FoldedMoments
-    from pipeline.linear.study import Study
-    from pipeline.linear.training import Transfer
-    from pipeline.linear.tuning import Grid
-    from pipeline.models import model_class
+    from pipeline.models.linear.sets import FoldedMoments
+    from pipeline.models.linear.study import Study
+    from pipeline.models.linear.training import Transfer
+    from pipeline.models.linear.tuning import Grid
+    from pipeline.specs import model_class
     from pipeline.storage.gather import Features, Sentences, read_split
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.moments import PairSet
@@ -134,7 +134,7 @@ def read_described(
     """The images of `splits` that have sentences, with these, as generators learn from them and are judged by them."""
     import numpy as np
 
-    from pipeline.neural.task import Pairs
+    from pipeline.models.neural.task import Pairs
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features
@@ -181,7 +181,7 @@ class LanguageText(NamedTuple):
 
 def read_language_text(settings: "Config") -> LanguageText:
     """What the section `language_text` names. Raises InputError for a file that cannot be read, and naming a line."""
-    from pipeline.language.tagging import read_treebank
+    from pipeline.generate.tagging import read_treebank
 
     name = settings.language_text.treebank
     treebank = list(read_treebank(_read_lines(name), name)) if name else None
@@ -275,7 +275,7 @@ def follow_training(
     keeps a checkpoint in `folder` every so many `seconds`. Checkpoints go when the block ends well."""
     from tqdm import tqdm
 
-    from pipeline.neural.training import Checkpoint
+    from pipeline.models.neural.training import Checkpoint
     from pipeline.storage.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(folder, digest, seconds)

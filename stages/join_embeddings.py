@@ -54,7 +54,7 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
 
 def _write_vectors(output: Path, shard: int, members: Mapping[str, Any], weights: list, details: dict) -> None:
     """One vector an image, one a sentence."""
-    from pipeline.evaluate.combination import join_vectors
+    from pipeline.metrics.combination import join_vectors
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.shards import EMBEDDINGS, write_shard
 
@@ -70,8 +70,8 @@ def _write_sets(output: Path, shard: int, members: Mapping[str, Any], weights: l
     """One set an image, one a sentence."""
     import numpy as np
 
-    from pipeline.neural.fragment_ensemble import join_images, join_sentences, joint_rule
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.models.neural.fragment_ensemble import join_images, join_sentences, joint_rule
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.fragments import write_fragments
 

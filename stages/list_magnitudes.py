@@ -33,7 +33,7 @@ def command(
 
     from pipeline import config
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
-    from pipeline.neural.alignment import longest_vectors, word_magnitudes
+    from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint

@@ -19,8 +19,8 @@ def command(output: Path, config_path: Path | None, processes: int | None) -> No
 
     from tqdm import tqdm
 
+    from examples.demo import VERSION, DemoSettings, collection_texts, scene_record
     from pipeline import config, runtime
-    from pipeline.collections.demo import VERSION, DemoSettings, collection_texts, scene_record
     from pipeline.errors import JointspaceError
     from pipeline.storage.drawn import DrawnFolder
     from pipeline.workers import Failure, isolated_map

@@ -25,7 +25,7 @@ def command(
     """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
     from pipeline import config
     from pipeline.evaluate.phrase_ranking import Phrases, Regions, measure_phrases
-    from pipeline.evaluate.retrieval import TIES, Bootstrap
+    from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest

@@ -60,6 +60,7 @@ def command(
     import logging
     import shlex
 
+    from benchmarks.papers.printed import ranking_tables
     from pipeline import config
     from pipeline.report.atlas import draw_map
     from pipeline.report.examples import ask
@@ -121,7 +122,7 @@ def command(
             generated=compare_generators(told, manifest.images, show),
             judged=assessed,
             versions=_versions(),
-            collection=settings.reproduce.collection,
+            printed=ranking_tables(settings.reproduce.collection),
         )
     )
 
@@ -169,7 +170,7 @@ def _read_gallery(
     pairs = split_pairs(manifest, split)
     if isinstance(embeddings, Embeddings):
         return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
-    from pipeline.neural.fragment_scores import ScoreRule, exact_scores  # torch
+    from pipeline.metrics.fragment_scores import ScoreRule, exact_scores  # torch
 
     asked = read_side(embeddings, "images", pairs.image_id), read_side(embeddings, "sentences", pairs.sentence_id)
     scores = exact_scores(*asked, ScoreRule.from_dict(embeddings.score))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @options.output("file", "The tables, a Markdown file.")
 def command(summary_path: Path, gong_path: Path | None, config_path: Path | None, output: Path) -> None:
     """Lay the rows of a run beside the seeds' printed tables; what the data cannot support is named with its reason."""
+    from benchmarks.papers.reproduction import render
     from pipeline import config
-    from pipeline.report.reproduction import render
     from pipeline.storage.atomic import TABLES, publish_text, read_verified
     from pipeline.storage.evaluations import read_summary
 
@@ -34,8 +34,8 @@ def command(summary_path: Path, gong_path: Path | None, config_path: Path | None
 
 
 def _describe(settings: "Config", name: str) -> dict[str, str]:
-    """The settings of a row in the words of pipeline.report.printed.SYSTEMS."""
-    from pipeline.models import REGIONAL
+    """The settings of a row in the words of benchmarks.papers.printed.SYSTEMS."""
+    from pipeline.specs import REGIONAL
 
     row = settings.row(name)
     own = settings.own_section(row.model) or {}

@@ -12,7 +12,7 @@ def read_side(embeddings: Any, modality: str, ids: "np.ndarray") -> Any:
     """The `images` or `sentences` whose ids are `ids` (k,), ascending: vectors (k, c), or FragmentSets."""
     if not hasattr(embeddings, "score"):
         return embeddings.read(modality, ids)
-    from pipeline.neural.fragment_scores import FragmentSets
+    from pipeline.metrics.fragment_scores import FragmentSets
 
     sets = embeddings.read_sets(modality, ids)
     return FragmentSets(sets.vectors, sets.offsets, sets.globals)
@@ -25,6 +25,6 @@ def score_pairs(embeddings: Any, pairs: "SplitPairs") -> "np.ndarray":
     )
     if not hasattr(embeddings, "score"):
         return images @ sentences.T
-    from pipeline.neural.fragment_scores import ScoreRule, fragment_scores
+    from pipeline.metrics.fragment_scores import ScoreRule, fragment_scores
 
     return fragment_scores(images, sentences, ScoreRule.from_dict(embeddings.score)).numpy()

@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences for an image, or its images for an image and words."""
     from pipeline.errors import UsageError
-    from pipeline.index.search import open_searcher
+    from pipeline.index.opening import open_searcher
     from pipeline.printable import printable, printable_json
     from pipeline.storage.bundle import Bundle
 

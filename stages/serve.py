@@ -131,7 +131,7 @@ def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
 def _open_gallery(
     folder: Path, images_root: Path | None, decode: "Callable[[bytes], Image.Image]", settings: "Config"
 ) -> "Gallery":
-    from pipeline.index.search import open_searcher
+    from pipeline.index.opening import open_searcher
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSource

@@ -7,7 +7,7 @@ from typing import Any
 def read_words(settings: Any, vocabulary_path: Path | None, words_path: Path | None, expected: str) -> Any:
     """The first word vectors, (V + 1, d): from the configured file, learned on the corpus, or drawn."""
     from pipeline.errors import InputError, UsageError
-    from pipeline.neural.sentences import INITIAL
+    from pipeline.models.neural.sentences import INITIAL
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_vocabulary
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
@@ -50,7 +50,7 @@ def read_word_start(
     from dataclasses import replace
 
     from pipeline.errors import UsageError
-    from pipeline.neural.word_towers import WordStart
+    from pipeline.models.neural.word_towers import WordStart
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_vocabulary
     from pipeline.text.tfidf import encode
@@ -75,7 +75,7 @@ def read_start(folder: Path | None, registered: str, learned: dict[str, Any]) ->
     details of the model that starts from it.
     """
     from pipeline.errors import UsageError
-    from pipeline.models import restore
+    from pipeline.specs import restore
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.provenance import require_same_origins
 

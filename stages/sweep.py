@@ -20,8 +20,8 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     from tqdm import tqdm
 
     from pipeline import config
-    from pipeline.linear.study import Cell
-    from pipeline.linear.sweep import sweep_cells, sweep_rows
+    from pipeline.models.linear.study import Cell
+    from pipeline.models.linear.sweep import sweep_cells, sweep_rows
     from pipeline.report.curves import draw_sweep
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint

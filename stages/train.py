@@ -46,9 +46,9 @@ def command(
 
     from pipeline import config
     from pipeline.device import find_device
-    from pipeline.models import REGIONAL, STARTED, trained_class
-    from pipeline.neural.task import Task, train
+    from pipeline.models.neural.task import Task, train
     from pipeline.precision import choose_precision
+    from pipeline.specs import REGIONAL, STARTED, trained_class
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
@@ -133,8 +133,8 @@ def _read_pairs(
     features: Any, splits: dict, encoders: tuple[str, ...], steps: tuple[str, ...], stored: Any
 ) -> tuple[Any, dict]:
     """The image view, and the pairs to train on and of dev, each of the `splits` that its name has."""
-    from pipeline.linear.views import ImageView
-    from pipeline.neural.task import Pairs
+    from pipeline.models.linear.views import ImageView
+    from pipeline.models.neural.task import Pairs
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.rows import FeatureRows
     from pipeline.text.sequences import Tokens
@@ -174,8 +174,8 @@ def _read_regions(settings: Any, manifest: Any, splits: dict, root: Path | None,
     from dataclasses import replace
 
     from pipeline.errors import UsageError
-    from pipeline.linear.views import ImageView
-    from pipeline.neural.region_views import RegionView
+    from pipeline.models.linear.views import ImageView
+    from pipeline.models.neural.region_views import RegionView
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.region_rows import RegionRows
 

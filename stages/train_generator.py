@@ -41,11 +41,11 @@ def command(
     from pipeline import config
     from pipeline.device import find_device, find_gpu
     from pipeline.errors import UsageError
-    from pipeline.language.material import Material
-    from pipeline.language.space import JointSpace
-    from pipeline.linear.views import ImageView
-    from pipeline.models import REGION_GENERATORS, generator_class
+    from pipeline.generate.material import Material
+    from pipeline.generate.space import JointSpace
+    from pipeline.models.linear.views import ImageView
     from pipeline.precision import choose_precision
+    from pipeline.specs import REGION_GENERATORS, generator_class
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import MODEL, write_parameters
@@ -128,7 +128,7 @@ def _read_snippets(
     import numpy as np
 
     from pipeline.errors import UsageError
-    from pipeline.language.snippets import Snippet, region_pairs
+    from pipeline.generate.snippets import Snippet, region_pairs
     from pipeline.storage.alignments import read_alignments
     from pipeline.storage.fingerprint import require_same
     from stages.boxes import read_regions

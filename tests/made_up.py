@@ -10,9 +10,9 @@ import pyarrow as pa
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.linear.projection import Directions, LinearModel
-from pipeline.linear.views import ImageView
-from pipeline.models import model_class
+from pipeline.models.linear.projection import Directions, LinearModel
+from pipeline.models.linear.views import ImageView
+from pipeline.specs import model_class
 from pipeline.storage.atomic import CHECK, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint

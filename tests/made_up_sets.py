@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from made_up import MADE_BY, THINGS
 
-from pipeline.linear.views import ImageView
-from pipeline.neural.fragment_models import DVSA
-from pipeline.neural.fragment_scores import FragmentSets
-from pipeline.neural.region_views import RegionView
+from pipeline.metrics.fragment_scores import FragmentSets
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.fragment_models import DVSA
+from pipeline.models.neural.region_views import RegionView
 from pipeline.storage.fragments import write_fragments
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters

@@ -10,7 +10,7 @@ import yaml
 from pipeline.config import default_path, load, merge, validate
 from pipeline.config.architectures import DETECTORS, HIDDEN_LAYERS, NETWORKS, WITHOUT_MAPS
 from pipeline.errors import UsageError
-from pipeline.models import BY_DISTANCE, REGISTRY, model_class
+from pipeline.specs import BY_DISTANCE, REGISTRY, model_class
 
 CONFIGS = Path(__file__).parents[1] / "config"
 ONE = "encoders: [{name: net, architecture: alexnet}]"

@@ -14,8 +14,8 @@ import yaml
 from made_up import run_command
 from pages import ROOT, commands
 
-from pipeline.collections.demo.scene import Scene, sample_scene
-from pipeline.collections.demo.world import COLOURS, KINDS, PLACES
+from examples.demo.scene import Scene, sample_scene
+from examples.demo.world import COLOURS, KINDS, PLACES
 from pipeline.config import default_path
 
 SHOWN, RIGHT = 12, 5

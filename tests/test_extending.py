@@ -12,8 +12,8 @@ from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.images import proposals
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.proposals import Grid, ProposalSettings, Search
-from pipeline.linear.cca import NormalizedCCA
-from pipeline.models import REGISTRY
+from pipeline.models.linear.cca import NormalizedCCA
+from pipeline.specs import REGISTRY
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, read_parameters
 

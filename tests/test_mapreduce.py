@@ -16,11 +16,11 @@ from made_up import make_run, run_command
 from scipy import sparse
 
 from pipeline.errors import UsageError
-from pipeline.evaluate.ranks import count_ranks
 from pipeline.index.shard_search import Part, search_parts
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.sets import FoldedMoments, Restriction
 from pipeline.mapreduce import map_reduce
+from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.sets import FoldedMoments, Restriction
 from pipeline.storage.atomic import read_json
 from pipeline.storage.gather import shard_path
 

@@ -7,16 +7,16 @@ import pytest
 from scipy import sparse
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.evaluate.ranks import count_ranks
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.kernels import KernelSettings
-from pipeline.linear.mapped import Block
-from pipeline.linear.moments import Moments
-from pipeline.linear.training import Sets, Task, Transfer
-from pipeline.linear.tuning import Grid, Pairs
-from pipeline.linear.views import ImageView
-from pipeline.linear.wsabie_rows import WsabieSettings
-from pipeline.models import (
+from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.kernels import KernelSettings
+from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.training import Sets, Task, Transfer
+from pipeline.models.linear.tuning import Grid, Pairs
+from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.wsabie_models import WsabieSettings
+from pipeline.specs import (
     BY_DISTANCE,
     COMBINED,
     REGISTRY,

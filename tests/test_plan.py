@@ -15,7 +15,7 @@ from PIL import Image
 from pipeline import config
 from pipeline.errors import IntegrityError
 from pipeline.index import build, fragment_index
-from pipeline.linear import accumulation
+from pipeline.models.linear import accumulation
 from pipeline.plan import needs, work
 from pipeline.plan.comparison import Fact, add_up, compare, render, total
 from pipeline.plan.forecast import Stage, forecast, misfits

@@ -7,7 +7,7 @@ from pretended import Elsewhere, pretending
 from scipy import sparse
 
 from pipeline.device import place, upload
-from pipeline.linear.device_views import sparse_on
+from pipeline.models.linear.device_views import sparse_on
 
 
 def test_tensors_of_two_devices_do_not_mix() -> None:

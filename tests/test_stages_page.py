@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.models import GENERATORS, TRAINED
 from pipeline.plan.reference import STAGES, render
+from pipeline.specs import GENERATORS, TRAINED
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from pipeline.config.architectures import HIDDEN_LAYERS, WITHOUT_MAPS, require_d
 from pipeline.config.images import Encoder
 from pipeline.config.models import Variant
 from pipeline.errors import UsageError
-from pipeline.models import (
+from pipeline.specs import (
     BY_DISTANCE,
     COMBINED,
     PHRASAL,

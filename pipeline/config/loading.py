@@ -11,7 +11,7 @@ from pipeline.config.messages import explain
 from pipeline.config.reading import read_mapping
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
-from pipeline.models import GENERATORS, TRAINED
+from pipeline.specs import GENERATORS, TRAINED
 
 
 def default_path() -> Path:

@@ -17,7 +17,7 @@ from pipeline.config.section import (
     Section,
     Seed,
 )
-from pipeline.models import REGISTRY, TRAININGS
+from pipeline.specs import REGISTRY, TRAININGS
 
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 

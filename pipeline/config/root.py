@@ -38,7 +38,7 @@ from pipeline.config.places import check_places
 from pipeline.config.rows import Rows
 from pipeline.config.section import AboveZero, Count, Described, Device, Name, Positive, PositiveShare, Section, Split
 from pipeline.errors import UsageError
-from pipeline.models import GENERATORS, TRAININGS
+from pipeline.specs import GENERATORS, TRAININGS
 
 
 class Shortlist(Section):

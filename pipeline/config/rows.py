@@ -9,7 +9,7 @@ from pipeline.config.images import Encoder, EncoderDefaults
 from pipeline.config.models import Ensemble, EnsembleDefaults, Variant, VariantDefaults
 from pipeline.config.section import Name, Section, Seed
 from pipeline.errors import UsageError
-from pipeline.models import COMBINED, REGISTRY, SETS, STARTED
+from pipeline.specs import COMBINED, REGISTRY, SETS, STARTED
 
 REFIT = "-refit"
 """What the name of a row ends with that learns from train and dev, by what the row without it chose on dev."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.evaluate.phrases import Similarities, judge_pairs, named_boxes, pairs_within, rank_among_all, rank_within
-from pipeline.evaluate.retrieval import Bootstrap, measure
+from pipeline.metrics.retrieval import Bootstrap, measure
 
 CHANCE_DIM = 16
 """Dimensions of the random vectors that tell the chance level."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.evaluate.ranks import BITS
+from pipeline.metrics.ranks import BITS
 from pipeline.precision import require_finite
 
 BLOCK = 256
@@ -71,7 +71,7 @@ def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: n
 class Similarities:
     """Products of rows of two sets of vectors, a (n, c) and b (m, c), that do not depend on where the rows stand.
 
-    As in pipeline.evaluate.ranks, vectors are rounded to a lattice on which scores are exact. Raises IntegrityError
+    As in pipeline.metrics.ranks, vectors are rounded to a lattice on which scores are exact. Raises IntegrityError
     naming a row that is not finite.
     """
 

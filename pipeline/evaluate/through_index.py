@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from pipeline.evaluate.retrieval import CUTOFFS
 from pipeline.index.exact import search_exact
 from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.shortlist import Shortlist
+from pipeline.metrics.retrieval import CUTOFFS
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.neural.fragment_scores import FragmentSets
+    from pipeline.metrics.fragment_scores import FragmentSets
 
 DEPTH = 1000
 """Answers that are looked at; a right one beyond counts as one rank more."""

@@ -16,7 +16,7 @@ from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan, choose_plan
 from pipeline.images.pooled_regions import PooledEncoder
 from pipeline.images.preprocess import prepare
-from pipeline.models import MALFORMED, brief
+from pipeline.specs import MALFORMED, brief
 
 if TYPE_CHECKING:
     from pipeline.images.standard import StandardEncoder

@@ -20,7 +20,7 @@ from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.precision import require_finite
 
 if TYPE_CHECKING:
-    from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 
 BLOCK = 1 << 12
 """Items whose estimated products are held at once."""

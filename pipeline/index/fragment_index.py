@@ -15,7 +15,7 @@ from pipeline.index.requirements import Requirements
 from pipeline.index.shortlist import Shortlist
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 
 if TYPE_CHECKING:
     import torch

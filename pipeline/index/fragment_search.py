@@ -12,9 +12,9 @@ from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.fragment_index import FRAGMENTS
 from pipeline.index.search import Hit, Searcher
 from pipeline.index.shortlist import shortlist_of
-from pipeline.models import MALFORMED, brief
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 from pipeline.precision import require_boxes, require_sets
+from pipeline.specs import MALFORMED, brief
 
 FILE = "fragments.safetensors"
 

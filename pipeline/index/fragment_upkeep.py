@@ -19,7 +19,7 @@ from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
 from pipeline.index.tuning import NEIGHBOURS
 from pipeline.index.upkeep import Condition, examine, report_drift, require_rest
 from pipeline.index.vectors import ArrayVectors, evenly_spaced
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 
 
 class Sets(Protocol):

@@ -14,7 +14,7 @@ from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.format import REBUILD, open_index
 from pipeline.index.format import Parts as IndexParts
 from pipeline.index.query_trees import QueryParser, lacking
-from pipeline.models import MALFORMED, brief, restore
+from pipeline.specs import MALFORMED, brief, restore
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer
@@ -254,12 +254,3 @@ class Searcher:
         sign = -1 if index.metric_type == faiss.METRIC_L2 else 1
         found = rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
         return [self._list_hits(modality, rows[i][found[i]], sign * scores[i][found[i]]) for i in range(len(rows))]
-
-
-def open_searcher(parts: Parts) -> Searcher:
-    """The searcher of a bundle, whichever kind of row it is of."""
-    if parts.card.get("kind") != "fragments":
-        return Searcher(parts)
-    from pipeline.index.fragment_search import FragmentSearcher  # takes torch, which other rows do without
-
-    return FragmentSearcher(parts)

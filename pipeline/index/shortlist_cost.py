@@ -12,7 +12,7 @@ from pipeline.index.shortlist import Shortlist
 from pipeline.index.tuning import NEIGHBOURS
 
 if TYPE_CHECKING:
-    from pipeline.neural.fragment_scores import FragmentSets
+    from pipeline.metrics.fragment_scores import FragmentSets
 
 SLACK = 1e-5
 """Relative difference of scores that are the same but for rounding."""

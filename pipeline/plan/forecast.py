@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.config import Config
-from pipeline.models import COMBINED, TRAINED
 from pipeline.plan import work
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.plan.solving import fit
+from pipeline.specs import COMBINED, TRAINED
 
 
 @dataclass(frozen=True)

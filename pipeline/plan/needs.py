@@ -11,7 +11,7 @@ from pipeline.plan.sizes import Sizes
 
 MB = 1 << 20
 BLOCK_ROWS = 4096
-"""Images in a block of `accumulate`, as in pipeline.linear.accumulation, which takes a second to import."""
+"""Images in a block of `accumulate`, as in pipeline.models.linear.accumulation, which takes a second to import."""
 PYTHON, TORCH = 350, 1100
 """MB of a process with numpy and Parquet, and of one that has loaded torch too."""
 IMAGE_ROW, SENTENCE_ROW = 400, 350

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from pipeline.config import Config
 from pipeline.config.images import Encoder
-from pipeline.models import SETS, TRAINED
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.plan.solving import COUNTING, DISK_BYTES, ranks
+from pipeline.specs import SETS, TRAINED
 
 EFFICIENCY = {"accumulate": 0.6, "embed": 0.3, "sets": 0.15}
 """Estimates: share of the rate of a plain product in single precision that a stage reaches."""

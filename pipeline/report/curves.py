@@ -13,7 +13,7 @@ INK = "#222222"
 def draw_sweep(rows: Sequence[Mapping[str, Any]], title: str, fold_images: int) -> bytes:
     """Recall@10 on test of the combinations chosen on dev, over target images, a line for each auxiliary-set size.
 
-    `rows` are those of `pipeline.linear.sweep.sweep_rows`; `fold_images` is the number of target images in a fold.
+    `rows` are those of `linear.sweep.sweep_rows`; `fold_images` is the number of target images in a fold.
     """
     chosen = [row for row in rows if row["chosen"]]
     figure = Figure(figsize=(9, 4), layout="constrained")

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from pipeline.evaluate.ranks import Ranks, count_ranks
-from pipeline.evaluate.scored import rank_scores
 from pipeline.index.vectors import evenly_spaced
+from pipeline.metrics.ranks import Ranks, count_ranks
+from pipeline.metrics.scored import rank_scores
 
 QUERIES = 5
 """Examples of each direction."""

@@ -12,7 +12,6 @@ from pipeline.report.costs import cost_table
 from pipeline.report.examples import Examples, Picture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
-from pipeline.report.printed import RANKING, TABLES
 from pipeline.report.samples import Sample
 from pipeline.report.tables import (
     COLUMNS,
@@ -30,8 +29,8 @@ class Report:
     `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row,
     `health` that of each encoder's stored features, `costs` the rows of pipeline.plan.comparison with
     the `share` of the processors that the plan's rates had, `tradeoffs` the drawings of how indices were chosen,
-    `sheets` drawings that other commands have made, `versions` library -> version; `collection` is what the images
-    are, where the seeds have printed tables of it.
+    `sheets` drawings that other commands have made, `versions` library -> version; `printed` are the
+    tables that papers print of this collection.
     """
 
     title: str
@@ -52,7 +51,7 @@ class Report:
     generated: Sequence[Generated]
     judged: Sequence[Mapping[str, Any]]
     versions: Mapping[str, str]
-    collection: str | None
+    printed: Sequence[Any]
 
 
 def render(report: Report) -> str:
@@ -77,7 +76,6 @@ def render(report: Report) -> str:
         models=describe_models(report.logs),
         charts=draw_logs(report.logs),
         comparisons=compare_rows(report.evaluations),
-        printed=[one for one in TABLES if one.collection == report.collection and one.columns == RANKING],
         columns=COLUMNS,
         directions=DIRECTIONS,
         costs=cost_table(report.costs),

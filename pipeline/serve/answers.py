@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pipeline.index.search import Hit
 
 if TYPE_CHECKING:
-    from pipeline.language.describing import Told
+    from pipeline.generate.describing import Told
 
 
 UNKNOWN = "words that are not in the vocabulary, so that nothing was searched for them"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from pipeline.language.describing import Generator, Sources, Told
+    from pipeline.generate.describing import Generator, Sources, Told
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,6 @@ class Describer:
 
     def describe(self, features: Mapping[str, np.ndarray], top: int) -> list["Told"]:
         """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
-        from pipeline.language.describing import describe_images  # and torch, which searches do without
+        from pipeline.generate.describing import describe_images  # and torch, which searches do without
 
         return describe_images(self.generator, features, self.sources, top)[0]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.models import REGISTRY
+from pipeline.specs import REGISTRY
 from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]

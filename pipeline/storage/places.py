@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.models import GENERATORS
+from pipeline.specs import GENERATORS
 
 SHARD, OF = "shard", "of"
 PATTERNS = tuple(

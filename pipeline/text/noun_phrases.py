@@ -17,7 +17,7 @@ class NounPhrase:
 
 
 def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
-    """The noun phrases within the sentence, in the order of their nodes: pipeline.neural.correspondence.noun_phrases of
+    """The noun phrases within the sentence, in the order of their nodes: models.neural.correspondence.noun_phrases of
     the tree with one root. A phrase of all words but punctuation is the sentence, and not one of them."""
     tree = tree.under_one_root()
     first, last = tree.extents()

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.collections.demo import DemoSettings, SceneRecord, collection_texts, scene_record
-from pipeline.collections.demo.facts import Facts, read_facts
-from pipeline.collections.demo.figures import DRAWINGS, draw_figure
-from pipeline.collections.demo.grammar import describe
-from pipeline.collections.demo.picture import Outline, draw_picture
-from pipeline.collections.demo.scene import Figure, Scene, Thing, sample_scene
-from pipeline.collections.demo.trees import Sentence
-from pipeline.collections.demo.weak import annotate
-from pipeline.collections.demo.words import (
+from examples.demo import DemoSettings, SceneRecord, collection_texts, scene_record
+from examples.demo.facts import Facts, read_facts
+from examples.demo.figures import DRAWINGS, draw_figure
+from examples.demo.grammar import describe
+from examples.demo.picture import Outline, draw_picture
+from examples.demo.scene import Figure, Scene, Thing, sample_scene
+from examples.demo.trees import Sentence
+from examples.demo.weak import annotate
+from examples.demo.words import (
     GARMENTS,
     NOUNS,
     PATH_WORDS,
@@ -29,7 +29,7 @@ from pipeline.collections.demo.words import (
     VIEWS,
     plural,
 )
-from pipeline.collections.demo.world import COLOURS, KINDS, MEDIUM, PLACES
+from examples.demo.world import COLOURS, KINDS, MEDIUM, PLACES
 from pipeline.workers import isolated_map
 
 SETTINGS = DemoSettings(train=180, dev=30, test=40, weak=150, seed=5)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.evaluate.combination import choose_weights, combine_scores, join_vectors, judge_scores
-from pipeline.evaluate.retrieval import recall_sum
+from pipeline.metrics.combination import choose_weights, combine_scores, join_vectors, judge_scores
+from pipeline.metrics.retrieval import recall_sum
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

@@ -10,10 +10,10 @@ from made_up import build_bundle, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError
-from pipeline.evaluate.folds import divide, measure_folds
-from pipeline.evaluate.ranks import count_ranks
-from pipeline.evaluate.retrieval import Bootstrap, evaluate, measure
 from pipeline.evaluate.summary import with_folds
+from pipeline.metrics.folds import divide, measure_folds
+from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.retrieval import Bootstrap, evaluate, measure
 
 PLAIN = Bootstrap(0, 0)
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")

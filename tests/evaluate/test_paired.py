@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.evaluate.paired import paired_difference
-from pipeline.evaluate.retrieval import Bootstrap
+from pipeline.metrics.paired import paired_difference
+from pipeline.metrics.retrieval import Bootstrap
 
 
 def test_the_difference_is_that_of_the_recalls() -> None:

@@ -18,8 +18,8 @@ from pipeline.evaluate.phrases import (
     rank_among_all,
     rank_within,
 )
-from pipeline.evaluate.retrieval import Bootstrap
-from pipeline.neural.correspondence import match
+from pipeline.metrics.retrieval import Bootstrap
+from pipeline.models.neural.correspondence import match
 
 IMAGES, KINDS = 30, 12
 

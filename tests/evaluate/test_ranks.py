@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.evaluate import ranks
-from pipeline.evaluate.ranks import count_ranks
+from pipeline.metrics import ranks
+from pipeline.metrics.ranks import count_ranks
 
 
 def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list[int]]:

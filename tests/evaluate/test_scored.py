@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.evaluate import scored
-from pipeline.evaluate.ranks import count_ranks
-from pipeline.evaluate.retrieval import Bootstrap, evaluate, recall_sum
-from pipeline.evaluate.scored import evaluate_scores, rank_scores, recall_sum_of_scores
+from pipeline.metrics import scored
+from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.retrieval import Bootstrap, evaluate, recall_sum
+from pipeline.metrics.scored import evaluate_scores, rank_scores, recall_sum_of_scores
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(-4, 5, (70, 6)).astype(np.float32)

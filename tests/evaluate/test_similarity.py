@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.evaluate.similarity import similarity_ranks
+from pipeline.metrics.similarity import similarity_ranks
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])

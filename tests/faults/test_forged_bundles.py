@@ -17,7 +17,7 @@ from made_up import build_bundle, features_of, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.search import open_searcher
+from pipeline.index.opening import open_searcher
 from pipeline.storage import atomic
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundled_sets import read_bundled_sets

@@ -9,14 +9,14 @@ import pytest
 from scipy import sparse
 
 from pipeline.errors import JointspaceError
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.kernels import KernelSettings
-from pipeline.linear.mapped import Block
-from pipeline.linear.training import Sets, Task, Transfer
-from pipeline.linear.tuning import Grid, Pairs
-from pipeline.linear.views import ImageView
-from pipeline.linear.wsabie_rows import WsabieSettings
-from pipeline.models import COMBINED, REGISTRY, SETS, TRAINED, model_class
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.kernels import KernelSettings
+from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.training import Sets, Task, Transfer
+from pipeline.models.linear.tuning import Grid, Pairs
+from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.wsabie_models import WsabieSettings
+from pipeline.specs import COMBINED, REGISTRY, SETS, TRAINED, model_class
 
 DIM, TERMS, TRAIN, DEV = 10, 12, 90, 30
 VIEW = ImageView(("one",), (DIM,), ())
@@ -90,7 +90,7 @@ def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list
     """Train two epochs on spoilt pairs, embed sound and spoilt ones."""
     from made_up_pairs import make_task_of
 
-    from pipeline.neural.task import train
+    from pipeline.models.neural.task import train
 
     model = model_class(name)
     task = make_task_of(name, train=TRAIN, dev=DEV, epochs=2, patience=2)
@@ -107,7 +107,7 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
     """Train two epochs on images and regions that are spoilt, embed sound and spoilt ones."""
     from made_up_regions import MadeUpRegions, make_task
 
-    from pipeline.neural.task import train
+    from pipeline.models.neural.task import train
 
     own = {"sum": "positive", "instance_weight": 1.0} if name == "defrag" else {"sum": "mean-words"}
     own |= {"global_weight": 1.0} if name == "fragments" else {}

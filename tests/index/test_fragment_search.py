@@ -12,10 +12,11 @@ from made_up_sets import OTHER, THING, add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.fragment_index import build_fragment_index
+from pipeline.index.opening import open_searcher
 from pipeline.index.requirements import Requirements
-from pipeline.index.search import Searcher, open_searcher
+from pipeline.index.search import Searcher
 from pipeline.index.shortlist import Shortlist
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.fragments import Fragments
 from pipeline.storage.manifest import Manifest

@@ -13,7 +13,7 @@ from test_fragment_search import SCORE, build, worded
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
 from pipeline.index.fragment_upkeep import drop
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, exact_scores
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, exact_scores
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.bundled_sets import BundledSets, read_bundled_sets
 from pipeline.storage.fragments import Fragments, StoredSets

@@ -12,8 +12,8 @@ from made_up import THINGS, build_bundle, features_of, make_run, run_command
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import query_trees
 from pipeline.index.search import Searcher
-from pipeline.linear.views import ImageView
-from pipeline.models import model_class
+from pipeline.models.linear.views import ImageView
+from pipeline.specs import model_class
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
@@ -47,7 +47,7 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
-    from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+    from examples.demo import DemoSettings, collection_texts, scene_record
 
     run = make_run(tmp_path_factory.mktemp("run"))
     settings = DemoSettings(train=20, dev=0, test=0, weak=0, seed=3)

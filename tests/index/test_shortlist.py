@@ -8,7 +8,7 @@ from pipeline.errors import IntegrityError
 from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.shortlist import ListMeans, Shortlist
 from pipeline.index.shortlist_cost import measure_shortlist
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 
 DIM = 12
 RULES = [ScoreRule("words", 0), ScoreRule("mean-words", 0.7), ScoreRule("positive", 0.4)]

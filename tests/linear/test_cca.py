@@ -7,11 +7,11 @@ from scipy.linalg import sqrtm
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.errors import InputError
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.cca import CCA, CCASolver, NormalizedCCA
-from pipeline.linear.moments import Moments
-from pipeline.linear.tuning import Grid, Pairs, Prepared, tune
-from pipeline.linear.views import ImageView
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.cca import CCA, CCASolver, NormalizedCCA
+from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.tuning import Grid, Pairs, Prepared, tune
+from pipeline.models.linear.views import ImageView
 
 
 def make_views(n: int = 2000, dim_x: int = 20, dim_y: int = 15, shared: int = 4, seed: int = 0):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from pipeline.evaluate.ranks import count_ranks
-from pipeline.linear.cca import NormalizedCCA
-from pipeline.linear.csls import Scaled, VectorBank, choose_scaling, extend, means_of_greatest
-from pipeline.linear.ensemble import Ensemble, Member
-from pipeline.linear.projection import Directions, unit_rows
-from pipeline.linear.views import ImageView
-from pipeline.models import restore
+from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear.cca import NormalizedCCA
+from pipeline.models.linear.csls import Scaled, VectorBank, choose_scaling, extend, means_of_greatest
+from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.projection import Directions, unit_rows
+from pipeline.models.linear.views import ImageView
+from pipeline.specs import restore
 
 RNG = np.random.default_rng(0)
 

@@ -12,15 +12,15 @@ from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import TRANSFER, make_task
 
 from pipeline.device import Portions
-from pipeline.linear.cca import NormalizedCCA
-from pipeline.linear.device_mapped import DeviceMappedAccumulator
-from pipeline.linear.device_views import sparse_on
-from pipeline.linear.ensemble import Ensemble, Member
-from pipeline.linear.fourier import FourierFeatures
-from pipeline.linear.mapped import mapped_moments
-from pipeline.linear.projection import Directions
-from pipeline.linear.views import ImageView
-from pipeline.models import model_class
+from pipeline.models.linear.cca import NormalizedCCA
+from pipeline.models.linear.device_mapped import DeviceMappedAccumulator
+from pipeline.models.linear.device_views import sparse_on
+from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.fourier import FourierFeatures
+from pipeline.models.linear.passes import mapped_moments
+from pipeline.models.linear.projection import Directions
+from pipeline.models.linear.views import ImageView
+from pipeline.specs import model_class
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
 

@@ -9,12 +9,13 @@ from devices import full_beyond
 from scipy import sparse
 
 from pipeline.device import Portions
-from pipeline.linear import device_moments
-from pipeline.linear.accumulation import SMALL, sum_blocks
-from pipeline.linear.device_moments import DeviceAccumulator
-from pipeline.linear.device_views import sparse_on, stack_on, stack_tensors
-from pipeline.linear.moments import Moments
-from pipeline.linear.views import ImageView
+from pipeline.models.linear import device_moments
+from pipeline.models.linear.accumulation import SMALL
+from pipeline.models.linear.device_moments import DeviceAccumulator
+from pipeline.models.linear.device_views import sparse_on, stack_on, stack_tensors
+from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.passes import sum_blocks
+from pipeline.models.linear.views import ImageView
 from pipeline.storage.gather import SplitRows
 
 

@@ -7,11 +7,11 @@ import pytest
 from scipy import sparse
 
 from pipeline.index.search import Searcher
-from pipeline.linear.cca import NormalizedCCA
-from pipeline.linear.ensemble import Ensemble, Member
-from pipeline.linear.projection import Directions
-from pipeline.linear.views import ImageView
-from pipeline.neural.models import BagOfWords
+from pipeline.models.linear.cca import NormalizedCCA
+from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.projection import Directions
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.word_models import BagOfWords
 from pipeline.storage.parameters import Parameters
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tfidf import encode

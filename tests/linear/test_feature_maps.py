@@ -5,14 +5,15 @@ import pytest
 from scipy import sparse
 from sklearn.metrics.pairwise import rbf_kernel
 
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.cca import CCASolver
-from pipeline.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.linear.fourier import PIECE, FourierFeatures, FourierMap, bandwidth
-from pipeline.linear.kernels import KernelFeatures
-from pipeline.linear.mapped import Block, mapped_moments
-from pipeline.linear.moments import Expansion, Moments
-from pipeline.linear.neighbours import NeighbourText
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.cca import CCASolver
+from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
+from pipeline.models.linear.fourier import PIECE, FourierFeatures, FourierMap, bandwidth
+from pipeline.models.linear.kernels import KernelFeatures
+from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.moments import Expansion, Moments
+from pipeline.models.linear.neighbours import NeighbourText
+from pipeline.models.linear.passes import mapped_moments
 
 
 def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> Block:

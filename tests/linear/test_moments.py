@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.moments import Moments, pack, sum_moments, unpack
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.moments import Moments, pack, sum_moments, unpack
 
 
 def make_pairs(seed: int, n: int, dim_x: int = 12, dim_y: int = 9) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:

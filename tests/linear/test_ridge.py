@@ -5,9 +5,9 @@ from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.ridge import RidgeRegression, RidgeSolver
-from pipeline.linear.views import ImageView
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.ridge import RidgeRegression, RidgeSolver
+from pipeline.models.linear.views import ImageView
 
 
 def test_directions_equal_scikit_learn() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.linear.sample import Sample
+from pipeline.models.linear.sample import Sample
 
 ROWS = np.arange(60, dtype=np.float32)[:, None] * np.ones(3, np.float32)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline.linear.folds import assign_folds
-from pipeline.linear.gong import Setting, tables
-from pipeline.linear.study import Cell, count_draws, draw_folds, pinned
+from benchmarks.papers.gong import Setting, tables
+from pipeline.models.linear.folds import assign_folds
+from pipeline.models.linear.study import Cell, count_draws, draw_folds, pinned
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 

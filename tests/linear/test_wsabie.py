@@ -7,10 +7,10 @@ import pytest
 from scipy import sparse
 
 from pipeline.errors import InputError
-from pipeline.evaluate.ranks import count_ranks
-from pipeline.linear import wsabie
-from pipeline.linear.projection import Directions
-from pipeline.linear.wsabie import EarlyStopping, Schedule, differentiate, find_violators, rank_weights, train
+from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear import wsabie
+from pipeline.models.linear.projection import Directions
+from pipeline.models.linear.wsabie import EarlyStopping, Schedule, differentiate, find_violators, rank_weights, train
 
 SGD = Schedule(
     epochs=30, batch=32, learning_rate=0.5, max_norm=50, adaptive=False, dimensions=8, seed=0, max_samples=200

@@ -8,13 +8,13 @@ import torch
 from made_up_trees import NOUN_PHRASE, Shown, grow
 from scipy import sparse
 
-from pipeline.linear.projection import Directions
-from pipeline.linear.views import ImageView
-from pipeline.models import model_class
-from pipeline.neural.region_views import RegionView
-from pipeline.neural.task import Pairs, Settings, Task
-from pipeline.neural.training import Checkpoint
-from pipeline.neural.word_towers import WordStart
+from pipeline.models.linear.projection import Directions
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import Pairs, Settings, Task
+from pipeline.models.neural.training import Checkpoint
+from pipeline.models.neural.word_towers import WordStart
+from pipeline.specs import model_class
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors

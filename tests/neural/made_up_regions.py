@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 
-from pipeline.linear.views import ImageView
-from pipeline.neural.fragment_models import AlignedSettings
-from pipeline.neural.recurrent_refinement import RecurrentCCA
-from pipeline.neural.region_views import RegionView
-from pipeline.neural.task import Pairs, Task
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.fragment_models import AlignedSettings
+from pipeline.models.neural.recurrent_refinement import RecurrentCCA
+from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import Pairs, Task
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 

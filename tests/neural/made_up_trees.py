@@ -11,7 +11,7 @@ NOUN_PHRASE = 0
 
 
 class Blocks(NamedTuple):
-    """Regions of several images, as pipeline.neural.task.RegionBlock has them."""
+    """Regions of several images, as pipeline.models.neural.task.RegionBlock has them."""
 
     features: np.ndarray
     boxes: np.ndarray

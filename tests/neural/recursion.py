@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.neural.tree_rnn import ConstituencyRNN, DependencyRNN, PositionRNN, TreeRNN
+from pipeline.models.neural.tree_rnn import ConstituencyRNN, DependencyRNN, PositionRNN, TreeRNN
 from pipeline.text.trees import Trees
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.neural.alignment import align, decode_chains, longest_vectors, word_magnitudes
+from pipeline.models.neural.alignment import align, decode_chains, longest_vectors, word_magnitudes
 
 
 def energy(scores: np.ndarray, regions: tuple[int, ...], beta: float) -> float:

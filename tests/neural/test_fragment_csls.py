@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from made_up_regions import make_task
 
-from pipeline.models import model_class, restore
-from pipeline.neural.fragment_csls import ScaledSets, SetBank
-from pipeline.neural.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
+from pipeline.models.neural.fragment_csls import ScaledSets, SetBank
+from pipeline.specs import model_class, restore
 
 
 def draw(n: int, globals_: bool, seed: int) -> FragmentSets:

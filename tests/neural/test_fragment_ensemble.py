@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.neural.fragment_ensemble import join_images, join_sentences, joint_rule
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
+from pipeline.models.neural.fragment_ensemble import join_images, join_sentences, joint_rule
 
 
 def make_sets(rng: np.random.Generator, lengths: np.ndarray, dim: int, wide: int | None) -> FragmentSets:

@@ -10,11 +10,11 @@ from made_up_pairs import VIEW, WORDS, through_a_file
 from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task, without_regions
 
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.evaluate.scored import rank_scores
-from pipeline.models import SETS, model_class, trained_class
-from pipeline.neural.fragment_scores import fragment_scores
-from pipeline.neural.task import train
-from pipeline.neural.training import Checkpoint, Training, seeded
+from pipeline.metrics.fragment_scores import fragment_scores
+from pipeline.metrics.scored import rank_scores
+from pipeline.models.neural.task import train
+from pipeline.models.neural.training import Checkpoint, Training, seeded
+from pipeline.specs import SETS, model_class, trained_class
 from pipeline.text.sequences import Tokens
 
 OWN = {

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.neural.fragment_losses import MultipleInstance, ScoredFragments
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
-from pipeline.neural.fragments import RectifiedBRNN, by_sentence
-from pipeline.neural.losses import Objective
-from pipeline.neural.packing import pack
-from pipeline.neural.word_towers import BiGRU
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.models.neural.fragment_losses import MultipleInstance, ScoredFragments
+from pipeline.models.neural.fragments import RectifiedBRNN, by_sentence
+from pipeline.models.neural.losses import Objective
+from pipeline.models.neural.packing import pack
+from pipeline.models.neural.word_towers import BiGRU
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]

@@ -9,10 +9,10 @@ from made_up_pairs import VIEW, WORDS, make_task, make_task_of
 from scipy import sparse
 
 from pipeline.errors import UsageError
-from pipeline.evaluate.ranks import count_ranks
-from pipeline.linear.projection import unit_rows
-from pipeline.models import SETS, TRAINED, model_class, trained_class
-from pipeline.neural.task import train
+from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear.projection import unit_rows
+from pipeline.models.neural.task import train
+from pipeline.specs import SETS, TRAINED, model_class, trained_class
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees

@@ -11,12 +11,12 @@ from made_up_trees import NOUN_PHRASE, Blocks, Shown
 from torch import Tensor
 
 from pipeline.errors import UsageError
-from pipeline.models import model_class
-from pipeline.neural.correspondence import match, noun_phrases
-from pipeline.neural.hlstm import HierarchicalLSTM
-from pipeline.neural.hmlstm import phrase_rows
-from pipeline.neural.region_views import RegionView
-from pipeline.neural.task import Pairs, train
+from pipeline.models.neural.correspondence import match, noun_phrases
+from pipeline.models.neural.hlstm import HierarchicalLSTM
+from pipeline.models.neural.hmlstm import phrase_rows
+from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import Pairs, train
+from pipeline.specs import model_class
 from pipeline.text.trees import Trees
 
 LENGTHS = [1, 5, 0, 9, 17, 30]

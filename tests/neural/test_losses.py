@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.neural.losses import Objective
+from pipeline.models.neural.losses import Objective
 
 OWNERS = torch.tensor([0, 1, 1, 2, 3, 0, 4, 1])
 SCORES = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (8, 8)).astype(np.float32))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.models import SETS, TRAINED, model_class
-from pipeline.neural.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
-from pipeline.neural.task import Task, Trained, train
-from pipeline.neural.training import Checkpoint, Training
+from pipeline.metrics.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
+from pipeline.models.neural.task import Task, Trained, train
+from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.specs import SETS, TRAINED, model_class
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},

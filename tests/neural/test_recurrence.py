@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.neural.packing import pack
-from pipeline.neural.recurrence import CELLS, Recurrence
-from pipeline.neural.sentences import MeanOfWords, Recurrent
+from pipeline.models.neural.packing import pack
+from pipeline.models.neural.recurrence import CELLS, Recurrence
+from pipeline.models.neural.sentences import MeanOfWords, Recurrent
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]

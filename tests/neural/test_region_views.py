@@ -5,8 +5,8 @@ import pytest
 from made_up_regions import Block, draw_boxes
 
 from pipeline.errors import IntegrityError
-from pipeline.linear.views import ImageView
-from pipeline.neural.region_views import WHOLE, RegionView, locate
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.region_views import WHOLE, RegionView, locate
 
 LENGTHS = (4, 1, 0, 7)
 FEATURES = ImageView(("one", "two"), (3, 2), ("sqrt", "l2"))

@@ -12,15 +12,15 @@ from made_up_regions import make_task as make_region_task
 from scipy import sparse
 from test_models import make_task
 
-from pipeline.linear.csls import Scaled, VectorBank
-from pipeline.linear.ensemble import Ensemble, Member
-from pipeline.linear.mapped import Block
-from pipeline.linear.tuning import Grid
-from pipeline.models import COMBINED, REGISTRY, SETS, TRAINED, TRAININGS, model_class, trained_class
-from pipeline.neural.fragment_csls import ScaledSets, SetBank
-from pipeline.neural.fragment_ensemble import FragmentEnsemble
-from pipeline.neural.fragment_scores import FragmentSets
-from pipeline.neural.task import train
+from pipeline.metrics.fragment_scores import FragmentSets
+from pipeline.models.linear.csls import Scaled, VectorBank
+from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.tuning import Grid
+from pipeline.models.neural.fragment_csls import ScaledSets, SetBank
+from pipeline.models.neural.fragment_ensemble import FragmentEnsemble
+from pipeline.models.neural.task import train
+from pipeline.specs import COMBINED, REGISTRY, SETS, TRAINED, TRAININGS, model_class, trained_class
 
 FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
 TRANSFERRED = [f"ncca, {training}" for training in TRAININGS if training != "target"]

@@ -9,10 +9,10 @@ from made_up_pairs import make_task, make_task_of, through_a_file
 
 from pipeline import runtime
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.models import model_class
-from pipeline.neural.task import train
-from pipeline.neural.training import Checkpoint, Training, seeded
+from pipeline.models.neural.task import train
+from pipeline.models.neural.training import Checkpoint, Training, seeded
 from pipeline.precision import choose_precision
+from pipeline.specs import model_class
 
 
 class Killed(Exception):

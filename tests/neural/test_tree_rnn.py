@@ -7,7 +7,7 @@ from drawn_trees import draw_dependencies, draw_phrases
 from recursion import recursion
 
 from pipeline.errors import InputError
-from pipeline.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, block_identity
+from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, block_identity
 from pipeline.text.trees import Trees, pack
 
 WORDS, LABELS, LENGTHS = 20, 6, [1, 5, 0, 9, 17, 2, 30]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from made_up_pairs import make_task, make_task_of, through_a_file
 
-from pipeline.models import model_class
-from pipeline.neural.task import train
-from pipeline.neural.training import Checkpoint, Training
+from pipeline.models.neural.task import train
+from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.specs import model_class
 
 
 class Killed(Exception):

@@ -2,10 +2,10 @@
 
 import pytest
 
+from benchmarks.papers.printed import SYSTEMS, TABLES
+from benchmarks.papers.reproduction import render
 from pipeline.config.root import Reproduce
-from pipeline.models import REGISTRY
-from pipeline.report.printed import SYSTEMS, TABLES
-from pipeline.report.reproduction import render
+from pipeline.specs import REGISTRY
 
 
 def evaluation(model: str, **about: object) -> dict:

@@ -17,7 +17,7 @@ from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
 
 from pipeline.errors import UsageError
-from pipeline.index.search import open_searcher
+from pipeline.index.opening import open_searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSource
 

@@ -12,8 +12,8 @@ from made_up_sets import add_fragments
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.linear.ensemble import Ensemble
-from pipeline.neural.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.models.linear.ensemble import Ensemble
 from pipeline.storage.atomic import CHECK, publish_json, read_json, read_sidecar
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings

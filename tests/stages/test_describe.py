@@ -15,8 +15,8 @@ from made_up import MADE_BY, THINGS, retell, run_command
 from made_up_generators import FAST, make_described_run, options, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.generate.metrics import METRICS
 from pipeline.images.preprocess import Preprocessing
-from pipeline.language.metrics import METRICS
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
 
@@ -80,7 +80,7 @@ class Eyes:
 
 @pytest.fixture
 def eyes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("pipeline.language.batches"), "restore", lambda *parts: Eyes())
+    monkeypatch.setattr(importlib.import_module("pipeline.generate.batches"), "restore", lambda *parts: Eyes())
 
 
 def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> None:

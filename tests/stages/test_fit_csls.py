@@ -9,7 +9,7 @@ from made_up_training import add_moments, embed, fit, make_trainable, options, r
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.linear.csls import VectorBank, choose_scaling
+from pipeline.models.linear.csls import VectorBank, choose_scaling
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest

@@ -11,7 +11,7 @@ from made_up_training import CONFIG, with_dev
 
 from pipeline.config import merge
 from pipeline.errors import UsageError
-from pipeline.models import model_class
+from pipeline.specs import model_class
 from pipeline.storage.features import write_features
 from pipeline.storage.fragments import Fragments
 from pipeline.storage.manifest import Manifest

@@ -81,7 +81,7 @@ def test_a_failing_image_fails_the_command(tmp_path: Path, monkeypatch: pytest.M
     def fail(settings: object, index: int) -> None:
         raise ValueError("no paint")
 
-    monkeypatch.setattr("pipeline.collections.demo.scene_record", fail)
+    monkeypatch.setattr("examples.demo.scene_record", fail)
     with pytest.raises(JointspaceError, match="image 0 of the demo could not be drawn .*no paint"):
         make_demo(tmp_path / "demo")
     assert not (tmp_path / "demo" / "demo.json").exists()

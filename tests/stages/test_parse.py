@@ -13,7 +13,7 @@ import pytest
 import yaml
 from made_up import make_run, run_command
 
-from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DemoSettings, collection_texts, scene_record
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parsers import load_parser

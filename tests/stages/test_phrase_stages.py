@@ -11,8 +11,8 @@ from made_up import MADE_BY, run_command
 from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.linear.views import ImageView
-from pipeline.neural.hmlstm import HMLSTM
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.storage.atomic import read_json
 from pipeline.storage.embeddings import split_pairs
 from pipeline.storage.manifest import Manifest

@@ -9,8 +9,8 @@ from made_up import THINGS, run_command
 from made_up_training import CONFIG, add_moments, embed, fit, make_trainable, options, read_model, train
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.linear.accumulation import MomentsAccumulator
-from pipeline.linear.cca import CCASolver
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.cca import CCASolver
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sentences import TfidfShard

@@ -14,7 +14,7 @@ from pipeline.config import merge
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
-from pipeline.models import model_class
+from pipeline.specs import model_class
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.embeddings import Embeddings

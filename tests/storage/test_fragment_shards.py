@@ -7,7 +7,7 @@ import pytest
 from made_up import make_run
 
 from pipeline.errors import IntegrityError
-from pipeline.neural.fragment_scores import FragmentSets
+from pipeline.metrics.fragment_scores import FragmentSets
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.fragments import FRAGMENTS, Fragments, holds_fragments, write_fragments
 from pipeline.storage.manifest import Manifest

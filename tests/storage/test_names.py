@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.linear import gong
+from pipeline.models.linear import gong
 from pipeline.storage import batch
 from pipeline.storage.atomic import publish_json, read_json, to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
@@ -51,7 +51,8 @@ def test_no_part_of_it_may_be_a_link(link: str, tmp_path: Path) -> None:
 
 INDEX = {
     "factory": "Flat", "metric": "inner_product", "dim": 1, "count": 0, "bytes": 0, "nprobe": None, "efSearch": None,
-    "k_factor": None, "recall@10": 1.0, "queries": 1, "queries_per_second": 1.0, "latency_ms": 1.0, "build_seconds": 1.0,
+    "k_factor": None, "recall@10": 1.0, "queries": 1, "queries_per_second": 1.0, "latency_ms": 1.0,
+    "build_seconds": 1.0,
 }  # fmt: skip
 SOUND = {
     "model": "ncca", "registered": "ncca", "metric": "inner_product", "dim": 1, "inputs": {"parser": "p"},

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from nltk import Tree
 
-from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
-from pipeline.neural.correspondence import noun_phrases
+from examples.demo import DemoSettings, collection_texts, scene_record
+from pipeline.models.neural.correspondence import noun_phrases
 from pipeline.text.brackets import read_brackets
 from pipeline.text.conllu import chain
 from pipeline.text.noun_phrases import NounPhrase, list_noun_phrases

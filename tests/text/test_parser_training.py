@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DemoSettings, collection_texts, scene_record
 from pipeline.errors import InputError
 from pipeline.text.arcs import depths
 from pipeline.text.conllu import Parse, read_conllu, tree_fault

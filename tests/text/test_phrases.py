@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.collections.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DemoSettings, collection_texts, scene_record
 from pipeline.text.arcs import depths, projective_heads
 from pipeline.text.brackets import PhraseTree, read_brackets
 from pipeline.text.conllu import Parse, chain, read_conllu, tree_fault

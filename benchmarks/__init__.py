@@ -1,0 +1,1 @@
+"""Programs that measure jointspace, each run as `python benchmarks/NAME.py`."""

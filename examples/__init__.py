@@ -1,0 +1,1 @@
+"""What stands beside the pipeline to be tried, and read."""

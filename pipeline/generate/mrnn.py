@@ -1,0 +1,150 @@
+"""`mrnn`: the multimodal recurrent network of seed 000, section 3.2."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.device import place
+from pipeline.generate.beam import beam_search, sample
+from pipeline.generate.describing import Description, Sources
+from pipeline.generate.framing import framed, log_frequencies
+from pipeline.generate.material import HeldOut, Learned, Material
+from pipeline.generate.recurrent import Decoder, DescribingNetwork
+from pipeline.generate.training import Optimisation, perplexity_of, train
+from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.task import Pairs
+from pipeline.models.neural.training import seeded
+
+BLOCK = 512
+"""Images, or sentences, that are taken at once."""
+
+
+@dataclass(frozen=True)
+class Settings(Optimisation):
+    """`cell` (rnn | gru | lstm), `dimensions` H, `word_dim` of the word vectors, `dropout` of image, words and H."""
+
+    cell: str
+    dimensions: int
+    word_dim: int
+    dropout: float
+
+
+class MultimodalRNN:
+    """A recurrent language model that the image starts; see DescribingNetwork for the equations."""
+
+    in_space = False
+
+    def __init__(self, view: ImageView, cell: str, network: DescribingNetwork) -> None:
+        self.view, self.cell = view, cell
+        self.network = network.eval()
+
+    @classmethod
+    def learn(cls, material: Material) -> Learned:
+        """The model trained on whole images, or on whatever else the pairs of `material` are."""
+        view, pairs, settings = material.view, material.train, material.settings_as(Settings)
+        mean, scale = image_moments(view, pairs)
+        frequencies = log_frequencies(pairs.sentences, len(material.vocabulary.terms) + 2)
+        sizes = (settings.cell, settings.word_dim, settings.dimensions)
+        with seeded(material.seed):
+            network = DescribingNetwork(*sizes, *map(torch.tensor, (mean, scale, frequencies)), settings.dropout)
+        network.precision = material.precision
+        model = cls(view, settings.cell, network).to(material.device)
+        log = train(
+            network, lambda rows: model._batch(pairs, rows), pairs.names, lambda: model.perplexity(material.dev),
+            settings, material.seed, material.checkpoint, material.after_step,
+        )  # fmt: skip
+        network.precision = torch.float32
+        return Learned(model, log)
+
+    def to(self, device: torch.device) -> "MultimodalRNN":
+        """This generator, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return self.network.words.device
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        return self.view.encoders
+
+    @property
+    def words(self) -> int:
+        """V, the words of the vocabulary."""
+        return len(self.network.words) - 2
+
+    def _batch(self, pairs: Pairs, rows: np.ndarray) -> tuple:
+        x = stack_on(self.view, pairs.images(pairs.owners[rows]), self.device)
+        return x, framed(pairs.sentences.take(rows), self.words + 1)
+
+    def perplexity(self, pairs: Pairs) -> float:
+        """Of the sentences of `pairs` given their images, over words and ENDs; unknown words are one word."""
+        losses, counts = [], []
+        with torch.inference_mode():
+            for start in range(0, len(pairs.owners), BLOCK):
+                rows = np.arange(start, min(start + BLOCK, len(pairs.owners)))
+                x, sentences = place(self._batch(pairs, rows), self.device)
+                losses.append(self.network(x, sentences).item())
+                counts.append(len(sentences.targets.ids))
+        return perplexity_of(losses, counts)
+
+    def perplexities(self, held_out: HeldOut) -> dict[str, float]:
+        """Of sentences that it has not learned from, by what is given."""
+        return {"given_image": self.perplexity(held_out.pairs)}
+
+    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+        """The best sentences of a beam, or drawn ones; scores are log P, in a beam over L ** length_power."""
+        decoder, search = self.decoder(features), sources.search
+        if sources.temperature is None:
+            found = [best[:count] for best in beam_search(decoder, search)]
+        else:
+            random = sources.generator(self.device)
+            drawn = [sample(decoder, search.longest, sources.temperature, random) for _ in range(count)]
+            found = [sorted(group, key=lambda one: -one.log_probability) for group in zip(*drawn, strict=True)]
+        terms, power = sources.corpus.vocabulary.terms, search.length_power if sources.temperature is None else 0
+        return [
+            [
+                Description(tuple(terms[i] for i in one.words), one.log_probability / (len(one.words) + 1) ** power)
+                for one in group
+            ]
+            for group in found
+        ]
+
+    def decoder(self, features: Mapping[str, np.ndarray]) -> Decoder:
+        """To draw sentences for images given as encoder -> (n, its dim)."""
+        with torch.inference_mode():
+            return Decoder(self.network, stack_on(self.view, features, self.device))
+
+    def settings(self) -> dict[str, Any]:
+        return {**vars(self.view), "cell": self.cell}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return arrays_of(self.network)
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "MultimodalRNN":
+        """The model that `settings` and `tensors` came from."""
+        parts = {name: torch.tensor(array) for name, array in tensors.items()}
+        sizes = (settings["cell"], parts["words"].shape[1], parts["output"].shape[1])
+        network = DescribingNetwork(*sizes, parts["mean"], parts["scale"], parts["output_bias"], dropout=0)
+        network.load_state_dict(parts)
+        return cls(ImageView.from_dict(settings), settings["cell"], network)
+
+
+def image_moments(view: ImageView, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """The mean (D,) of the images of `pairs`, and the root mean square of what is left, both float32."""
+    total, squares, n = np.zeros(view.dim), 0.0, pairs.n_images
+    for start in range(0, n, BLOCK):
+        x = view.stack(pairs.images(np.arange(start, min(start + BLOCK, n)))).astype(float)
+        total += x.sum(axis=0)
+        squares += np.square(x).sum()
+    mean = total / n
+    variance = squares / n - mean @ mean
+    return mean.astype(np.float32), np.sqrt(max(variance, 1e-12) / view.dim).astype(np.float32)

@@ -1,0 +1,91 @@
+"""`nearest`: the description of an image is a training sentence, the baseline of seed 000, section 4.3."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pipeline.generate.describing import Description, Sources
+from pipeline.generate.material import Learned, Material, require_space
+from pipeline.generate.mrnn import image_moments
+from pipeline.models.linear.views import ImageView
+from pipeline.precision import to_float32
+
+BLOCK = 1 << 16
+"""Rows of the gallery that are compared at once."""
+
+
+class Nearest:
+    """A sentence of the nearest training image, by its features or in a joint space, or the nearest training sentence.
+
+    `gallery` (k, d) float16, unit rows: training images by their standardised view where `by` is `features`, embedded
+    ones where it is `joint-image`, and embedded training sentences where it is `joint-sentence`. `rows` (k,): which
+    training sentence stands for each; of an image, the first.
+    """
+
+    def __init__(self, by: str, view: ImageView, mean: np.ndarray, gallery: np.ndarray, rows: np.ndarray) -> None:
+        self.by, self.view, self.mean = by, view, mean
+        self.gallery, self.rows = gallery, rows
+
+    @classmethod
+    def learn(cls, material: Material) -> Learned:
+        """The gallery of the training images or sentences."""
+        by, pairs, view = material.settings["by"], material.train, material.view
+        rows = np.unique(pairs.owners, return_index=True)[1]
+        model = cls(by, view, image_moments(view, pairs)[0], np.empty((0, 0), np.float16), rows)
+        if by == "joint-sentence":
+            model.rows = np.arange(len(pairs.owners))
+            vectors = [require_space(material.space).sentences(material.texts["train"])]
+        else:
+            embed = model.standardise if by == "features" else require_space(material.space).images
+            starts = range(0, pairs.n_images, BLOCK)
+            vectors = [embed(pairs.images(np.arange(s, min(s + BLOCK, pairs.n_images)))) for s in starts]
+        model.gallery = np.concatenate([block.astype(np.float16) for block in vectors])
+        return Learned(model, {"criterion": by, "sentences": len(pairs.owners), "chosen": {"rows": len(model.rows)}})
+
+    def to(self, device: Any) -> "Nearest":
+        """Itself: it has no network, and compares by numpy."""
+        return self
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        return self.view.encoders
+
+    @property
+    def in_space(self) -> bool:
+        """Whether it needs the joint space."""
+        return self.by != "features"
+
+    def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
+        """For every image the `count` nearest, best first, none twice; scores are cosines."""
+        queries = sources.space.images(features) if self.in_space else self.standardise(features)
+        count = min(count, len(self.rows))
+        scores, found = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        for start in range(0, len(self.rows), BLOCK):
+            block = queries @ to_float32(self.gallery[start : start + BLOCK]).T
+            best = np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count]
+            scores = np.concatenate([scores, np.take_along_axis(block, best, axis=1)], axis=1)
+            found = np.concatenate([found, best + start], axis=1)
+        described = []
+        for rows, values in zip(found, scores, strict=True):
+            order = np.argsort(-values, kind="stable")[:count]
+            texts = [sources.corpus.words(int(self.rows[row])) for row in rows[order]]
+            described.append(list(map(Description, texts, values[order].tolist())))
+        return described
+
+    def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(n, D) float32 unit rows: the view less the training images' mean."""
+        x = self.view.stack(features) - self.mean
+        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+    def settings(self) -> dict[str, Any]:
+        return {**vars(self.view), "by": self.by}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"mean": self.mean, "gallery": self.gallery, "rows": self.rows}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Nearest":
+        """The model that `settings` and `tensors` came from."""
+        view = ImageView.from_dict(settings)
+        return cls(settings["by"], view, *(tensors[name] for name in ("mean", "gallery", "rows")))

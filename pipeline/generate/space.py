@@ -1,0 +1,51 @@
+"""The joint space as generators use it: images, sentences and words as unit vectors."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.errors import UsageError
+from pipeline.index.search import FORMS, Parts
+from pipeline.specs import restore
+from pipeline.text.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 8192
+"""Sentences that are embedded at once."""
+
+
+class JointSpace:
+    """The model of a bundle, on `gpu` where there is one. Raises UsageError where vectors are not of unit length."""
+
+    def __init__(self, parts: Parts, gpu: "torch.device | None" = None) -> None:
+        parameters = parts.model()
+        self.fingerprint: str = parameters.fingerprint
+        self.vocabulary = Vocabulary.from_dict(parts.vocabulary())
+        self.model: Any = restore(parts.card["registered"], parameters.settings, parameters.tensors, where=parts.folder)
+        if gpu is not None:
+            self.model.to(gpu)
+        if self.model.metric != "inner_product":
+            name = parts.card["model"]
+            raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")
+
+    def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
+        """(n, c) of images given as encoder -> (n, its dim)."""
+        return self.model.embed_images(features)
+
+    def sentences(self, texts: Sequence[str]) -> np.ndarray:
+        """(m, c) of sentences."""
+        form = FORMS[self.model.sentence_view]
+        parts = [
+            self.model.embed_sentences(form(texts[start : start + BLOCK], self.vocabulary))
+            for start in range(0, len(texts), BLOCK)
+        ]
+        return np.concatenate(parts)
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """(V, c) of every term of its vocabulary, as a sentence of that term alone."""
+        return self.sentences(self.vocabulary.terms)

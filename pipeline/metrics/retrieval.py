@@ -1,0 +1,104 @@
+"""Recall at K, median and mean rank in both directions, with bootstrap intervals."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.mapreduce import LOCAL
+from pipeline.metrics.ranks import count_ranks
+
+CUTOFFS = (1, 5, 10)
+TIES = "a tie counts against the model"
+INTERVAL = (2.5, 97.5)
+"""Percentiles of the bootstrap that bound a 95% interval."""
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How intervals are made: `resamples` draws of the images with replacement, an image with its sentences."""
+
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The measures of each direction, name -> value; with a bootstrap also name_ci95 -> [low, high]."""
+
+    image_to_sentence: Mapping[str, float | list[float]]
+    sentence_to_image: Mapping[str, float | list[float]]
+
+
+def evaluate(
+    images: np.ndarray,
+    sentences: np.ndarray,
+    owners: np.ndarray,
+    metric: str,
+    bootstrap: Bootstrap,
+    scheduler: str = LOCAL,
+) -> Retrieval:
+    """Measure retrieval between images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`.
+
+    Raises as `count_ranks` does.
+    """
+    ranks = count_ranks(images, sentences, owners, metric, scheduler)
+    each = np.arange(len(images))
+    return Retrieval(
+        measure(ranks.image_to_sentence, each, bootstrap),
+        measure(ranks.sentence_to_image, owners, bootstrap),
+    )
+
+
+def recall_sum(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> float:
+    """The sum of recall@1, @5 and @10 of both directions in percent: 600 at best."""
+    ranks = count_ranks(images, sentences, owners, metric)
+    directions = (ranks.image_to_sentence, ranks.sentence_to_image)
+    return float(sum(100 * np.mean(direction <= k) for direction in directions for k in CUTOFFS))
+
+
+def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, float | list[float]]:
+    """The measures of `ranks` (k,), where rank j belongs to image `owners[j]`; every image from 0 has one or more."""
+    return average([(ranks, owners)], bootstrap)
+
+
+def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
+    """The means of the measures over `galleries`, each of ranks and owners as `measure` takes them, and each resampled
+    by itself."""
+    samples = [_Sample(ranks, owners) for ranks, owners in galleries]
+    measured: dict[str, float | list[float]] = _mean([s.measures(np.ones(s.n_images, np.int64)) for s in samples])
+    if bootstrap.resamples:
+        rng = np.random.default_rng(bootstrap.seed)
+        draws = [_mean([s.measures(_draw(rng, s.n_images)) for s in samples]) for _ in range(bootstrap.resamples)]
+        for name in list(measured):
+            measured[f"{name}_ci95"] = np.percentile([draw[name] for draw in draws], INTERVAL).tolist()
+    return measured
+
+
+def _mean(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(one[name] for one in measures) / len(measures) for name in measures[0]}
+
+
+def _draw(rng: np.random.Generator, n: int) -> np.ndarray:
+    """(n,) how often each of n images is in one resample of n images with replacement."""
+    return np.bincount(rng.integers(n, size=n), minlength=n)
+
+
+class _Sample:
+    """Ranks in ascending order with the image of each, so that a resample is a weighting of images."""
+
+    def __init__(self, ranks: np.ndarray, owners: np.ndarray) -> None:
+        order = np.argsort(ranks, kind="stable")
+        self.ranks, self.owners = ranks[order], owners[order]
+        self.n_images = int(owners.max()) + 1
+        self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
+
+    def measures(self, weights: np.ndarray) -> dict[str, float]:
+        """The measures where image i counts `weights[i]` times, a whole number; `weights` is (n_images,)."""
+        below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j]: how many ranks stand before rank j
+        total = below[-1]
+        middle = np.searchsorted(below, [(total - 1) // 2, total // 2], "right") - 1
+        values = {f"recall@{k}": 100 * below[count] / total for k, count in self.within.items()}
+        values["median_rank"] = self.ranks[middle].mean()
+        values["mean_rank"] = self.ranks @ np.diff(below) / total
+        return {name: float(value) for name, value in values.items()}

@@ -1,0 +1,1 @@
+"""Models: what maps images and sentences into one space."""

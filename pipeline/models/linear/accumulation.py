@@ -1,0 +1,118 @@
+"""Moments of blocks of pairs, in one pass."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg.blas import get_blas_funcs
+
+from pipeline.models.linear.moments import Moments, mirror
+
+BLOCK_ROWS = 4096
+"""Images in one block: enough for BLAS, few enough for single precision."""
+SHIFT_ROWS = 512
+"""Rows whose mean is the provisional one, and rows in one task of its subtraction."""
+SMALL = 1024
+"""Columns of both views together up to which sums are kept in double precision, since it costs next to nothing."""
+CROSS_COLUMNS = 1024
+"""Columns of X in one task of the sparse product Y'X: its block then stays in cache."""
+
+
+class MomentsAccumulator:
+    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, everything with Y by sparse products.
+
+    Products are taken about a provisional mean, that of the first rows, since a float32 sum of squares about
+    zero loses the variance of a feature whose mean is far from zero. Small views are summed in float64 nevertheless.
+    """
+
+    def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
+        self._dtype = np.float64 if dim_x + dim_y <= SMALL else np.float32
+        self._syrk, self._syr, self._ger = get_blas_funcs(("syrk", "syr", "ger"), dtype=self._dtype)
+        self._n = 0.0
+        self._shift: np.ndarray | None = None
+        self._sum_x = np.zeros(dim_x)
+        self._sum_y = np.zeros(dim_y)
+        self._xx = np.zeros((dim_x, dim_x), self._dtype, order="F")
+        self._yx = np.zeros((dim_y, dim_x), self._dtype)
+        self._yy = np.zeros((dim_y, dim_y), self._dtype)
+        self._threads = threads
+        self._buffer = np.empty((0, dim_x), self._dtype)
+
+    def add(self, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> None:
+        """Add a block: images x (b, D) float32, sentences y (m, d), and owners (m,), the row of x that each is of.
+
+        Images without a sentence have no pair and add nothing. Blocks of BLOCK_ROWS images serve best.
+        """
+        sums, counts = self._sum_sentences(y, owners, len(x))
+        if not counts.all():
+            x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
+        if not len(x):
+            return
+        if self._shift is None:
+            self._shift = x[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
+        z = self._subtract_shift(x)
+        # A row counts once for each of its sentences: by one factor where all have equally many, else by its root.
+        equal = (counts == counts[0]).all()
+        factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
+        if not equal:
+            z *= root[:, None]
+            sums = sparse.csr_array(sums.multiply(1 / root[:, None]))
+        self._sum_x += factor * (root @ z)
+        # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
+        self._xx = self._syrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
+        self._add_cross(z, sums)
+
+    def _sum_sentences(self, y: sparse.csr_array, owners: np.ndarray, n: int) -> tuple[sparse.csr_array, np.ndarray]:
+        """Add what is of sentences alone; (n, d) the sum of each image's, and (n,) how many these are."""
+        y = y.astype(self._dtype, copy=False)
+        self._n += len(owners)
+        self._sum_y += y.sum(axis=0)
+        square = (y.T @ y).tocoo()
+        self._yy.reshape(-1)[square.row.astype(np.int64) * len(self._yy) + square.col] += square.data
+        return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
+
+    def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
+        """x - shift, in memory that the next block takes over: fresh memory costs as much as the subtraction."""
+        if len(self._buffer) < len(x):
+            self._buffer = np.empty(x.shape, self._dtype)
+        z = self._buffer[: len(x)]
+        self._in_threads(lambda rows: np.subtract(x[rows], self._shift, out=z[rows]), len(x), SHIFT_ROWS)
+        return z
+
+    def _add_cross(self, z: np.ndarray, sums: sparse.csr_array) -> None:
+        transposed = sums.T.tocsr()
+
+        def add_columns(columns: slice) -> None:
+            self._yx[:, columns] += transposed @ z[:, columns]
+
+        self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
+
+    def _in_threads(self, function: Callable[[slice], Any], length: int, step: int) -> None:
+        """Call `function` on the slices of `step` that cover `length`; numpy and scipy release the lock in them."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
+
+    def result(self) -> Moments:
+        """The moments of everything added so far; the accumulator must not be used afterwards."""
+        if self._shift is None:
+            return Moments.zero(len(self._sum_x), len(self._sum_y))
+        offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
+        left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, mean_y))
+        # Rank-1 updates in place; products of our own would cost three more passes over each block.
+        xx = mirror(self._syr(-1.0, left, a=self._xx, overwrite_a=1))
+        xy = self._ger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
+        yy = self._ger(-1.0, right, right, a=self._yy.T, overwrite_a=1)
+        return Moments(float(self._n), self._shift + offset, mean_y, xx, xy, yy)
+
+
+def sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
+    """(n, d): the sum of the rows of y that belong to each owner."""
+    return adding(owners, n) @ y
+
+
+def adding(owners: np.ndarray, n: int) -> sparse.csr_array:
+    """(n, m), times which m rows are those sums."""
+    ones = np.ones(len(owners), np.float32)
+    return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))

@@ -1,0 +1,147 @@
+"""Canonical correlation analysis on moments: the registered models `cca` and `ncca` (seed 004, section 3)."""
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, eigh, qr, solve_triangular
+from scipy.linalg.lapack import get_lapack_funcs
+
+from pipeline.errors import InputError
+from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.training import fit_on_moments
+
+RANK_TOLERANCE = 1e-3
+"""Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
+RANGE_TOLERANCE = 1e-6
+"""Share of the largest variance below which what is left of a column counts as rounding."""
+RANGE_SHARE = 0.75
+"""Rank over dimensions below which working in the range is worth its projection."""
+
+
+class CCASolver:
+    """Solves CCA on one set of moments; factors already known are reused from one pair of ridges to the next.
+
+    The directions satisfy W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values), whose values are
+    the canonical correlations: the eigenvalues of the problem's two-block form, the lambda of equation 2. Signs are
+    such that the largest entry of each column of W is positive.
+
+    With Cxx = Lx Lx' and Cyy = Ly Ly' (ridges added), the canonical correlations are the singular values of
+    T = Lx^-1 Cxy Ly^-T: two Cholesky factors, two triangular solves and the top of an eigenproblem of the smaller side.
+    Where the images are far fewer than the dimensions of their view, the problem is moved to the space that they span.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        """Raises InputError when there are fewer than two pairs or a view is constant."""
+        moments.require_variance()
+        self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
+        self._basis = find_range(moments.xx)
+        if self._basis is not None:
+            moments = moments.projected_x(self._basis)
+        self.moments = moments
+        self._image_factors: dict[float, np.ndarray] = {}
+        self._text: tuple[float, np.ndarray, np.ndarray] | None = None
+
+    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
+        """The top `dimensions` directions, fewer where the data have less rank.
+
+        A ridge is relative: it is multiplied by the mean of the diagonal of its view's covariance. Raises
+        InputError when a covariance is singular at that ridge. Cheapest when `text_ridge` is the last one's.
+        """
+        lx, (ly, white) = self._image_factor(image_ridge), self._whiten_text(text_ridge)
+        t = solve_triangular(lx, white.T, lower=True, check_finite=False)
+        left, correlations, right = _top_singular(t, dimensions)
+        w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
+        u = solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
+        if self._basis is not None:
+            w = self._basis @ w
+        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        return Directions(w * signs, u * signs, correlations)
+
+    def _image_factor(self, ridge: float) -> np.ndarray:
+        """Lx (D, D), kept for every ridge."""
+        if ridge not in self._image_factors:
+            self._image_factors[ridge] = self._factor("image", self.moments.xx, ridge)
+        return self._image_factors[ridge]
+
+    def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+        """Ly (d, d) and Ly^-1 Cyx (d, D), kept for the last ridge only: vocabularies are large."""
+        if self._text is None or self._text[0] != ridge:
+            self._text = None
+            factor = self._factor("text", self.moments.yy, ridge)
+            white = (self.moments.xy / self.moments.n).T
+            white = solve_triangular(factor, white, lower=True, overwrite_b=True, check_finite=False)
+            self._text = (ridge, factor, white)
+        return self._text[1:]
+
+    def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
+        """The lower Cholesky factor of a view's covariance with its ridge added."""
+        covariance = block / self.moments.n
+        covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
+        try:
+            return cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            raise InputError(
+                f"the covariance of the {view} view is singular at ridge {ridge:g}; raise fit.{view}_ridge"
+            ) from None
+
+
+def _mean_variance(block: np.ndarray, n: float) -> float:
+    return float(np.trace(block, dtype=np.float64)) / n / len(block)
+
+
+def find_range(block: np.ndarray) -> np.ndarray | None:
+    """An orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None where r is not far below D.
+
+    By a Cholesky factor with pivots, stopped where no column has more than RANGE_TOLERANCE of the largest left.
+    """
+    (pstrf,) = get_lapack_funcs(("pstrf",), (block,))
+    factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
+    if not 0 < rank < RANGE_SHARE * len(block):
+        return None
+    columns = np.empty((len(block), rank), block.dtype)
+    columns[pivots - 1] = np.tril(factor)[:, :rank]
+    return qr(columns, mode="economic", overwrite_a=True, check_finite=False)[0]
+
+
+def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
+    wide = t.shape[0] <= t.shape[1]
+    gram = t @ t.T if wide else t.T @ t
+    size = len(gram)
+    count = min(count, size)
+    vectors = eigh(gram, subset_by_index=[size - count, size - 1], overwrite_a=True, check_finite=False)[1][:, ::-1]
+    # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of the vectors'.
+    other = t.T @ vectors if wide else t @ vectors
+    singular = np.sqrt(np.einsum("ij,ij->j", other, other))
+    if not singular[0] <= 1 + 1e-3:
+        raise InputError("the views are numerically degenerate at this ridge; raise fit.image_ridge and fit.text_ridge")
+    kept = singular > RANK_TOLERANCE * singular[0]
+    vectors, other, singular = vectors[:, kept], other[:, kept] / singular[kept], np.minimum(singular[kept], 1)
+    return (vectors, singular, other) if wide else (other, singular, vectors)
+
+
+class CCA(LinearModel):
+    """Canonical correlation analysis with Euclidean retrieval.
+
+    max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (equation 1), on centred views with a ridge added to
+    each covariance. Paper to code: W `w`, U `u`, lambda `values`, c the number of columns.
+    """
+
+    solver = CCASolver
+    fit = classmethod(fit_on_moments)
+
+
+class NormalizedCCA(LinearModel):
+    """Normalized CCA: directions scaled by a power of their eigenvalues, cosine similarity.
+
+    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (equation 2); t is `eigenvalue_power`.
+    """
+
+    solver = CCASolver
+    metric = "inner_product"
+    uses_eigenvalue_power = True
+    fit = classmethod(fit_on_moments)
+
+    @staticmethod
+    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
+        """Scale by values ** power, then to unit length."""
+        return unit_rows(projected * values**power)

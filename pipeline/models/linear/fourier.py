@@ -1,0 +1,156 @@
+"""Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (seed 004, section 4.1)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from pipeline.device import upload
+from pipeline.errors import InputError
+from pipeline.models.linear.feature_maps import Rows
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+MANY = 1024
+"""Rows from which on the map is worth the import of torch."""
+PIECE = 2048
+"""Rows in one product."""
+NEIGHBOUR = 50
+"""Whose distance gives sigma, in the paper."""
+
+
+@dataclass(frozen=True)
+class FourierMap:
+    """phi(z) = sqrt(2) cos(zR + b) (m columns), with R and b drawn once and kept.
+
+    `frequencies` are R (c1, m) and `phases` b (m,). Where there are no phases, `frequencies` (c1, m / 2) are used
+    twice, R = [frequencies, frequencies], the first time with b = 0 and then with b = -pi / 2: cosines, then sines.
+    """
+
+    frequencies: np.ndarray
+    phases: np.ndarray | None = None
+
+    @classmethod
+    def draw(cls, rule: str, dim: int, features: int, sigma: float, rng: np.random.Generator) -> "FourierMap":
+        """A map of `dim` values to `features`, by one of three rules for the same sigma, a distance.
+
+        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as seed 004 has it. `rahimi-recht` (reference 39 of the seed):
+        R ~ Normal(0, 1 / sigma^2), b ~ Unif[0, 2 pi], with which phi(z) phi(z')' / m estimates the Gaussian kernel
+        exp(-|z - z'|^2 / (2 sigma^2)). By the paper's wording the map becomes the wilder, the further apart the rows
+        lie, and its phases cover a sixth of the circle. `cosine-sine`: as many columns of half as many frequencies, by
+        Rahimi and Recht's rule; products of a row with itself are exact, and there is half as much to multiply. It
+        wants an even number of `features`.
+        """
+        if rule == "cosine-sine":
+            return cls(rng.standard_normal((dim, features // 2), np.float32) / np.float32(sigma))
+        normal = rng.standard_normal((dim, features), np.float32)
+        phases = rng.random(features, np.float32)
+        if rule == "paper":
+            return cls(normal * np.float32(sigma), phases)
+        if rule == "rahimi-recht":
+            return cls(normal / np.float32(sigma), phases * np.float32(2 * np.pi))
+        raise ValueError(f"unknown rule {rule}")
+
+    @property
+    def dim(self) -> int:
+        """m"""
+        return self.frequencies.shape[1] * (2 if self.phases is None else 1)
+
+    def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
+        """`scale` times phi(z) (n, m) from z (n, c1) float32."""
+        return _map_many(z, self, scale) if len(z) >= MANY else _map_few(z, self, scale)
+
+
+def _map_few(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    angles = z @ drawn.frequencies
+    out = np.hstack([np.cos(angles), np.sin(angles)]) if drawn.phases is None else np.cos(angles + drawn.phases)
+    out *= np.float32(scale * np.sqrt(2))
+    return out
+
+
+def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
+    """The same by torch, whose cosines use every thread, with phases as one more row of the product."""
+    import torch  # takes seconds to import, which a query must not wait for
+
+    frequencies, rows = drawn.frequencies, z
+    if drawn.phases is not None:
+        frequencies, rows = np.vstack([frequencies, drawn.phases]), np.hstack([z, np.ones((len(z), 1), np.float32)])
+    factors, inputs = torch.from_numpy(frequencies), torch.from_numpy(rows)
+    out = torch.empty(len(z), drawn.dim)
+    for start in range(0, len(z), PIECE):
+        piece = out[start : start + PIECE]
+        if drawn.phases is not None:
+            torch.mm(inputs[start : start + PIECE], factors, out=piece).cos_()
+        else:
+            angles, half = inputs[start : start + PIECE] @ factors, factors.shape[1]
+            torch.cos(angles, out=piece[:, :half])
+            torch.sin(angles, out=piece[:, half:])
+        piece.mul_(scale * 2**0.5)
+    return out.numpy()
+
+
+class FourierFeatures:
+    """phi(xA) beside x: rows gain the columns `weight` * phi((row - mean) A).
+
+    A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues;
+    `offset` (c1,) is mean A. `weight` balances the new columns against the old ones.
+    """
+
+    kind: ClassVar[str] = "fourier"
+    keep = True
+
+    def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float) -> None:
+        self.matrix = matrix
+        self.offset = offset
+        self.fourier = fourier
+        self.weight = weight
+
+    @property
+    def dim(self) -> int:
+        return self.fourier.dim
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        return self.fourier(rows @ self.matrix - self.offset, self.weight)
+
+    def on(self, device: "torch.device") -> "Callable[[Tensor], Tensor]":
+        """The same map of rows that are tensors on `device`, dense or sparse."""
+        import torch
+
+        parts = {name: upload(part, device) for name, part in self.tensors().items()}
+
+        def mapped(rows: "Tensor") -> "Tensor":
+            z = rows @ parts["matrix"] - parts["offset"]
+            if "phases" in parts:
+                columns = parts["phases"].addmm(z, parts["frequencies"]).cos_()
+            else:
+                angles = z @ parts["frequencies"]
+                columns = torch.cat((angles.cos(), angles.sin()), dim=1)
+            return columns.mul_(self.weight * 2**0.5)
+
+        return mapped
+
+    def settings(self) -> dict[str, Any]:
+        return {"weight": float(self.weight)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        drawn = {name: value for name, value in vars(self.fourier).items() if value is not None}
+        return {"matrix": self.matrix, "offset": self.offset, **drawn}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FourierFeatures":
+        fourier = FourierMap(tensors["frequencies"], tensors.get("phases"))
+        return cls(tensors["matrix"], tensors["offset"], fourier, settings["weight"])
+
+
+def bandwidth(z: np.ndarray) -> float:
+    """sigma: the mean distance to the 50th nearest neighbour among the rows of z (n, c1). InputError for one row."""
+    from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
+
+    if len(z) < 2:
+        raise InputError(f"the train split has {len(z)} images or sentences, too few for the map of sae; add some")
+    neighbour = min(NEIGHBOUR, len(z) - 1)
+    distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()
+    return float(distances[:, -1].mean())

@@ -1,0 +1,58 @@
+"""Ridge regression from images to the principal directions of the text: the registered model `ridge`."""
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
+
+from pipeline.errors import InputError
+from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.projection import Directions, LinearModel
+from pipeline.models.linear.training import fit_on_moments
+
+
+class RidgeSolver:
+    """U holds the top c principal directions of Y; W = (X'X + lambda I)^-1 X'Y U, in closed form.
+
+    Of n pairs with covariances Cxx and Cxy, lambda is n times the relative ridge times the mean of Cxx's diagonal. The
+    directions' values are the variances of Y along U. The sign of a column makes the largest entry of U positive.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        """Raises InputError when there are fewer than two pairs or a view is constant."""
+        moments.require_variance()
+        self.moments = moments
+        self._principal: tuple[np.ndarray, np.ndarray] | None = None
+
+    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
+        """The top `dimensions` directions; `text_ridge` has no part in them. InputError where X'X is singular."""
+        u, variances = self._principal_directions(dimensions)
+        cxx = self.moments.xx / self.moments.n
+        cxx[np.diag_indices_from(cxx)] += image_ridge * np.trace(cxx) / len(cxx)
+        try:
+            factor = cho_factor(cxx, lower=True, overwrite_a=True, check_finite=False)
+        except LinAlgError:
+            raise InputError(
+                f"the covariance of the image view is singular at ridge {image_ridge:g}; raise fit.image_ridge"
+            ) from None
+        return Directions(cho_solve(factor, self.moments.xy @ u / self.moments.n), u, variances)
+
+    def _principal_directions(self, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._principal is None or len(self._principal[1]) < dimensions:
+            size = len(self.moments.yy)
+            top = [max(size - dimensions, 0), size - 1]
+            values, vectors = eigh(self.moments.yy / self.moments.n, subset_by_index=top)
+            u, values = vectors[:, ::-1], np.maximum(values[::-1], 0)
+            self._principal = u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])]), values
+        u, values = self._principal
+        return u[:, :dimensions], values[:dimensions]
+
+
+class RidgeRegression(LinearModel):
+    """Ridge regression with Euclidean retrieval (seed 004, section 3).
+
+    min over W of |YU - XW|^2 + lambda |W|^2 with U the principal directions of Y; retrieval by |xW - yU|. Paper to
+    code: W `w`, U `u`, lambda from fit.image_ridge, c the number of columns.
+    """
+
+    solver = RidgeSolver
+    fit = classmethod(fit_on_moments)
+    uses_text_ridge = False

@@ -1,0 +1,148 @@
+"""Studies: one model by one training on target and auxiliary sets of chosen sizes, drawn several times."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.metrics.protocols import select_sentences
+from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.retrieval import CUTOFFS
+from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
+from pipeline.models.linear.training import Task, Transfer
+from pipeline.models.linear.tuning import Grid, Tuned
+from pipeline.specs import model_class
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table: `model` by `training`, on `target_folds` folds of target pairs.
+
+    `auxiliary_folds` folds of the texts `documents` are the auxiliary set, None for all that are left. `terms` is the
+    size of the vocabulary, None for all of it; `transfer` and `settings` replace keys of the configuration's. It is
+    measured in at most `draws` draws.
+    """
+
+    model: str
+    training: str
+    encoders: tuple[str, ...]
+    documents: str
+    target_folds: int
+    auxiliary_folds: int | None = None
+    terms: int | None = None
+    draws: int = 1
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def restriction(self) -> Restriction:
+        return Restriction(self.encoders, self.terms)
+
+    @property
+    def key(self) -> str:
+        """All that a draw of the cell depends on, as one string."""
+        return json.dumps({name: value for name, value in asdict(self).items() if name != "draws"}, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Which folds one draw uses."""
+
+    target: tuple[int, ...]
+    auxiliary: tuple[int, ...]
+
+
+def draw_folds(cell: Cell, draw: int, count: int, overlap: bool) -> Folds:
+    """The folds of draw number `draw`: consecutive ones from it on, in a circle, for the target set.
+
+    Where target and auxiliary images come of the same splits (`overlap`), the auxiliary set has the folds left over.
+    """
+    circle = [(draw + i) % count for i in range(count)]
+    rest = circle[cell.target_folds :] if overlap else circle
+    return Folds(tuple(circle[: cell.target_folds]), tuple(rest[: cell.auxiliary_folds]))
+
+
+def count_draws(cell: Cell, count: int) -> int:
+    """How many draws a cell has of `count` folds: one where it takes every fold of what it learns from."""
+    whole_target = cell.target_folds % count == 0
+    return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all cells have in common: the stored pairs, the rows to choose and to report on, and the grids.
+
+    `auxiliary` gives the pairs of some documents, `own` a model's own settings (None where it has none); `dev` and
+    `test` are stored rows with `features`, `sentences` and `owners`. `device` is as in
+    pipeline.models.linear.training.Task.
+    """
+
+    target: FoldedMoments
+    auxiliary: Callable[[str], FoldedMoments]
+    overlap: bool
+    dev: Any
+    test: Any
+    grid: Grid
+    transfer: Transfer
+    own: Callable[[str], Any]
+    protocol: str
+    seed: int
+    device: "torch.device | None" = None
+    memories: dict[tuple, dict] = field(default_factory=dict)
+
+    def fit(self, cell: Cell, draw: int) -> Tuned:
+        """The cell's model in one draw, chosen on dev."""
+        folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
+        weak = self.auxiliary(cell.documents) if cell.training != "target" else None
+        own = self.own(cell.model)
+        key = (cell.documents, folds.auxiliary, cell.encoders, cell.terms)
+        task = Task(
+            cell.training,
+            self.target.view.select(cell.encoders),
+            make_sets(self.target, folds.target, weak, folds.auxiliary, cell.restriction),
+            cell.restriction.pairs(self.dev),
+            self.grid,
+            replace(self.transfer, **cell.transfer),
+            own and replace(own, **cell.settings),
+            self.seed,
+            memory=self.memories.setdefault(key, {}),
+            device=self.device,
+        )
+        return model_class(cell.model).fit(task)
+
+    def measure(self, cell: Cell, draw: int) -> dict[str, Any]:
+        """The cell, the trials on dev and the chosen one, and on test the recalls in percent and every image's rank."""
+        tuned = self.fit(cell, draw)
+        pairs = cell.restriction.pairs(self.test)
+        rows = select_sentences(pairs.owners, self.protocol)
+        images, sentences = tuned.model.embed_images(pairs.features), tuned.model.embed_sentences(pairs.sentences[rows])
+        ranks = count_ranks(images, sentences, pairs.owners[rows], tuned.model.metric)
+        return {
+            **asdict(cell),
+            "auxiliary_folds": len(draw_folds(cell, draw, self.target.source.n_folds, self.overlap).auxiliary),
+            "draw": draw,
+            "chosen": asdict(tuned.chosen),
+            "trials": [asdict(trial) for trial in tuned.trials],
+            "image_to_sentence": _recalls(ranks.image_to_sentence),
+            "sentence_to_image": _recalls(ranks.sentence_to_image),
+            "ranks": ranks.image_to_sentence.tolist(),
+        }
+
+
+def _recalls(ranks: np.ndarray) -> dict[str, float]:
+    return {f"recall@{k}": float(100 * np.mean(ranks <= k)) for k in CUTOFFS}
+
+
+PINNED = ("learning_rate", "max_norm")
+"""What a cell trained by gradient chooses in its first draw and keeps in the others."""
+
+
+def pinned(cell: Cell, first: Mapping[str, Any]) -> Cell:
+    """`cell` for the draws after the first one, whose chosen combination is `first`."""
+    kept = {name: (first["transfer"][name],) for name in PINNED if name in first["transfer"]}
+    return replace(cell, settings={**cell.settings, **kept})

@@ -1,0 +1,237 @@
+"""What a row learns from: the target pairs, the auxiliary (weakly annotated) pairs, or both (seed 004, section 4)."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.errors import UsageError
+from pipeline.models.linear.feature_maps import FeatureMaps
+from pipeline.models.linear.fourier import FourierFeatures, FourierMap, bandwidth
+from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.moments import Expansion, Moments
+from pipeline.models.linear.neighbours import NeighbourText
+from pipeline.models.linear.passes import mapped_moments
+from pipeline.models.linear.sample import Sample
+from pipeline.models.linear.tuning import Grid, Pairs, Prepared, Trial, Tuned, tune
+from pipeline.models.linear.views import ImageView
+from pipeline.specs import TRAININGS
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Sets:
+    """What a row may learn from: moments of pairs, and the pairs in blocks for what moments cannot give."""
+
+    target: Moments
+    auxiliary: Moments | None
+    target_blocks: Callable[[], Iterable[Block]]
+    auxiliary_blocks: Callable[[], Iterable[Block]]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
+
+    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
+    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA. `weight` is the length of
+    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
+    `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
+    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
+    """
+
+    beta: Sequence[float]
+    auxiliary_dimensions: Sequence[int]
+    auxiliary_power: Sequence[float]
+    weight: Sequence[float]
+    second_beta: Sequence[float]
+    rule: Sequence[str]
+    bandwidth: Sequence[float]
+    features: int
+    sample: int
+    neighbours: int
+    neighbour_share: Sequence[float]
+
+    def combinations(self, training: str) -> list[dict[str, Any]]:
+        """Every combination of the axes that matter to `training`, axis -> value."""
+        used = {name: getattr(self, name) for name in TRAININGS[training]}
+        axes = {name: values for name, values in used.items() if not isinstance(values, int)}
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
+
+    `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
+    Second passes over data are made on `device`, on the processor where it is None. `chosen` is the combination to fit
+    with, where it was chosen before; else all are tried.
+    """
+
+    training: str
+    view: ImageView
+    sets: Sets
+    dev: Pairs
+    grid: Grid
+    transfer: Transfer
+    settings: Any
+    seed: int
+    progress: Callable[[Sequence], Iterable] = iter
+    memory: dict[tuple[type, int], Tuned] = field(default_factory=dict)
+    device: "torch.device | None" = None
+    chosen: Trial | None = None
+
+    @property
+    def own_grid(self) -> Grid:
+        """What to try for the model itself: `grid`, or the one combination chosen before."""
+        return self.grid if self.chosen is None else Grid.at(self.chosen)
+
+
+def fit_on_moments(model: type, task: Task) -> Tuned:
+    """The best on dev of `model` over both grids, by `task.training`. UsageError where it needs auxiliary pairs."""
+    if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
+        raise UsageError(
+            f"training {task.training} needs auxiliary pairs and there are none; check auxiliary.splits and that their"
+            " images have a title, tags or a description, or take the row out of models"
+        )
+    trainer = _Trainer(model, task)
+    combinations = [task.chosen.transfer] if task.chosen else task.transfer.combinations(task.training)
+    tuned = [trainer.tune(chosen) for chosen in combinations]
+    best = max(tuned, key=lambda one: one.chosen.recall_sum)
+    return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
+
+
+class _Trainer:
+    """The trainings as functions of the two sets; what several combinations need is computed once."""
+
+    def __init__(self, model: type, task: Task) -> None:
+        self.model, self.task, self.sets = model, task, task.sets
+
+    def tune(self, chosen: Mapping[str, Any]) -> Tuned:
+        """The best over ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
+        prepared = getattr(self, "_" + self.task.training.replace("-", "_"))(**chosen)
+        task = self.task
+        return tune(self.model, task.view, prepared, task.dev, task.own_grid, task.progress, chosen)
+
+    def _target(self) -> Prepared:
+        return Prepared(self.sets.target)
+
+    def _auxiliary(self) -> Prepared:
+        return Prepared(self.sets.auxiliary)
+
+    def _joint(self, beta: float) -> Prepared:
+        """CCA on [X; beta F], [Y; beta T]."""
+        return Prepared(self.sets.target + self.sets.auxiliary.scaled(beta**2))
+
+    def _text_feature(self, neighbour_share: float) -> Prepared:
+        """CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images; s gives s T^ the total
+        variance `neighbour_share` times that of X."""
+        if not neighbour_share:
+            return self._target()
+        texts, moments = self._mean_texts
+        variances, d = np.diagonal(moments.xx), len(self.sets.target.mean_x)
+        new = variances[d:].sum(dtype=np.float64)
+        scale = np.sqrt(neighbour_share * variances[:d].sum(dtype=np.float64) / new) if new > 0 else 1.0
+        factors = np.concatenate([np.ones(d), np.full(len(variances) - d, scale)])
+        return Prepared(moments.scaled_x(factors), FeatureMaps(image=texts.weighted(scale)))
+
+    @cached_property
+    def _mean_texts(self) -> tuple[NeighbourText, Moments]:
+        """The map x -> T^(x), and the moments of [X, T^], Y."""
+        texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
+        maps = FeatureMaps(image=texts)
+        return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
+
+    def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> Prepared:
+        """CCA on XA, YB."""
+        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        return Prepared(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
+
+    def _sae_linear(
+        self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float
+    ) -> Prepared:
+        """CCA on [X, XA], [Y, YB] (equation 5 without phi)."""
+        target, weak = self.sets.target, self.sets.auxiliary
+        moments = target + weak.scaled(second_beta**2) if second_beta else target
+        if not weight:
+            return Prepared(moments)
+        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
+        b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
+        return Prepared(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
+
+    def _sae(
+        self,
+        auxiliary_dimensions: int,
+        auxiliary_power: float,
+        weight: float,
+        second_beta: float,
+        rule: str,
+        bandwidth: float,
+    ) -> Prepared:
+        """CCA on [X, phi(XA)], [Y, phi(YB)] (equation 5)."""
+        if not weight:
+            return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
+        maps = self._fourier_maps(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
+        moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
+        if second_beta:
+            weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
+            moments = moments + weak.scaled(second_beta**2)
+        return Prepared(moments, maps)
+
+    @property
+    def _embedding(self) -> Tuned:
+        """The CCA of the auxiliary pairs, its ridges chosen on dev like those of every other model."""
+        if self.model.metric == "euclidean":
+            raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
+        task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
+        if (self.model, most) not in task.memory:
+            grid = replace(task.grid, dimensions=(most,))
+            found = tune(self.model, task.view, self._auxiliary(), task.dev, grid, task.progress)
+            task.memory[self.model, most] = found
+        return task.memory[self.model, most]
+
+    def _projections(self, dimensions: int, power: float) -> tuple[np.ndarray, np.ndarray]:
+        """A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the `power`."""
+        directions = self._embedding.model.directions.first(dimensions)
+        return directions.w * directions.values**power, directions.u * directions.values**power
+
+    def _fourier_maps(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> FeatureMaps:
+        """phi of both views with one R and b, each view at its own sigma."""
+        moments, features = self.sets.target, self.task.transfer.features
+        maps = []
+        for rows, matrix, mean, block in zip(
+            self._sample,
+            self._projections(dimensions, power),
+            (self._embedding.model.mean_x, self._embedding.model.mean_y),
+            (moments.xx, moments.yy),
+            strict=True,
+        ):
+            offset = mean @ matrix
+            rng = np.random.default_rng(self.task.seed)
+            embedded = rows @ matrix - offset
+            sigma = multiple * bandwidth(embedded)
+            fourier = FourierMap.draw(rule, matrix.shape[1], features, sigma, rng)
+            variance = fourier(embedded).var(axis=0, dtype=np.float64).sum()
+            balance = np.sqrt(np.trace(block, dtype=np.float64) / moments.n / max(variance, 1e-30))
+            maps.append(FourierFeatures(matrix, offset, fourier, float(weight * balance)))
+        return FeatureMaps(*maps)
+
+    @cached_property
+    def _sample(self) -> tuple[np.ndarray, sparse.csr_array]:
+        """Target images and sentences, each drawn at random of all, on which sigma is measured."""
+        count, seed = self.task.transfer.sample, self.task.seed
+        images, sentences = (
+            Sample(count, np.random.default_rng([seed, 0])),
+            Sample(count, np.random.default_rng([seed, 1])),
+        )
+        for block in self.sets.target_blocks():
+            images.add(block.x[np.unique(block.owners)])
+            sentences.add(block.y)
+        return images.rows(), sentences.rows()

@@ -1,0 +1,109 @@
+"""Wsabie as the registered models `wsabie-sgd` and `wsabie-adagrad`: its learning rate and alpha chosen on dev."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.errors import UsageError
+from pipeline.metrics.retrieval import recall_sum
+from pipeline.models.linear.feature_maps import project
+from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.training import Task
+from pipeline.models.linear.tuning import Trial, Tuned, paired_correlations
+from pipeline.models.linear.wsabie import EarlyStopping, Schedule, train
+
+
+@dataclass(frozen=True)
+class WsabieSettings:
+    """The grids of the learning rate and of alpha, and how training goes; see `wsabie.Schedule`."""
+
+    learning_rate: Sequence[float]
+    max_norm: Sequence[float]
+    dimensions: int
+    epochs: int
+    batch: int
+    max_samples: int
+    interval: int
+    patience: int
+
+
+class WsabieSGD(LinearModel):
+    """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (seed 004, equations 3 and 4).
+
+    Paper to code: W `w`, U `u`, alpha `max_norm`, c `dimensions`. Training sees centred images and plain sentences;
+    at retrieval both views are centred.
+    """
+
+    metric = "inner_product"
+    settings_type = WsabieSettings
+    adaptive: ClassVar[bool] = False
+
+    @staticmethod
+    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
+        """To unit length."""
+        return unit_rows(projected)
+
+    @classmethod
+    def fit(cls, task: Task) -> Tuned:
+        """The best of all learning rates and alphas, stopped early on dev; those chosen before, for as many epochs as
+        were best then. UsageError unless training is target."""
+        if task.training != "target":
+            raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
+        settings, moments, dev = task.settings, task.sets.target, task.dev
+        mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
+        images, sentences, owners = _gather(task, mean_x)
+        dev_x = task.view.stack(dev.features)
+
+        def embed(found: Directions) -> tuple[np.ndarray, np.ndarray]:
+            return project([dev_x], mean_x, found.w), project([dev.sentences], mean_y, found.u)
+
+        def score(found: Directions) -> float:
+            return recall_sum(*map(unit_rows, embed(found)), dev.owners, cls.metric)
+
+        tried = list(itertools.product(settings.learning_rate, settings.max_norm))
+        epochs, interval = settings.epochs, settings.interval
+        if task.chosen:
+            tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
+            epochs = interval = task.chosen.transfer["epochs"]  # only the last one counts
+        trials, best = [], None
+        for rate, norm in task.progress(tried):
+            schedule = Schedule(
+                epochs=epochs,
+                batch=settings.batch,
+                learning_rate=rate,
+                max_norm=norm,
+                adaptive=cls.adaptive,
+                dimensions=settings.dimensions,
+                seed=task.seed,
+                max_samples=settings.max_samples,
+            )
+            watch = EarlyStopping(score, interval, settings.patience, epochs)
+            train(images, sentences, owners, schedule, watch=watch)
+            chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
+            trials.append(Trial(0.0, 0.0, settings.dimensions, 0.0, watch.scores[watch.best_epoch], chosen))
+            if best is None or trials[-1].recall_sum > best[0].recall_sum:
+                best = trials[-1], watch.best
+        chosen, found = best
+        a, b = project([images], np.zeros_like(mean_x), found.w)[owners], project([sentences], mean_y, found.u)
+        dev_a, dev_b = embed(found)
+        correlations = paired_correlations(a, b), paired_correlations(dev_a[dev.owners], dev_b)
+        return Tuned(cls(task.view, mean_x, mean_y, found), chosen, tuple(trials), *correlations)
+
+
+class WsabieAdaGrad(WsabieSGD):
+    """Wsabie whose steps AdaGrad adjusts for each weight (seed 004, section 3)."""
+
+    adaptive = True
+
+
+def _gather(task: Task, mean_x: np.ndarray) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
+    """All target pairs: centred images (n, D), sentences (m, d), owners (m,)."""
+    blocks = list(task.sets.target_blocks())
+    starts = np.cumsum([0] + [len(block.x) for block in blocks])
+    owners = [block.owners + start for block, start in zip(blocks, starts, strict=False)]
+    images = np.concatenate([block.x for block in blocks]) - mean_x
+    return images, sparse.vstack([block.y for block in blocks], format="csr"), np.concatenate(owners)

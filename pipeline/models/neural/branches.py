@@ -1,0 +1,127 @@
+"""The two-branch network of hmlstm, and its loss over sentences and noun phrases (seed 002, section 3.2.2)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.models.neural.hlstm import HierarchicalLSTM
+from pipeline.models.neural.losses import Objective
+from pipeline.models.neural.region_views import WHOLE
+from pipeline.models.neural.tree_levels import Levels
+
+
+class PhrasePairs(NamedTuple):
+    """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
+    `weights` (p,) w_{d,k} of equation 10, `owners` (p,) their images."""
+
+    rows: Tensor
+    regions: Tensor
+    weights: Tensor
+    owners: Tensor
+
+
+class Scores(NamedTuple):
+    """`sentences` (n, n) of images by sentences; `phrases` (p, p) of regions by noun phrases, with their pairs."""
+
+    sentences: Tensor
+    phrases: Tensor
+    pairs: PhrasePairs
+
+
+@dataclass(frozen=True)
+class DenseObjective:
+    """Equation 10: the sum of `objective` at the roots and, weighted, at the noun phrases.
+
+    Both are divided by the number of sentences; `share` multiplies the second.
+    """
+
+    objective: Objective
+    share: float
+    drawn = 0
+
+    def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
+        loss, pairs = self.objective(scores.sentences, owners), scores.pairs
+        if not len(pairs.rows) or not pairs.weights.any():
+            return loss
+        phrases = self.objective(scores.phrases, pairs.owners, pairs.weights) * len(pairs.rows)
+        return loss + self.share * phrases / len(owners)
+
+
+class Normalisation(nn.Module):
+    """Batch normalisation with statistics of their own for wholes (images, sentences) and for parts (regions, phrases),
+    and one gain and shift: features of crops lie elsewhere than those of whole images."""
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(dimensions)), nn.Parameter(torch.zeros(dimensions))
+        self.wholes, self.parts = (nn.BatchNorm1d(dimensions, affine=False) for _ in range(2))
+
+    def forward(self, x: Tensor, wholes: int) -> Tensor:
+        """x (n, K), of which the first `wholes` are whole."""
+        normalised = [norm(part) for norm, part in self._sides(x, wholes) if len(part)]
+        return torch.cat(normalised) * self.gain + self.shift if normalised else x
+
+    def _sides(self, x: Tensor, wholes: int) -> list[tuple[nn.BatchNorm1d, Tensor]]:
+        return [(self.wholes, x[:wholes]), (self.parts, x[wholes:])]
+
+
+class TwoBranches(nn.Module):
+    """Each branch is a linear map, batch normalisation and unit length (seed 002, section 3.2.2); s = v . h.
+
+    Paper to code: W_m `image_map` (K, D), of images and regions alike; W_t `text_map` (K, K), of the states of roots
+    and noun phrases. The biases are those of the normalisation. Ours: with `geometry`, regions bring where they lie,
+    less where the whole image does, and W_m is (K, D + 7).
+    """
+
+    unit = True
+
+    def __init__(
+        self, mean: Tensor, sentences: HierarchicalLSTM, dimensions: int, dropout: float, geometry: bool
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.sentences, self.dropout = sentences, dropout
+        whole = torch.from_numpy(WHOLE) if geometry else mean.new_zeros(0)
+        self.register_buffer("whole", whole, persistent=False)
+        inputs = len(mean) + len(self.whole)
+        self.image_map = nn.Parameter(torch.empty(dimensions, inputs).uniform_(-1, 1) / inputs**0.5)
+        self.text_map = nn.Parameter(torch.eye(dimensions))
+        self.image_norm, self.text_norm = Normalisation(dimensions), Normalisation(dimensions)
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        """(n, K) of unit length from stacked features (n, D)."""
+        return self._embed_views(self._centre_images(x), len(x))
+
+    def embed_regions(self, x: Tensor) -> Tensor:
+        """(r, K) of unit length from the region view (r, D), or (r, D + 7) with `geometry`."""
+        return self._embed_views(self._centre_regions(x), 0)
+
+    def _centre_images(self, x: Tensor) -> Tensor:
+        return functional.pad(x - self.mean, (0, len(self.whole)))
+
+    def _centre_regions(self, x: Tensor) -> Tensor:
+        return x - torch.cat([self.mean, self.whole])
+
+    def _embed_views(self, x: Tensor, images: int) -> Tensor:
+        """(n, K) of unit length from what is centred, of `images` images and then of regions."""
+        x = functional.dropout(x, self.dropout, self.training)
+        return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
+
+    def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
+        """(p, K) of unit length: the nodes in `rows` (p,) of `levels`, of which the first `roots` are roots."""
+        states = functional.dropout(self.sentences(levels)[rows], self.dropout, self.training)
+        return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
+
+    def embed_sentences(self, levels: Levels) -> Tensor:
+        """(n, K) of unit length: the roots."""
+        return self.embed_nodes(levels, levels.roots, len(levels.roots))
+
+    def forward(self, x: Tensor, levels: Levels, pairs: PhrasePairs) -> Scores:
+        """The scores of n images and sentences, and of the noun phrases' pairs."""
+        n = len(x)
+        h = self.embed_nodes(levels, torch.cat([levels.roots, pairs.rows]), n)
+        v = self._embed_views(torch.cat([self._centre_images(x), self._centre_regions(pairs.regions)]), n)
+        return Scores(v[:n] @ h[:n].T, v[n:] @ h[n:].T, pairs)

@@ -1,0 +1,236 @@
+"""The registered models whose images and sentences are sets of fragments: defrag and dvsa (seed 000)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.device import Portions, place
+from pipeline.errors import UsageError
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.scored import recall_sum_of_scores
+from pipeline.models.neural.fragment_losses import MultipleInstance
+from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, RectifiedBRNN, RegionMap
+from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.packing import Packed, pack
+from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.task import RegionRows, Settings, Task
+from pipeline.models.neural.training import Training, seeded
+from pipeline.text.sequences import Tokens
+
+BLOCK = 256
+"""Images, or sentences, that are embedded at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragmentSettings(Settings):
+    """`sum` and `global_weight` are ScoreRule's; `element_clip`, where it is not None, is the greatest size of any
+    entry of the gradient."""
+
+    sum: str
+    global_weight: float
+    element_clip: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedSettings(FragmentSettings):
+    """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
+
+    hidden: int
+    instance_weight: float
+
+
+class FragmentModel:
+    """An image becomes one vector a region, a sentence one vector a word; `rule` makes them one score.
+
+    A registered model says how its network is built, from settings and from the tensors that decide its shapes.
+    """
+
+    kind: ClassVar[str] = "fragments"
+    sentence_view: ClassVar[str] = "tokens"
+    metric: ClassVar[str] = "inner_product"
+    settings_type: ClassVar[type[Settings]] = FragmentSettings
+    encoders: tuple[str, ...] = ()
+    """Encoders whose features of whole images are asked for beside the regions'."""
+
+    def __init__(self, region_view: RegionView, network: FragmentNetwork) -> None:
+        self.region_view = region_view
+        self.network = network.eval()
+
+    def to(self, device: torch.device) -> "FragmentModel":
+        """This model, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return next(self.network.parameters()).device
+
+    @property
+    def region_encoders(self) -> tuple[str, ...]:
+        return self.region_view.encoders
+
+    @property
+    def rule(self) -> ScoreRule:
+        return self.network.rule
+
+    @property
+    def unknown(self) -> int:
+        """The id of every word outside the vocabulary."""
+        return len(self.network.sentences.words) - 1
+
+    def embed_image_sets(self, features: Mapping[str, np.ndarray], regions: RegionRows) -> FragmentSets:
+        """One set an image of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
+
+        def embed(rows: np.ndarray) -> FragmentSets:
+            whole = self.stack({name: block[rows] for name, block in features.items()})
+            return self.network.embed_images(
+                *place((stack_regions(self.region_view, regions, rows), whole), self.device)
+            )
+
+        return _in_blocks(embed, len(regions))
+
+    def embed_sentence_sets(self, sentences: Tokens) -> FragmentSets:
+        """One set a sentence, in float32 arrays; a sentence without words has the unknown word's vector."""
+
+        def embed(rows: np.ndarray) -> FragmentSets:
+            return self.network.embed_sentences(place(pack(sentences.take(rows), self.unknown), self.device))
+
+        return _in_blocks(embed, len(sentences))
+
+    def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
+        """(n, D) the view of whole images; None where the model does not look at them."""
+        return None
+
+    def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
+        """What training minimises."""
+        return task.settings.objective
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return arrays_of(self.network)
+
+    def anchors(self) -> dict[str, Tensor]:
+        """What weight decay pulls parameters towards, where that is not zero."""
+        return {}
+
+
+def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> FragmentSets:
+    """The regions of the images `rows`, each encoder's features normalised on their own."""
+    block = regions.packed(rows)
+    return FragmentSets(torch.from_numpy(view.stack(block)), block.offsets)
+
+
+def _in_blocks(embed: Callable[[np.ndarray], FragmentSets], count: int) -> FragmentSets:
+    """`embed(rows)`, BLOCK rows at a time, as one."""
+    with torch.inference_mode():
+        blocks = Portions(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
+        blocks = blocks or [embed(np.arange(0)).arrays()]
+    lengths = np.concatenate([block.lengths for block in blocks])
+    wholes = None if blocks[0].globals is None else np.concatenate([block.globals for block in blocks])
+    vectors = np.concatenate([block.vectors for block in blocks])
+    return FragmentSets(vectors, np.concatenate([[0], np.cumsum(lengths)]), wholes)
+
+
+class Begun:
+    """A fragment model in training."""
+
+    def __init__(self, model: FragmentModel, task: Task) -> None:
+        train, dev = task.train, task.dev
+        dev_features = {name: dev.features[name][np.arange(len(dev.regions))] for name in model.encoders}
+
+        def draw(rows: np.ndarray) -> tuple[FragmentSets, Tensor | None, Packed]:
+            whole = task.draw_images(rows) if model.encoders else None
+            words = pack(train.sentences.take(rows), model.unknown)
+            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
+
+        def judge() -> float:
+            sets = model.embed_image_sets(dev_features, dev.regions), model.embed_sentence_sets(dev.sentences)
+            scores = fragment_scores(*(side.on(model.device) for side in sets), model.rule)
+            return recall_sum_of_scores(scores.cpu().numpy(), dev.owners)
+
+        self.model = model
+        clip = task.settings.element_clip
+        for parameter in model.network.parameters() if clip else ():
+            if parameter.requires_grad:
+                parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
+        self.training = Training(
+            model.network, draw, train.owners, train.names, model.objective(task), task.settings.schedule(task.seed),
+            judge, anchors=model.anchors(),
+        )  # fmt: skip
+
+    def finish(self) -> FragmentModel:
+        """The model as it is read again: in float32, without dropout."""
+        return type(self.model).from_parts(self.model.settings(), self.model.tensors())
+
+
+class DVSA(FragmentModel):
+    """Words by a bidirectional recurrent network, each for its best region (seed 000, equations 1 to 6, 8 and 9).
+
+    Equation 8 is the rule `words`, equation 9 the objective `ranking` with `all` negatives of a batch and margin 1. By
+    default it is `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
+    """
+
+    settings_type = AlignedSettings
+    network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
+
+    @classmethod
+    def build(
+        cls, view: RegionView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Mapping[str, Any], seed: int
+    ) -> "DVSA":
+        """Untrained, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
+        with seeded(seed):
+            regions = RegionMap(torch.tensor(mean), torch.tensor(scale), shape["dimensions"], shape["dropout"])
+            sentences = RectifiedBRNN(torch.tensor(words), shape["hidden"], shape["dimensions"], shape["dropout"])
+            return cls(view, cls.network_type(regions, sentences, ScoreRule(shape["sum"], 0)))
+
+    @classmethod
+    def begin(cls, task: Task) -> Begun:
+        """The model at the beginning of its training."""
+        if task.train.regions is None:
+            raise UsageError("this model learns from regions; give what extract-regions wrote as --regions")
+        settings = task.settings
+        shape = {name: getattr(settings, name) for name in ("dimensions", "hidden", "dropout", "sum")}
+        mean, length = measure_regions(task.region_view, task.train.regions)
+        model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
+        model.network.sentences.words.requires_grad_(task.train_words)
+        model.network.regions.precision = task.precision
+        return Begun(model.to(task.device), task)
+
+    def settings(self) -> dict[str, Any]:
+        dimensions, hidden = self.network.sentences.d.shape
+        return {**self.region_view.settings(), "dimensions": dimensions, "hidden": hidden, "sum": self.rule.sum}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "DVSA":
+        """The model that `settings` and `tensors` came from."""
+        mean, words = tensors["regions.mean"], tensors["sentences.words"]
+        model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
+        model.network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
+        return model
+
+
+class Defrag(DVSA):
+    """The same network with the score of equation 7 and the multiple-instance objective: seed 000's DeFrag, but for its
+    sentence fragments, which are words in their context where DeFrag has dependency relations."""
+
+    network_type = AlignedNetwork
+
+    def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
+        return MultipleInstance(task.settings.objective, task.settings.instance_weight)
+
+
+def measure_regions(view: RegionView, regions: RegionRows) -> tuple[np.ndarray, float]:
+    """The mean (D,) of all regions, and the root mean square length of what they are beside it."""
+    total, squares, count = np.zeros(view.dim), 0.0, 0
+    for start in range(0, len(regions), BLOCK):
+        x = stack_regions(view, regions, np.arange(start, min(start + BLOCK, len(regions)))).vectors.numpy()
+        total += x.sum(axis=0, dtype=float)
+        squares += float(np.einsum("ij,ij->", x, x, dtype=float))
+        count += len(x)
+    mean = total / count
+    variance = max(squares / count - float(mean @ mean), np.finfo(np.float32).tiny)
+    return mean.astype(np.float32), float(variance**0.5)

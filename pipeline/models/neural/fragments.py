@@ -1,0 +1,106 @@
+"""Networks that make fragments: region vectors of images, and one vector for every word of a sentence."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.models.neural.fragment_losses import ScoredFragments
+from pipeline.models.neural.packing import Packed
+
+
+def by_sentence(words: Tensor, packed: Packed) -> FragmentSets:
+    """The packed rows `words` (total, c) sentence after sentence, each in its own order."""
+    return FragmentSets(words[packed.rows], packed.offsets)
+
+
+def _uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
+    return nn.Parameter(torch.empty(rows, columns).uniform_(-reach, reach))
+
+
+class RegionMap(nn.Module):
+    """v = W_m x + b_m of seed 000, equation 1: W_m `weight` (h, D), b_m `bias`.
+
+    x is the stacked features of a region less the training regions' mean, times `scale`, which brings them to a root
+    mean square length of 1, and v too at the beginning, so that one learning rate suits all encoders.
+    """
+
+    def __init__(self, mean: Tensor, scale: Tensor, dimensions: int, dropout: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+        self.weight = _uniform(dimensions, len(mean), (3 / dimensions) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(dimensions))
+        self.dropout = dropout
+        self.precision = torch.float32
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(total, h) float32 from stacked features (total, D)."""
+        x = functional.dropout((x - self.mean) * self.scale, self.dropout, self.training).to(self.precision)
+        return (x @ self.weight.to(self.precision).T).float() + self.bias
+
+
+class RectifiedBRNN(nn.Module):
+    """The bidirectional network of seed 000, equations 2 to 6, f the rectifier; dropout outside the recurrence.
+
+    Paper to code: W_w `words` (V + 1, d), the unknown word's vector last; W_e `e`, W_f `f`, W_b `b`, W_d `d`, and
+    their biases b_e ... b_d.
+    """
+
+    def __init__(self, words: Tensor, hidden: int, dimensions: int, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.Parameter(words)
+        inner = (hidden, hidden)
+        shapes = {"e": (hidden, words.shape[1]), "f": inner, "b": inner, "d": (dimensions, hidden)}
+        for name, (rows, columns) in shapes.items():
+            self.register_parameter(name, _uniform(rows, columns, columns**-0.5))
+            self.register_parameter(f"b_{name}", nn.Parameter(torch.zeros(rows)))
+        self.dropout = dropout
+        self.precision = torch.float32
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(total, h) float32, s_t of every word, in packed order."""
+        x = self._drop(functional.embedding(packed.ids, self.words))
+        e = self._drop(functional.linear(x, self.e, self.b_e).relu())
+        back = packed.mirrored
+        forwards = self._run(e, packed.sizes, self.f, self.b_f)
+        backwards = self._run(e[back], packed.sizes, self.b, self.b_b)[back]
+        return functional.linear(self._drop(forwards + backwards), self.d, self.b_d).relu()
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.dropout, self.training)
+
+    def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
+        """h_t = f(e_t + U h_{t-1} + bias), (total, hidden), from position to position."""
+        state, states = e.new_zeros(sizes[0] if sizes else 0, len(u)), []
+        for part in e.split(sizes):
+            state = (part + functional.linear(state[: len(part)], u, bias)).relu()
+            states.append(state)
+        return torch.cat(states) if states else e
+
+
+class FragmentNetwork(nn.Module):
+    """Scores of images by sentences from region vectors and word vectors."""
+
+    def __init__(self, regions: RegionMap, sentences: RectifiedBRNN, rule: ScoreRule) -> None:
+        super().__init__()
+        self.regions, self.sentences, self.rule = regions, sentences, rule
+
+    def embed_images(self, regions: FragmentSets, whole: Tensor | None) -> FragmentSets:
+        """From the stacked features of regions; `whole` is not looked at, the whole image is the first region."""
+        return FragmentSets(self.regions(regions.vectors), regions.offsets)
+
+    def embed_sentences(self, packed: Packed) -> FragmentSets:
+        return by_sentence(self.sentences(packed), packed)
+
+    def forward(self, regions: FragmentSets, whole: Tensor | None, packed: Packed) -> Tensor:
+        """(n, n) scores."""
+        return fragment_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
+
+
+class AlignedNetwork(FragmentNetwork):
+    """Shows the fragments beside the scores, for objectives that look at them."""
+
+    def forward(self, regions: FragmentSets, whole: Tensor | None, packed: Packed) -> ScoredFragments:
+        images, sentences = self.embed_images(regions, whole), self.embed_sentences(packed)
+        return ScoredFragments(fragment_scores(images, sentences, self.rule), images, sentences)

@@ -1,0 +1,75 @@
+"""Sentence encoders: from packed words to one vector a sentence (seed 001, section 2.2)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.models.neural.packing import Packed
+from pipeline.models.neural.recurrence import CELLS, Recurrence
+
+INITIAL = 0.08
+"""Weights begin uniform in [-INITIAL, INITIAL] (seed 001, section 3.1)."""
+
+
+class MeanOfWords(nn.Module):
+    """v = mean of the sentence's word vectors, which are vectors of the joint space themselves.
+
+    Its only product is a mean, made in float32 whatever `precision` says.
+    """
+
+    def __init__(self, words: Tensor, dimensions: int | None, dropout: float) -> None:
+        """`words` (V + 1, K): the word vectors, the unknown word's last. K is the dimension of the joint space."""
+        super().__init__()
+        self.words = nn.Parameter(words)
+        self.precision = torch.float32
+        self.dropout = dropout
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, K) float32, not of unit length."""
+        starts = packed.lengths.cumsum(0) - packed.lengths
+        mean = functional.embedding_bag(packed.ids[packed.rows], self.words, starts, mode="mean")
+        return functional.dropout(mean, self.dropout, self.training)
+
+
+class LinearOfWords(MeanOfWords):
+    """v = W mean of the sentence's word vectors, W (K, d) `projection`."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float) -> None:
+        super().__init__(words, dimensions, dropout)
+        self.projection = nn.Parameter(torch.empty(dimensions, words.shape[1]).uniform_(-INITIAL, INITIAL))
+
+    def forward(self, packed: Packed) -> Tensor:
+        return super().forward(packed) @ self.projection.T
+
+
+class Recurrent(nn.Module):
+    """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
+
+    Seed 001 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the dtype of
+    the products; weights are float32.
+    """
+
+    def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:
+        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        super().__init__()
+        self.cell = CELLS[cell]
+        self.dropout = dropout
+        self.precision = torch.float32
+        self.words = nn.Parameter(words)
+        rows = self.cell.gates * dimensions
+        shapes = {"w": (rows, words.shape[1]), "u": (rows, dimensions)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-INITIAL, INITIAL)))
+        self.bias = nn.Parameter(torch.zeros(rows))
+        self.hidden_bias = nn.Parameter(torch.zeros(rows))
+
+    def states(self, packed: Packed) -> Tensor:
+        """(total, K) float32: the hidden state after every word, in packed order."""
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        parts = (words, self.w, self.u, self.bias, self.hidden_bias)
+        return Recurrence.apply(self.cell, packed.sizes, *(part.to(self.precision) for part in parts))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, K) float32, not of unit length."""
+        last = self.states(packed)[packed.last]
+        return functional.dropout(last, self.dropout, self.training)

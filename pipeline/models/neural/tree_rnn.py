@@ -1,0 +1,197 @@
+"""Sentence encoders over trees: ctrnn, dtrnn and sdtrnn (seed 003, section 3)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
+from pipeline.text.trees import Trees
+
+NOISE = 0.01
+"""Standard deviation of the Gaussian noise on the block-identity matrices that training begins with."""
+
+
+class TreeRecurrence(torch.autograd.Function):
+    """The states (total, K) float32 of all nodes, rows as in `levels`.
+
+    apply(levels, linear_leaves, inputs, matrices): h_i = tanh(inputs_i + sum over children j of weight_j W_kind(j) h_j)
+    with `inputs` (total, K) float32 and `matrices` (M, K, K), in whose dtype products are made; the matrix of kind -1
+    is the identity. With `linear_leaves` nodes of height 0 have h_i = inputs_i.
+
+    A height is one product per kind, on neighbouring rows. Backwards, the gradient of each matrix is one product over
+    all heights.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, levels: Levels, linear_leaves: bool, inputs: Tensor, matrices: Tensor) -> Tensor:
+        states, turned = inputs.clone(), matrices.mT.unbind()
+        for height, (start, joined, stop, groups) in enumerate(levels.levels):
+            if height or not linear_leaves:
+                states[start:stop].tanh_()
+            if groups:
+                messages = by_kind(states[start:joined], turned, groups, matrices.dtype) * levels.weights[start:joined]
+                states.index_add_(0, levels.parents[start:joined], messages)
+        ctx.save_for_backward(states, matrices)
+        ctx.levels, ctx.linear_leaves = levels, linear_leaves
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
+        (states, matrices), levels = ctx.saved_tensors, ctx.levels
+        d_inputs, d_messages, straight = d_states.clone(), torch.empty_like(d_states), matrices.unbind()
+        for height, (start, joined, stop, groups) in reversed(list(enumerate(levels.levels))):
+            if groups:
+                rows = slice(start, joined)
+                torch.mul(d_inputs[levels.parents[rows]], levels.weights[rows], out=d_messages[rows])
+                d_inputs[rows] += by_kind(d_messages[rows], straight, groups, matrices.dtype)
+            if height or not ctx.linear_leaves:
+                d_inputs[start:stop] *= 1 - states[start:stop].square()
+        d_matrices = torch.zeros_like(matrices)
+        for kind, rows in levels.kinds:
+            if kind >= 0:
+                left, right = d_messages[rows].to(matrices.dtype), states[rows].to(matrices.dtype)
+                torch.mm(left.T, right, out=d_matrices[kind])
+        return None, None, d_inputs, d_matrices
+
+
+def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
+    """`rows` (k, K) times the matrix (K, L) of their kind each, as `groups` of neighbours: (k, L) float32."""
+    first, given = groups[0][1], rows.to(dtype)
+    made = given.new_empty(len(given), matrices[0].shape[1] if matrices else given.shape[1])
+    for kind, start, stop in groups:
+        part = slice(start - first, stop - first)
+        if kind < 0:
+            made[part] = given[part]
+        else:
+            torch.mm(given[part], matrices[kind], out=made[part])
+    return made.float()
+
+
+def block_identity(rows: int, columns: int) -> Tensor:
+    """(rows, columns) identity matrices, one below or beside the other, plus noise (seed 003, section 6)."""
+    places = torch.arange(rows)[:, None] - torch.arange(columns)
+    return (places % min(rows, columns) == 0).float() + NOISE * torch.randn(rows, columns)
+
+
+class TreeRNN(nn.Module):
+    """v = the state of a sentence's root; words enter through the leaves, or everywhere in dependency trees.
+
+    Seed 003 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f = tanh, x the rows of
+    `words`. `precision` is the dtype of the products over trees; weights are float32.
+    """
+
+    linear_leaves = False
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
+        """`words` (V + 1, d): the word vectors, the unknown word's last."""
+        super().__init__()
+        self.dropout = dropout
+        self.precision = torch.float32
+        self.words = nn.Parameter(words)
+        self.matrices = nn.Parameter(torch.stack([block_identity(dimensions, dimensions) for _ in range(matrices)]))
+
+    def arrange(self, trees: Trees) -> Levels:
+        """`trees` as the rows that `forward` takes."""
+        raise NotImplementedError
+
+    def inputs(self, levels: Levels) -> Tensor:
+        """(total, K) what the words bring in."""
+        raise NotImplementedError
+
+    def vectors(self, levels: Levels) -> Tensor:
+        """(total, d) the vectors of the words, zero at nodes without one."""
+        rows = functional.embedding(levels.words.clamp(min=0), self.words)
+        return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
+
+    def forward(self, levels: Levels) -> Tensor:
+        """(n, K) float32, not of unit length."""
+        parts = (self.inputs(levels), self.matrices.to(self.precision))
+        states = TreeRecurrence.apply(levels, self.linear_leaves, *parts)
+        return functional.dropout(states[levels.roots], self.dropout, self.training)
+
+
+class ConstituencyRNN(TreeRNN):
+    """h = f(W [c1; c2]) on binary phrase trees, W = [matrices[0], matrices[1]]; a leaf is its word's vector, so that
+    K = d (seed 003, section 3.4)."""
+
+    linear_leaves = True
+
+    def __init__(self, words: Tensor, dimensions: int | None, dropout: float) -> None:
+        super().__init__(words, words.shape[1], dropout, matrices=2)
+
+    @staticmethod
+    def learn(trees: Trees) -> dict[str, Any]:
+        """What the encoder must know of the training trees: nothing."""
+        return {}
+
+    def arrange(self, trees: Trees) -> Levels:
+        nodes = binary(forest(trees, len(self.words) - 1))
+        return level(nodes, nodes.labels, counts=None)
+
+    def inputs(self, levels: Levels) -> Tensor:
+        return self.vectors(levels)
+
+
+class DependencyRNN(TreeRNN):
+    """h_i = f(1 / l(i) (W_v x_i + sum over children j of l(j) W_kind(j) h_j)), l(i) the words at and under node i
+    (seed 003, equation 4)."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
+        super().__init__(words, dimensions, dropout, matrices)
+        self.w = nn.Parameter(block_identity(dimensions, words.shape[1]))
+
+    def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """(total,) the number of each node's matrix, -1 for the identity."""
+        raise NotImplementedError
+
+    def arrange(self, trees: Trees) -> Levels:
+        nodes = forest(trees, len(self.words) - 1)
+        return level(nodes, self.kinds(nodes.parents, nodes.labels), word_counts(nodes))
+
+    def inputs(self, levels: Levels) -> Tensor:
+        return levels.own * (self.vectors(levels).to(self.precision) @ self.w.T.to(self.precision)).float()
+
+
+class PositionRNN(DependencyRNN):
+    """The matrices are W_l1 ... W_l`left`, W_r1 ... W_r`right`; of children further out it is the identity."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, left: int, right: int) -> None:
+        super().__init__(words, dimensions, dropout, left + right)
+        self.left, self.right = left, right
+
+    @staticmethod
+    def learn(trees: Trees) -> dict[str, Any]:
+        """k_l and k_r: the most children that a word of the training sentences has on its left and on its right."""
+        found = positions(forest(trees, 0).parents)
+        return {"left": int(-found.min(initial=0)), "right": int(found.max(initial=0))}
+
+    def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        found = positions(parents)
+        kinds = np.where(found < 0, -found - 1, self.left + found - 1)
+        return np.where((found < -self.left) | (found > self.right) | (found == 0), -1, kinds)
+
+
+class RelationRNN(DependencyRNN):
+    """The matrices are those of dependency relations (seed 003, section 3.3): relation r has matrices[matrix_of[r]].
+
+    Rare relations share one; of relations that no training sentence has it is the identity.
+    """
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:
+        super().__init__(words, dimensions, dropout, max(matrix_of, default=-1) + 1)
+        self.matrix_of = np.append(np.asarray(matrix_of, np.int64), -1)
+
+    @staticmethod
+    def learn(trees: Trees, rare: int) -> dict[str, Any]:
+        """The matrix of each relation of the training sentences; those seen fewer than `rare` times share the last."""
+        counts = np.bincount(trees.labels[trees.parents >= 0])
+        own = counts >= rare
+        matrix_of = np.where(own, np.cumsum(own) - 1, np.where(counts > 0, own.sum(), -1))
+        return {"matrix_of": matrix_of.tolist()}
+
+    def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return np.where(parents < 0, -1, self.matrix_of[np.minimum(labels, len(self.matrix_of) - 1)])

@@ -1,0 +1,169 @@
+"""Towers of whole images and of words in order that begin as a fitted ncca, for `ncca-recurrent` and `fragments`."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeline.errors import UsageError
+from pipeline.models.neural.packing import Packed
+from pipeline.models.neural.recurrence import CELLS, Recurrence
+from pipeline.models.neural.refinement import SENTENCE_LENGTH
+from pipeline.models.neural.sentences import INITIAL
+from pipeline.models.neural.task import Task
+from pipeline.text.sequences import Tokens
+
+SAMPLE = 4096
+"""Images, or sentences, that lengths are measured on."""
+
+
+@dataclass(frozen=True)
+class WordStart:
+    """A fitted ncca with the terms that it knows every word by: `terms` (V + 1, d) tf-idf of each word of the token
+    vocabulary alone, not of unit length; a row of zeros for the unknown word."""
+
+    model: Any
+    terms: sparse.csr_array
+
+
+class Towers(NamedTuple):
+    """Where a network begins: `whole` (D, c) maps images less `mean` (D,), `words` (V + 1, c) are word vectors, the
+    unknown word's last, and `bias` (c,) is the mean of their sums over sentences."""
+
+    whole: Tensor
+    mean: Tensor
+    words: Tensor
+    bias: Tensor
+
+
+def begin_towers(task: Task, model: str) -> Towers:
+    """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`.
+
+    UsageError naming the registered `model` where there is no start, or one of another view.
+    """
+    if task.start is None or task.start.model.view != task.view:
+        raise UsageError(
+            f"{model} starts from an ncca row with the same encoders and training target; give its folder as --start"
+        )
+    start, train = task.start.model, task.train
+    power = start.directions.values**start.eigenvalue_power
+    w, u = start.directions.w * power, task.start.terms @ (start.directions.u * power)
+    images = np.arange(train.n_images)[:: max(1, train.n_images // SAMPLE)]
+    x = (task.view.stack(train.images(images)) - start.mean_x) @ w
+    sums = _sum_words(u, train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)]))
+    bias = sums.mean(axis=0)
+    shrink = SENTENCE_LENGTH / rms(sums - bias)
+    parts = (w / rms(x), start.mean_x, u * shrink, bias * shrink)
+    return Towers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
+
+
+def _sum_words(u: np.ndarray, sentences: Tokens) -> np.ndarray:
+    """(n, c) the sum of the vectors of each sentence's words."""
+    sums = np.zeros((len(sentences), u.shape[1]), np.float32)
+    np.add.at(sums, np.repeat(np.arange(len(sentences)), sentences.lengths), u[sentences.ids])
+    return sums
+
+
+def rms(x: np.ndarray) -> float:
+    """Root mean square length of the rows."""
+    return float(np.sqrt(max(np.square(x).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
+
+
+class BiGRU(nn.Module):
+    """The hidden states of gated recurrent units that read a sentence from both its ends, side by side."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        matrices = {"w": (3 * hidden, inputs), "u": (3 * hidden, hidden)}
+        for end in ("first", "last"):
+            for name, shape in matrices.items():
+                start = torch.empty(shape).uniform_(-INITIAL, INITIAL)
+                self.register_parameter(f"{name}_{end}", nn.Parameter(start))
+            for name in ("bias", "hidden_bias"):
+                self.register_parameter(f"{name}_{end}", nn.Parameter(torch.zeros(3 * hidden)))
+        self.precision = torch.float32
+
+    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+        """(total, 2 hidden) float32 from the packed words' vectors (total, inputs)."""
+        back = packed.mirrored
+        first, last = self._run(x, packed, "first"), self._run(x[back], packed, "last")
+        return torch.cat([first, last[back]], dim=1)
+
+    def _run(self, x: Tensor, packed: Packed, end: str) -> Tensor:
+        if not packed.sizes:
+            return x.new_zeros(0, getattr(self, f"u_{end}").shape[1])
+        parts = (x, *(getattr(self, f"{name}_{end}") for name in ("w", "u", "bias", "hidden_bias")))
+        return Recurrence.apply(CELLS["gru"], packed.sizes, *(part.to(self.precision) for part in parts))
+
+
+class Reading(NamedTuple):
+    """Packed words as read: their vectors `words` (total, c), their `states` (total, 2 hidden), and the unit vector of
+    each sentence, `whole` (n, c)."""
+
+    words: Tensor
+    states: Tensor
+    whole: Tensor
+
+
+class RecurrentTowers(nn.Module):
+    """s(x, y) = g(x) . g(y) with g(x) = unit((x - mean) W_g) and g(y) = unit(sum of e_t - b + P mean of h_t): e_t the
+    vectors of a sentence's words, h_t the states of a BiGRU that reads them. P begins at zero, all else as `Towers`
+    says, so that the recurrence adds what order and context tell beyond the words.
+    """
+
+    unit = True
+    """What JointNetwork says of its vectors: these are always of unit length."""
+
+    def __init__(self, towers: Towers, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.whole, self.words = nn.Parameter(towers.whole), nn.Parameter(towers.words)
+        self.bias = nn.Parameter(towers.bias)
+        self.register_buffer("mean", towers.mean)
+        self.register_buffer("scale", 1 / towers.words.square().mean().sqrt().clamp(min=1e-6))
+        dimensions = towers.words.shape[1]
+        self.states = BiGRU(dimensions, hidden)
+        self.to_whole = nn.Parameter(torch.zeros(2 * hidden, dimensions))
+        self.dropout = dropout
+        self.precision = torch.float32
+
+    @property
+    def hidden(self) -> int:
+        return self.states.u_first.shape[1]
+
+    def set_precision(self, precision: torch.dtype) -> None:
+        """The dtype of the products that take longest."""
+        self.precision = self.states.precision = precision
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        """(n, c) of unit length from the stacked features of whole images (n, D)."""
+        return self.project(x - self.mean, self.whole)
+
+    def project(self, x: Tensor, w: Tensor) -> Tensor:
+        """unit(xW), with dropout on x."""
+        x = self.drop(x).to(self.precision)
+        return functional.normalize((x @ w.to(self.precision)).float(), dim=1)
+
+    def drop(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.dropout, self.training)
+
+    def read(self, packed: Packed) -> Reading:
+        """Packed words, any of which may be left out in training."""
+        e = functional.embedding(packed.ids, self.words)
+        e = e * self.drop(e.new_ones(len(e), 1))
+        h = self.drop(self.states(e * self.scale, packed))
+        owners, n = packed.owners, len(packed.lengths)
+        sums = e.new_zeros(n, e.shape[1]).index_add(0, owners, e)
+        means = h.new_zeros(n, h.shape[1]).index_add(0, owners, h) / packed.lengths[:, None]
+        return Reading(e, h, functional.normalize(sums - self.bias + means @ self.to_whole, dim=1))
+
+    def embed_sentences(self, packed: Packed) -> Tensor:
+        """(n, c) of unit length."""
+        return self.read(packed).whole
+
+    def forward(self, x: Tensor, packed: Packed) -> Tensor:
+        """(n, n) scores of n images by n sentences."""
+        return self.embed_images(x) @ self.embed_sentences(packed).T

@@ -1,0 +1,146 @@
+"""Beam search and sampling against every sentence there is."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.generate.beam import Search, _extend, beam_search, sample
+
+WORDS, UNKNOWN, END = 3, 3, 4
+
+
+class Chain:
+    """n made-up Markov chains of second order: the next word depends on the image and the last two."""
+
+    boundary = END
+
+    def __init__(self, images: list[int]) -> None:
+        table = [torch.randn(5, 5, 5, generator=torch.Generator().manual_seed(i)) * 2 for i in images]
+        self.table = torch.stack(table)
+
+    def begin(self):
+        n = len(self.table)
+        state = (torch.arange(n), torch.full((n,), END), torch.full((n,), END))
+        return self.table[state].clone(), state
+
+    def step(self, words, state):
+        image, _, last = state
+        state = (image, last, words)
+        return self.table[state].clone(), state
+
+
+def every_sentence(chain: Chain, image: int, longest: int) -> dict[tuple[int, ...], float]:
+    """log P of all sentences of at most `longest` - 1 words, END included, without unknown or empty ones."""
+    found = {}
+    for length in range(1, longest):
+        for words in itertools.product(range(WORDS), repeat=length):
+            history, total = [END, END], 0.0
+            for position, word in enumerate([*words, END]):
+                logits = chain.table[image, history[-2], history[-1]].double().clone()
+                if position == 0:
+                    logits[END] = -torch.inf
+                logits[UNKNOWN] = -torch.inf
+                total += float(logits.log_softmax(0)[word])
+                history.append(word)
+            found[words] = total
+    return found
+
+
+@pytest.mark.parametrize("power", [0.0, 0.7])
+def test_a_wide_beam_finds_the_best_of_all_sentences(power: float) -> None:
+    chain = Chain([0, 1, 2, 3])
+    wide = beam_search(_Wide(chain), Search(300, power, 6))
+    for image in range(4):
+        sentences = every_sentence(chain, image, 6)
+        best = max(sentences, key=lambda words: sentences[words] / (len(words) + 1) ** power)
+        ended = [one for one in wide[image] if len(one.words) < 6]
+        first = max(ended, key=lambda one: one.log_probability / (len(one.words) + 1) ** power)
+        assert first.words == best
+        assert first.log_probability == pytest.approx(sentences[best], abs=1e-4)
+
+
+class _Wide:
+    """`chain` with classes that never occur before the real ones, so that a beam wider than the words is allowed."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain, self.boundary = chain, END + 400
+
+    def begin(self):
+        logits, state = self.chain.begin()
+        return self._widen(logits), state
+
+    def step(self, words, state):
+        logits, state = self.chain.step(
+            torch.where(words >= WORDS + 400, words - 400, words.clamp(max=WORDS - 1)), state
+        )
+        return self._widen(logits), state
+
+    def _widen(self, logits):
+        filler = torch.full((len(logits), 400), -1e4)
+        return torch.cat([logits[:, :WORDS], filler, logits[:, WORDS:]], dim=1)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3])
+def test_an_image_gets_the_same_alone(beam: int) -> None:
+    search = Search(beam, 0.7, 8)
+    together = beam_search(Chain(list(range(12))), search)
+    for image, found in enumerate(together):
+        assert [one.words for one in found] == [one.words for one in beam_search(Chain([image]), search)[0]]
+
+
+def test_greedy_takes_the_best_word_each_time() -> None:
+    chain = Chain([5])
+    words, history = [], [END, END]
+    while len(words) < 7:
+        logits = chain.table[0, history[-2], history[-1]].clone()
+        logits[[UNKNOWN] if words else [UNKNOWN, END]] = -torch.inf
+        history.append(int(logits.argmax()))
+        if history[-1] == END:
+            break
+        words.append(history[-1])
+    assert beam_search(chain, Search(1, 0.0, 7))[0][0].words == tuple(words)
+
+
+def test_hypotheses_come_best_first_and_differ() -> None:
+    for found in beam_search(Chain(list(range(20))), Search(3, 0.0, 8)):
+        values = [one.log_probability for one in found]
+        assert values == sorted(values, reverse=True)
+        assert len({one.words for one in found}) == 3
+        assert all(one.words and UNKNOWN not in one.words and len(one.words) <= 8 for one in found)
+
+
+def test_samples_follow_the_probabilities() -> None:
+    chain = Chain([7] * 4000)
+    drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
+    sentences = every_sentence(chain, 0, 4)
+    likely = max(sentences, key=sentences.get)
+    share = np.mean([one.words == likely for one in drawn])
+    expected = np.exp(sentences[likely])
+    assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / 4000))
+    same = next(one for one in drawn if one.words == likely)
+    assert same.log_probability == pytest.approx(sentences[likely], abs=1e-4)
+
+
+@pytest.mark.parametrize("classes", [40, 64, 1000])
+def test_extended_hypotheses_are_those_of_a_full_sort(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    n, b, beam, power, boundary = 20, 5, 7, 0.7, classes - 1
+    logits, total = torch.randn(n * b, classes, generator=generator) * 3, -torch.rand(n, b, generator=generator)
+    length, ended = torch.randint(2, 6, (n, b), generator=generator), torch.rand(n, b, generator=generator) < 0.4
+    ended[:, 0] = False
+    found = _extend(logits.clone(), total, length, ended, beam, power, boundary)
+    for image in range(n):
+        log_p = logits[image * b : (image + 1) * b].double().log_softmax(1)
+        every = [
+            (float(total[image, i] + log_p[i, word]), i, word)
+            for i in range(b)
+            for word in range(classes)
+            if not ended[image, i]
+        ]
+        every += [(float(total[image, i]), i, boundary) for i in range(b) if ended[image, i]]
+        every.sort(key=lambda one: -one[0] / float(length[image, one[1]]) ** power)
+        assert found.parent[image].tolist() == [i for _, i, _ in every[:beam]]
+        assert found.words[image].tolist() == [word for _, _, word in every[:beam]]
+        np.testing.assert_allclose(found.total[image], [value for value, _, _ in every[:beam]], atol=1e-5)

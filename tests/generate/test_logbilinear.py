@@ -1,0 +1,171 @@
+"""The log-bilinear family against its equations, in float64 and word by word; and what it says of images."""
+
+import numpy as np
+import pytest
+import torch
+from made_up_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
+
+from pipeline.errors import UsageError
+from pipeline.generate.beam import Search
+from pipeline.generate.candidates import conditioning, propose
+from pipeline.generate.corpus import Corpus
+from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
+from pipeline.generate.logbilinear import (
+    LogBilinear,
+    Multiplicative,
+    Sizes,
+    StructureContent,
+    WindowDecoder,
+)
+from pipeline.generate.material import HeldOut
+from pipeline.generate.tagging import TAGS, Tagged
+from pipeline.generate.trigram import Trigram
+from pipeline.generate.windows import windows
+from pipeline.models.neural.training import seeded
+from pipeline.text.sequences import Tokens
+
+SIZES = Sizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5)
+CLASSES, NOUN = 9, TAGS.index("NOUN")
+NETWORKS = [LogBilinear, Multiplicative, StructureContent]
+MODELS = [LogBilinearModel, MultiplicativeModel, StructureContentModel]
+TREEBANK = [
+    [Tagged("a", "DET"), Tagged(thing, "NOUN"), Tagged("is", "AUX"), Tagged("here", "ADV")] for thing in THINGS
+] + [
+    [Tagged("one", "NUM"), Tagged("big", "ADJ"), Tagged(thing, "NOUN")]
+    + [Tagged("by", "ADP"), Tagged("the", "DET"), Tagged("road", "NOUN")]
+    for thing in THINGS
+]
+
+
+def make_network(kind: type) -> LogBilinear:
+    with seeded(2):
+        network = kind(SIZES, torch.randn(CLASSES))
+        for parameter in network.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
+    return network.eval()
+
+
+def by_hand(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[int]) -> np.ndarray:
+    """P of every class: equations 7 and 8, 9 and 10, or these with 11 in place of u."""
+    p, k = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}, SIZES.dimensions
+    if isinstance(network, Multiplicative):
+        attribute = u * SIZES.condition**0.5
+        if isinstance(network, StructureContent):
+            total = p["content"] @ attribute + p["attribute_bias"]
+            for i, tag in enumerate(tags):
+                total = total + p["tags"][tag] @ p["structure"][i * k : (i + 1) * k]
+            attribute = np.maximum(total, 0)
+        vectors = p["factors"] @ p["to_factors"]
+    else:
+        vectors = p["words"]
+    predicted = sum(vectors[word] @ p["contexts"][i * k : (i + 1) * k] for i, word in enumerate(context))
+    if isinstance(network, Multiplicative):
+        f = (p["to_factors"] @ predicted) * (p["gates"] @ attribute + p["gate_bias"])
+        logits = p["factors"] @ f + p["bias"]
+    else:
+        logits = vectors @ predicted + p["bias"]
+    return np.exp(logits) / np.exp(logits).sum()
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_probabilities_are_those_of_the_equations(kind: type) -> None:
+    network, u = make_network(kind), np.random.default_rng(0).standard_normal(6)
+    context, tags = [8, 2, 5], [1, 0, 7]
+    parts = (torch.tensor([context]), torch.tensor(u[None], dtype=torch.float32), torch.tensor([tags]))
+    found = network.logits(*parts).softmax(1)[0].detach().numpy()
+    np.testing.assert_allclose(found, by_hand(network, context, u, tags), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_word_by_word_is_the_same_as_all_at_once(kind: type) -> None:
+    network, boundary = make_network(kind), CLASSES - 1
+    tokens = Tokens(np.array([1, 2, 3, 4, 5], np.int32), np.array([0, 3, 5]))
+    tags = Tokens(np.array([0, 1, 2, 3, 4], np.int32), tokens.offsets) if network.structured else None
+    u = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
+    found = windows(tokens, boundary, SIZES.context, tags, SIZES.tags, SIZES.ahead)
+    together = network.logits(found.context, u[found.sentences], found.tags).log_softmax(1)
+    decoder, alone = WindowDecoder(network, u, tags), []
+    for row, ids in enumerate(tokens):
+        logits, state = decoder.begin()
+        for word in [*ids.tolist(), boundary]:
+            alone.append(logits.log_softmax(1)[row])
+            logits, state = decoder.step(torch.full((2,), word), state)
+    torch.testing.assert_close(torch.stack(alone), together)
+
+
+def test_windows_are_what_stands_before_each_word() -> None:
+    tokens = Tokens(np.array([1, 2, 3], np.int32), np.array([0, 2, 3]))
+    tags = Tokens(np.array([5, 6, 5], np.int32), tokens.offsets)
+    found = windows(tokens, 9, 2, tags, 7, 1)
+    assert found.context.tolist() == [[9, 9], [9, 1], [1, 2], [9, 9], [9, 3]]
+    assert found.targets.tolist() == [1, 2, 9, 3, 9]
+    assert found.sentences.tolist() == [0, 0, 0, 1, 1]
+    assert found.tags.tolist() == [[5, 6], [6, 7], [7, 7], [5, 7], [7, 7]]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def learned(request: pytest.FixtureRequest):
+    return request.param.learn(make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK))
+
+
+def make_sources() -> Sources:
+    texts, _ = make_sentences(48)
+    tokens = make_pairs(48, 0).sentences
+    corpus = Corpus(texts, tokens, make_vocabulary())
+    trigram = Trigram(tokens, len(make_vocabulary().terms) + 1)
+    return Sources(corpus, Search(3, 0.0, 9), None, Candidates(60, 2, 0.5, 1, 9, 0.5, 0.05), 0, Space(), trigram)
+
+
+def test_it_says_what_an_image_shows(learned) -> None:
+    features, sources = {"eyes": np.eye(6, dtype=np.float32)[:4]}, make_sources()
+    described = learned.generator.describe(features, sources, 5)
+    for thing, found in zip(THINGS, described, strict=True):
+        assert thing in found[0].words
+        assert len({one.words for one in found}) == len(found) <= 5
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert learned.generator.describe(features, sources, 5) == described
+
+
+def test_parts_bring_it_back(learned) -> None:
+    model = learned.generator
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    features, sources = {"eyes": np.eye(6, dtype=np.float32)[:2]}, make_sources()
+    assert twin.describe(features, sources, 2) == model.describe(features, sources, 2)
+
+
+def test_perplexity_falls_from_model_to_model() -> None:
+    pairs, texts = make_pairs(8, 1), make_sentences(8)[0]
+    held_out = HeldOut(pairs, texts, make_vocabulary(), Space(), TREEBANK, 0)
+    found = []
+    for model in MODELS:
+        made = model.learn(make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)).generator
+        found.append(made.perplexities(held_out))
+    assert found[0]["given_image"] == found[0]["given_sentence"]  # it takes no notice of either
+    assert found[0]["given_image"] > found[1]["given_image"] > found[2]["given_image"]
+
+
+def test_conditions_are_the_image_and_the_mean_of_its_nearest() -> None:
+    images = np.eye(4, dtype=np.float32)[:2]
+    found = conditioning(images, make_sources())
+    assert found.shape == (2, 2, 4)
+    np.testing.assert_array_equal(found[:, 0], images)
+    np.testing.assert_allclose(np.linalg.norm(found[:, 1], axis=1), 1, rtol=1e-5)
+    assert (found[:, 1].argmax(axis=1) == [0, 1]).all()
+
+
+def test_candidates_keep_to_the_lengths_of_their_structures() -> None:
+    material = make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)
+    model = StructureContentModel.learn(material).generator
+    random = torch.Generator().manual_seed(0)
+    settings = Candidates(40, 2, 1.0, 6, 6, 0.5, 0.05)
+    found = propose(model.network, model.structures, torch.eye(4)[:2], settings, random)
+    assert sum(len(words) == 6 for words in found) >= 0.8 * len(found)  # one big thing by the road
+    assert set(model.structures.lengths) == {4, 6}
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UsageError, match="--index"):
+        MultiplicativeModel.learn(make_material(LOG_BILINEAR, space=None))
+    with pytest.raises(UsageError, match="language_text.treebank"):
+        StructureContentModel.learn(make_material(LOG_BILINEAR))

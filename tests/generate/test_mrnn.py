@@ -1,0 +1,142 @@
+"""The multimodal RNN against its equations, and learning what its images show."""
+
+import numpy as np
+import pytest
+import torch
+from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pairs, make_sentences, make_vocabulary
+
+from pipeline.errors import IntegrityError
+from pipeline.generate.beam import Search
+from pipeline.generate.corpus import Corpus
+from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.framing import frame, framed, log_frequencies
+from pipeline.generate.mrnn import MultimodalRNN, image_moments
+from pipeline.generate.recurrent import Decoder, DescribingNetwork
+from pipeline.models.neural.training import Checkpoint, seeded
+from pipeline.text.sequences import Tokens
+
+PAIRS = make_pairs(10, 3)
+
+
+def make_network(cell: str) -> DescribingNetwork:
+    mean, scale = image_moments(VIEW, PAIRS)
+    frequencies = log_frequencies(PAIRS.sentences, len(make_vocabulary().terms) + 2)
+    with seeded(1):
+        network = DescribingNetwork(cell, 5, 7, *map(torch.tensor, (mean, scale, frequencies)), dropout=0.5)
+        for parameter in network.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+    return network.eval()
+
+
+def by_hand(network: DescribingNetwork, image: np.ndarray, words: list[int]) -> float:
+    """-log P of the sentence `words`, END included: equations 13 to 15 with f = tanh, in float64."""
+    p = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
+    b_v = p["image_map"] @ ((image - p["mean"]) / p["scale"])
+    boundary, h, total = len(p["words"]) - 1, np.zeros(7), 0.0
+    for t, (x, y) in enumerate(zip([boundary, *words], [*words, boundary], strict=True)):
+        h = np.tanh(p["w"] @ p["words"][x] + p["u"] @ h + p["bias"] + p["hidden_bias"] + (t == 0) * b_v)
+        logits = p["output"] @ h + p["output_bias"]
+        total -= logits[y] - np.log(np.exp(logits).sum())
+    return total
+
+
+def test_the_loss_is_that_of_the_equations() -> None:
+    network, rows = make_network("rnn"), np.array([3, 0, 7, 12])
+    sentences = PAIRS.sentences.take(rows)
+    x = VIEW.stack(PAIRS.images(PAIRS.owners[rows]))
+    expected = sum(by_hand(network, image, list(ids)) for image, ids in zip(x, sentences, strict=True))
+    loss = network(torch.from_numpy(x), framed(sentences, len(network.words) - 1))
+    assert loss.item() == pytest.approx(expected / (sentences.lengths + 1).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_word_by_word_is_the_same_as_all_at_once(cell: str) -> None:
+    network, boundary = make_network(cell), len(make_vocabulary().terms) + 1
+    sentences = PAIRS.sentences.take(np.array([0, 1]))
+    x = torch.from_numpy(VIEW.stack(PAIRS.images(np.array([0, 0]))))
+    with torch.inference_mode():
+        decoder, losses = Decoder(network, x), []
+        for row, ids in enumerate(sentences):
+            logits, state = decoder.begin()
+            for word in [*ids.tolist(), boundary]:
+                losses.append(-logits.log_softmax(1)[row, word].item())
+                logits, state = decoder.step(torch.full((2,), word), state)
+        assert np.mean(losses) == pytest.approx(network(x, framed(sentences, boundary)).item(), rel=1e-5)
+
+
+def test_the_image_matters_through_the_first_step_only_and_gets_a_gradient() -> None:
+    network = make_network("lstm")
+    x = torch.from_numpy(VIEW.stack(PAIRS.images(np.arange(4)))).requires_grad_()
+    network(x, framed(PAIRS.sentences.take(np.arange(4)), len(network.words) - 1)).backward()
+    assert (x.grad.abs().sum(dim=1) > 0).all() and network.image_map.grad.abs().sum() > 0
+
+
+def test_it_begins_by_predicting_words_as_often_as_they_are() -> None:
+    material = make_material({**RECURRENT, "epochs": 1, "learning_rate": 1e-9})
+    model = MultimodalRNN.learn(material).generator
+    tokens = material.train.sentences
+    counts = np.bincount(np.concatenate([tokens.ids, np.full(len(tokens), len(make_vocabulary().terms) + 1)]))
+    shares = counts[counts > 0] / counts.sum()
+    entropy = np.exp(-(shares * np.log(shares)).sum())
+    assert model.perplexity(material.train) == pytest.approx(entropy, rel=0.05)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return MultimodalRNN.learn(make_material({**RECURRENT, "epochs": 12}))
+
+
+def make_sources(temperature: float | None = None) -> Sources:
+    texts, _ = make_sentences(48)
+    corpus = Corpus(texts, make_pairs(48, 0).sentences, make_vocabulary())
+    candidates = Candidates(10, 2, 1.0, 1, 9, 0.8, 0.1)
+    return Sources(corpus, Search(3, 0.7, 9), temperature, candidates, 0, Space(), None)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.3])
+def test_it_says_what_an_image_shows(learned, temperature: float | None) -> None:
+    features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
+    for thing, found in zip(THINGS, learned.generator.describe(features, make_sources(temperature), 3), strict=True):
+        assert thing in found[0].words and len(found) == 3
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    perplexities = [entry["dev"] for entry in learned.log["history"]]
+    assert learned.log["chosen"]["perplexity"] == min(perplexities) < perplexities[0]
+
+
+def test_parts_bring_it_back(learned) -> None:
+    model = learned.generator
+    twin = MultimodalRNN.from_parts(model.settings(), model.tensors())
+    assert twin.perplexity(PAIRS) == model.perplexity(PAIRS)
+    assert twin.encoders == ("eyes",)
+
+
+def test_a_killed_training_goes_on_to_the_same_parameters(learned) -> None:
+    class Killed(Exception):
+        pass
+
+    kept: list[Checkpoint] = []
+
+    def kill(training) -> None:
+        if training.steps_done == 20:
+            kept.append(training.checkpoint())
+            raise Killed
+
+    settings = {**RECURRENT, "epochs": 12}
+    with pytest.raises(Killed):
+        MultimodalRNN.learn(make_material(settings, after_step=kill))
+    resumed = MultimodalRNN.learn(make_material(settings, checkpoint=kept[0])).generator
+    for name, tensor in learned.generator.tensors().items():
+        np.testing.assert_array_equal(tensor, resumed.tensors()[name])
+
+
+def test_missing_features_are_named(learned) -> None:
+    with pytest.raises(IntegrityError, match="encoder eyes are missing"):
+        learned.generator.describe({"ears": np.zeros((1, 6), np.float32)}, make_sources(), 1)
+
+
+def test_frames_stand_around_every_sentence() -> None:
+    tokens = Tokens(np.array([4, 5, 6], np.int32), np.array([0, 2, 2, 3]))
+    assert [list(ids) for ids in frame(tokens, 9)] == [[9, 4, 5, 9], [9, 9], [9, 6, 9]]
+    both = framed(tokens, 9)
+    pairs = set(zip(both.inputs.ids.tolist(), both.targets.ids.tolist(), strict=True))
+    assert pairs == {(9, 4), (4, 5), (5, 9), (9, 9), (9, 6), (6, 9)}

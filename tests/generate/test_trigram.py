@@ -1,0 +1,45 @@
+"""The Kneser-Ney trigram against nltk's."""
+
+import numpy as np
+import pytest
+from nltk.lm import KneserNeyInterpolated
+
+from pipeline.generate.trigram import DISCOUNT, Trigram
+from pipeline.text.sequences import Tokens
+
+BOUNDARY = 7
+
+
+def make_tokens(count: int, seed: int) -> Tokens:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 6, count)
+    share = 1 / np.arange(1, 7)
+    ids = rng.choice(6, lengths.sum(), p=share / share.sum()).astype(np.int32)
+    return Tokens(ids, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def test_probabilities_are_nltks() -> None:
+    tokens = make_tokens(60, 0)
+    padded = [["B", "B", *map(str, ids), "B"] for ids in tokens]
+    theirs = KneserNeyInterpolated(3, discount=DISCOUNT)
+    # The two boundaries before a sentence are no pair that follows anything.
+    grams = [[tuple(s[i : i + n]) for n in (1, 2, 3) for i in range(n == 2, len(s) - n + 1)] for s in padded]
+    theirs.fit(grams, [word for words in padded for word in words])
+    ours = Trigram(tokens, BOUNDARY)
+    for words, found in zip(padded, ours.log_probability(tokens), strict=True):
+        expected = sum(np.log(theirs.score(words[i], words[i - 2 : i])) for i in range(2, len(words)))
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_probabilities_after_a_history_sum_to_one() -> None:
+    ours = Trigram(make_tokens(60, 0), BOUNDARY)
+    seen = [word for word in range(BOUNDARY + 1) if word < 6 or word == BOUNDARY]
+    grams = np.array([[0, 1, word] for word in seen])
+    lower = ours._interpolate(ours.pairs, ours._key(grams[:, 1:]), ours.word[grams[:, 2]])
+    assert ours._interpolate(ours.triples, ours._key(grams), lower).sum() == pytest.approx(1)
+
+
+def test_what_was_never_seen_is_unlikely_but_possible() -> None:
+    ours = Trigram(make_tokens(60, 0), BOUNDARY)
+    seen, unseen = (Tokens(np.array([word], np.int32), np.array([0, 1])) for word in (0, 6))
+    assert -np.inf < ours.log_probability(unseen)[0] < ours.log_probability(seen)[0]
