@@ -35,6 +35,8 @@ from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
 from pipeline.storage.leftovers import remove_leftovers
+from pipeline.run.workflow import Workflow
+from stages.cli import declared
 from stages.closing import closing_lines
 
 
@@ -84,15 +86,13 @@ GPU = CONFIG.device != "cpu"
 
 
 wildcard_constraints:
-    shard=r"\d{5}",
+    part=r"\d{5}",
     encoder="|".join(STUDY_ENCODERS),
     row="|".join(MODELS),
     split="|".join(DESCRIBED),
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
     generator="|".join(GENERATORS),
-    sums="moments|study/moments",
-    pairs="target|dev",
 
 
 def slice_of(*sections, **values):
@@ -167,31 +167,6 @@ def train_slice(row):
     return slice_of("seed", "image_view", "word_vectors", row=row.model_dump(), own=own, **geometry)
 
 
-def summed_encoders(wildcards):
-    """The encoders whose features are summed: of a run's own moments, and for the study (only its target) all of them."""
-    whole = wildcards.sums == "moments" or "documents" in wildcards.keys()
-    return ENCODERS if whole else STUDY_ENCODERS
-
-
-def summed_features(wildcards):
-    """The feature shard of each encoder that `accumulate` sums."""
-    names = summed_encoders(wildcards)
-    return expand(f"{RUN}/features/{{encoder}}/shard-{wildcards.shard}.h5", encoder=names)
-
-
-def sums_slice(wildcards, *sections):
-    """What moments depend on; those of the study are in folds."""
-    if wildcards.sums == "moments":
-        return slice_of(*sections)
-    return slice_of(*sections, "seed", folds=CONFIG.study.folds, order=CONFIG.study.order)
-
-
-def sums_options(wildcards):
-    """The options of `accumulate` that say what is summed, and into how many folds."""
-    folds = 1 if wildcards.sums == "moments" else CONFIG.study.folds
-    return ["--folds", folds, *each("--encoder", summed_encoders(wildcards))]
-
-
 def collection_files(wildcards):
     """What `ingest` reads: the demo's commit, or the lists of the collection's format, and the takedown list."""
     taken = [CONFIG.collection.takedown] if CONFIG.collection.takedown else []
@@ -217,15 +192,17 @@ def of_collection(told):
         raise WorkflowError(str(error))
 
 
-def shards():
-    """The numbers of the manifest's shards, known once `ingest` is done."""
-    summary = json.loads(Path(checkpoints.ingest.get().output.summary).read_text())
-    return [f"{number:05d}" for number in range(summary["shards"])]
+FLOW = Workflow(CONFIG, declared(), lambda: checkpoints.ingest.get(), report, ancient)
 
 
-def every_shard(pattern):
-    """An input function: `pattern` for every shard, other wildcards as the rule has them."""
-    return lambda wildcards: expand(pattern, shard=shards(), **dict(wildcards.items()))
+def parts():
+    """The numbers of the parts of a sharded stage, known once `ingest` is done."""
+    return [f"{number:05d}" for number in range(len(FLOW.parts()))]
+
+
+def every_part(folder):
+    """An input function: the commits of all parts of what lies in `folder`, other wildcards as the rule has them."""
+    return lambda wildcards: expand(f"{folder}/parts/{{part}}.json", part=parts(), **dict(wildcards.items()))
 
 
 def evaluations():
@@ -238,14 +215,13 @@ def evaluations():
 
 def every_region_shard(wildcards):
     names = CONFIG.regions.encoders
-    return expand(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5", encoder=names, shard=shards()) if names else []
+    return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts()) if names else []
 
 
 def features_of(wildcards):
     """The feature shards of the encoders that the row `wildcards.row` uses; all shards, or one."""
-    numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
     names = CONFIG.row(wildcards.row).encoders
-    return expand(f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5", encoder=names, shard=numbers)
+    return expand(f"{RUN}/features/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts())
 
 
 def takes_tokens(row):
@@ -256,24 +232,15 @@ def takes_tokens(row):
 
 def sentences_of(wildcards):
     """The sentence shards that the row `wildcards.row` takes; all shards, or one."""
-    numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
     form = "tokens" if takes_tokens(wildcards.row) else "tfidf"
     if CONFIG.row(wildcards.row).model in TREES:
         form = "trees"
-    return expand(f"{RUN}/text/{form}/shard-{{shard}}.h5", shard=numbers)
+    return expand(f"{RUN}/text/{form}/parts/{{part}}.json", part=parts())
 
 
 def labels_of(wildcards):
     """The label table of the row `wildcards.row`, if it takes trees."""
     return [LABELS] if CONFIG.row(wildcards.row).model in TREES else []
-
-
-def parser_of(wildcards):
-    """What `parse` needs beside the sentences: a parser trained for it, or another parser's files."""
-    if CONFIG.parse.engine == "spacy":
-        return [PARSER] if CONFIG.parse.pipeline is None else []
-    files = [name for name in (CONFIG.parse.conllu, CONFIG.parse.brackets) if name is not None]
-    return [DEMO] if CONFIG.demo.generate else [f"{CONFIG.data_root}/{name}" for name in files]
 
 
 def treebank_files(wildcards):
@@ -300,7 +267,7 @@ def query_parser_of(wildcards):
     if not reads_trees(wildcards.row):
         return []
     trained = CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None
-    return [f"{RUN}/text/parses/shard-{shards()[0]}.conllu", LABELS, *([PARSER] if trained else [])]
+    return [*every_part(f"{RUN}/text/parses")(wildcards), LABELS, *([PARSER] if trained else [])]
 
 
 def query_parser_options(wildcards, input):
@@ -328,7 +295,7 @@ def chosen_option(wildcards, input):
 
 def dev_moments_of(wildcards):
     """What a refit learns from beside what the row that it refits does."""
-    return expand(f"{RUN}/moments/dev/shard-{{shard}}.h5", shard=shards()) if CONFIG.refitted(wildcards.row) else []
+    return expand(f"{RUN}/moments/dev/parts/{{part}}.json", part=parts()) if CONFIG.refitted(wildcards.row) else []
 
 
 def words_of(wildcards):
@@ -351,8 +318,7 @@ def regions_of(models):
             return []
         if not CONFIG.regions.encoders:
             raise WorkflowError(f"{wildcards.row} looks at regions; name the encoders of these in regions.encoders")
-        numbers = [wildcards.shard] if "shard" in wildcards.keys() else shards()
-        return expand(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5", encoder=CONFIG.regions.encoders, shard=numbers)
+            return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=CONFIG.regions.encoders, part=parts())
 
     return shards_of
 
@@ -369,7 +335,7 @@ def members_of(wildcards):
     """The models of the members of the ensemble `wildcards.row`, and all shards of their embeddings."""
     members = CONFIG.members(wildcards.row)
     models = expand(f"{RUN}/models/{{member}}/model.json", member=members)
-    return models + expand(f"{RUN}/embeddings/{{member}}/shard-{{shard}}.h5", member=members, shard=shards())
+    return models + expand(f"{RUN}/embeddings/{{member}}/parts/{{part}}.json", member=members, part=parts())
 
 
 def member_vocabularies(wildcards):
@@ -396,19 +362,13 @@ def index_slice(wildcards):
     return slice_of(index=CONFIG.index.model_dump(exclude=unused))
 
 
-def documents_of(wildcards):
-    """The simulated documents that `wildcards.documents` are encoded from; none where they are the collection's own."""
-    simulated = CONFIG.documents_named(wildcards.documents).simulate is not None
-    return [f"{RUN}/text/simulated/{wildcards.documents}.parquet"] if simulated else []
-
-
 def auxiliary_of(wildcards):
     """What the row `wildcards.row` needs of the auxiliary set, all shards; nothing where it learns from targets alone."""
     row = CONFIG.row(wildcards.row)
     if row.training == "target":
         return []
     folders = (f"{RUN}/moments/auxiliary/{row.documents}", f"{RUN}/text/documents/{row.documents}")
-    return expand("{folder}/shard-{shard}.h5", folder=folders, shard=shards())
+    return expand("{folder}/parts/{part}.json", folder=folders, part=parts())
 
 
 def auxiliary_options(wildcards):
@@ -421,7 +381,7 @@ def auxiliary_options(wildcards):
 
 def generator_features(wildcards):
     """The feature shards that every generator takes."""
-    return expand(f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5", encoder=ENCODERS, shard=shards())
+    return expand(f"{RUN}/features/{{encoder}}/parts/{{part}}.json", encoder=ENCODERS, part=parts())
 
 
 def generator_space(wildcards):
@@ -603,34 +563,9 @@ rule finetune:
         f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
 
 
-rule extract_regions:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/manifest/boxes.parquet",
-        f"{RUN}/encoders/{{encoder}}/model.json",
-    output:
-        f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5",
-        f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5.json",
-    params:
-        slice=slice_of(
-            "weights_root",
-            regions=CONFIG.regions.decisive(),
-            storage=CONFIG.extract.storage,
-            precision=CONFIG.extract.precision,
-        ),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/extract_regions/{{encoder}}.{{shard}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} extract-regions --manifest {RUN_Q}/manifest --encoder {RUN_Q}/encoders/{{wildcards.encoder:q}}"
-        f" --shard {{wildcards.shard:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
 rule show_regions:
     input:
-        lambda wildcards: every_shard(f"{RUN}/regions/{{encoder}}/shard-{{shard}}.h5")(wildcards)[0],
+        every_part(f"{RUN}/regions/{{encoder}}"),
     output:
         shown(f"{RUN}/regions/{{encoder}}/sheet.png", "regions", "Regions and alignments"),
     benchmark:
@@ -638,49 +573,7 @@ rule show_regions:
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} show-regions {{input:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule extract:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/encoders/{{encoder}}/model.json",
-    output:
-        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5",
-        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5.json",
-    wildcard_constraints:
-        encoder="|".join(name for name in STUDY_ENCODERS if name not in POOLED) or "(?!)",
-    params:
-        slice=slice_of(storage=CONFIG.extract.storage, precision=CONFIG.extract.precision),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/extract/{{encoder}}.{{shard}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} extract --manifest {RUN_Q}/manifest --encoder {RUN_Q}/encoders/{{wildcards.encoder:q}}"
-        f" --shard {{wildcards.shard:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule pool_regions:
-    input:
-        f"{RUN}/encoders/{{encoder}}/model.json",
-        lambda wildcards: f"{RUN}/regions/{CONFIG.encoder(wildcards.encoder).of}/shard-{wildcards.shard}.h5",
-    output:
-        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5",
-        f"{RUN}/features/{{encoder}}/shard-{{shard}}.h5.json",
-    wildcard_constraints:
-        encoder="|".join(POOLED) or "(?!)",
-    params:
-        slice=slice_of(storage=CONFIG.extract.storage),
-        regions=lambda wildcards, input: os.path.dirname(input[1]),
-    benchmark:
-        f"{BENCHMARKS}/pool_regions/{{encoder}}.{{shard}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} pool-regions --manifest {RUN_Q}/manifest --encoder {RUN_Q}/encoders/{{wildcards.encoder:q}}"
-        f" --regions {{params.regions:q}} --shard {{wildcards.shard:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
+        f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule build_vocabulary:
@@ -698,24 +591,6 @@ rule build_vocabulary:
         f"{JOINTSPACE} build-vocabulary --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
-rule encode_sentences:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        vocabulary=f"{RUN}/text/vocabulary.json",
-    output:
-        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
-        f"{RUN}/text/tfidf/shard-{{shard}}.h5.json",
-    benchmark:
-        f"{BENCHMARKS}/encode_sentences/{{shard}}.tsv"
-    group:
-        "shard-{shard}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} encode-sentences --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
-        f" --vocabulary {{input.vocabulary:q}} --output {{output[0]:q}}"
-
-
 rule simulate_documents:
     input:
         f"{RUN}/manifest/manifest.json",
@@ -730,75 +605,6 @@ rule simulate_documents:
     shell:
         f"{JOINTSPACE} simulate-documents {{wildcards.documents:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
         f" --output {{output[0]:q}}"
-
-
-rule encode_documents:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        vocabulary=f"{RUN}/text/vocabulary.json",
-        documents=documents_of,
-    output:
-        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
-        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5.json",
-    params:
-        slice=lambda wildcards: slice_of(documents=CONFIG.documents[wildcards.documents].model_dump()),
-        documents=lambda wildcards, input: each("--documents", input.documents),
-    benchmark:
-        f"{BENCHMARKS}/encode_documents/{{documents}}.{{shard}}.tsv"
-    group:
-        "shard-{shard}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} encode-documents {{wildcards.documents:q}} --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
-        f" --vocabulary {{input.vocabulary:q}} {{params.documents:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule accumulate:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/text/tfidf/shard-{{shard}}.h5",
-        features=summed_features,
-    output:
-        f"{RUN}/{{sums}}/{{pairs}}/shard-{{shard}}.h5",
-        f"{RUN}/{{sums}}/{{pairs}}/shard-{{shard}}.h5.json",
-    params:
-        slice=lambda wildcards: sums_slice(wildcards, "image_view"),
-        options=sums_options,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/accumulate/{{sums}}/{{pairs}}.{{shard}}.tsv"
-    group:
-        "shard-{shard}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} accumulate --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --features {RUN_Q}/features"
-        f" --tfidf {RUN_Q}/text/tfidf --pairs {{wildcards.pairs:q}} {{params.options:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule accumulate_auxiliary:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/text/documents/{{documents}}/shard-{{shard}}.h5",
-        features=summed_features,
-    output:
-        f"{RUN}/{{sums}}/auxiliary/{{documents}}/shard-{{shard}}.h5",
-        f"{RUN}/{{sums}}/auxiliary/{{documents}}/shard-{{shard}}.h5.json",
-    params:
-        slice=lambda wildcards: sums_slice(wildcards, "image_view", "auxiliary"),
-        options=sums_options,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/accumulate_auxiliary/{{sums}}/{{documents}}.{{shard}}.tsv"
-    group:
-        "shard-{shard}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} accumulate --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --features {RUN_Q}/features"
-        f" --tfidf {RUN_Q}/text/documents/{{wildcards.documents:q}} --pairs auxiliary {{params.options:q}}"
-        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule build_token_vocabulary:
@@ -839,24 +645,6 @@ rule train_word_vectors:
         f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
-rule encode_tokens:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/text/tokens/shard-{{shard}}.h5",
-        f"{RUN}/text/tokens/shard-{{shard}}.h5.json",
-    benchmark:
-        f"{BENCHMARKS}/encode_tokens/{{shard}}.tsv"
-    group:
-        "shard-{shard}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} encode-tokens --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
-        f" --vocabulary {{input.vocabulary:q}} --output {{output[0]:q}}"
-
-
 rule train_parser:
     input:
         treebank_files,
@@ -873,31 +661,9 @@ rule train_parser:
         f"{JOINTSPACE} train-parser --config {RESOLVED_Q} --output {RUN_Q}/parser"
 
 
-rule parse:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        parser_of,
-    output:
-        f"{RUN}/text/parses/shard-{{shard}}.conllu",
-        f"{RUN}/text/parses/shard-{{shard}}.conllu.json",
-        f"{RUN}/text/parses/shard-{{shard}}.brackets",
-        f"{RUN}/text/parses/shard-{{shard}}.brackets.json",
-    params:
-        slice=slice_of(parse=CONFIG.parse.model_dump(exclude={"treebank", "training", "workers"})),
-        parser=["--parser", f"{RUN}/parser"] if CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None else [],
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/parse/{{shard}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} parse --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} {{params.parser:q}}"
-        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
 rule build_label_table:
     input:
-        every_shard(f"{RUN}/text/parses/shard-{{shard}}.conllu"),
+        every_part(f"{RUN}/text/parses"),
         vocabulary=f"{RUN}/text/tokens.json",
     output:
         LABELS,
@@ -908,26 +674,6 @@ rule build_label_table:
     shell:
         f"{JOINTSPACE} build-label-table --manifest {RUN_Q}/manifest --parses {RUN_Q}/text/parses"
         f" --vocabulary {{input.vocabulary:q}} --output {{output:q}}"
-
-
-rule encode_trees:
-    input:
-        f"{RUN}/manifest/shards/{{shard}}.json",
-        f"{RUN}/text/parses/shard-{{shard}}.conllu",
-        vocabulary=f"{RUN}/text/tokens.json",
-        labels=LABELS,
-    output:
-        f"{RUN}/text/trees/shard-{{shard}}.h5",
-        f"{RUN}/text/trees/shard-{{shard}}.h5.json",
-    benchmark:
-        f"{BENCHMARKS}/encode_trees/{{shard}}.tsv"
-    group:
-        "shard-{shard}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} encode-trees --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --parses {RUN_Q}/text/parses"
-        f" --vocabulary {{input.vocabulary:q}} --labels {{input.labels:q}} --output {{output[0]:q}}"
 
 
 rule train:
@@ -969,8 +715,8 @@ rule train:
 
 rule fit:
     input:
-        every_shard(f"{RUN}/moments/target/shard-{{shard}}.h5"),
-        every_shard(f"{RUN}/text/tfidf/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/moments/target"),
+        every_part(f"{RUN}/text/tfidf"),
         features_of,
         auxiliary_of,
         chosen=chosen_of,
@@ -996,33 +742,10 @@ rule fit:
         f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
-rule embed:
-    input:
-        features_of,
-        sentences_of,
-        regions_of(SETS),
-        f"{RUN}/models/{{row}}/model.json",
-    output:
-        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5",
-        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5.json",
-    wildcard_constraints:
-        row="|".join(row for row in MODELS if row not in COMBINED_ROWS) or "(?!)",
-    benchmark:
-        f"{BENCHMARKS}/embed/{{row}}.{{shard}}.tsv"
-    group:
-        "embed-{row}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} embed --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}} --features {RUN_Q}/features"
-        f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --trees {RUN_Q}/text/trees --regions {RUN_Q}/regions"
-        f" --model {RUN_Q}/models/{{wildcards.row:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
 rule fit_csls:
     input:
         lambda wildcards: expand(
-            f"{RUN}/embeddings/{CONFIG.scaled(wildcards.row)}/shard-{{shard}}.h5", shard=shards()
+            f"{RUN}/embeddings/{CONFIG.scaled(wildcards.row)}/parts/{{part}}.json", part=parts()
         ),
         lambda wildcards: f"{RUN}/models/{CONFIG.scaled(wildcards.row)}/model.json",
         chosen=chosen_of,
@@ -1072,30 +795,10 @@ rule combine:
         f" --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
-rule join_embeddings:
-    input:
-        members_of,
-        f"{RUN}/models/{{row}}/model.json",
-    output:
-        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5",
-        f"{RUN}/embeddings/{{row}}/shard-{{shard}}.h5.json",
-    wildcard_constraints:
-        row="|".join(COMBINED_ROWS) or "(?!)",
-    benchmark:
-        f"{BENCHMARKS}/join_embeddings/{{row}}.{{shard}}.tsv"
-    group:
-        "embed-{row}"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} join-embeddings --manifest {RUN_Q}/manifest --shard {{wildcards.shard:q}}"
-        f" --embeddings {RUN_Q}/embeddings --model {RUN_Q}/models/{{wildcards.row:q}} --output {{output[0]:q}}"
-
-
 rule align:
     input:
         f"{RUN}/manifest/manifest.json",
-        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
         vocabulary=f"{RUN}/text/tokens.json",
     output:
         f"{RUN}/alignments/{{row}}/{{split}}.jsonl",
@@ -1116,7 +819,7 @@ rule align:
 rule list_magnitudes:
     input:
         f"{RUN}/manifest/manifest.json",
-        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
         vocabulary=f"{RUN}/text/tokens.json",
     output:
         f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json",
@@ -1137,7 +840,7 @@ rule list_magnitudes:
 rule embed_phrases:
     input:
         f"{RUN}/manifest/manifest.json",
-        every_shard(f"{RUN}/text/parses/shard-{{shard}}.conllu"),
+        every_part(f"{RUN}/text/parses"),
         regions_of(PHRASAL),
         f"{RUN}/models/{{row}}/model.json",
         vocabulary=f"{RUN}/text/tokens.json",
@@ -1203,15 +906,13 @@ rule show_phrases:
 rule evaluate:
     input:
         f"{RUN}/manifest/manifest.json",
-        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
     output:
         f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
     params:
         slice=slice_of("seed", evaluate=CONFIG.evaluate.model_dump(exclude={"splits", "protocols"})),
     benchmark:
         f"{BENCHMARKS}/evaluate/{{row}}.{{split}}.{{protocol}}.tsv"
-    group:
-        "evaluate"
     resources:
         **RESOURCES,
     shell:
@@ -1227,8 +928,6 @@ rule summarise:
         shown(f"{RUN}/evaluation/summary.md", "summary", "Evaluation"),
     benchmark:
         f"{BENCHMARKS}/summarise/all.tsv"
-    group:
-        "evaluate"
     resources:
         **RESOURCES,
     shell:
@@ -1239,7 +938,7 @@ rule build_index:
     input:
         f"{RUN}/manifest/manifest.json",
         encoders_of,
-        every_shard(f"{RUN}/embeddings/{{{{row}}}}/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
         f"{RUN}/models/{{row}}/model.json",
         vocabulary=vocabulary_of,
         parser=query_parser_of,
@@ -1261,10 +960,10 @@ rule build_index:
 
 rule study:
     input:
-        every_shard(f"{RUN}/text/tfidf/shard-{{shard}}.h5"),
-        every_shard(f"{STUDY}/moments/target/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/text/tfidf"),
+        every_part(f"{RUN}/moments/study/target"),
         lambda wildcards: expand(
-            f"{STUDY}/moments/auxiliary/{{documents}}/shard-{{shard}}.h5", documents=STUDY_DOCUMENTS, shard=shards()
+            f"{RUN}/moments/study/auxiliary/{{documents}}/parts/{{part}}.json", documents=STUDY_DOCUMENTS, part=parts()
         ),
     output:
         f"{STUDY}/study.json",
@@ -1277,7 +976,7 @@ rule study:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} study --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tfidf {RUN_Q}/text/tfidf"
-        f" --moments {STUDY_Q}/moments/target --auxiliary {STUDY_Q}/moments/auxiliary --documents {RUN_Q}/text/documents"
+        f" --moments {RUN_Q}/moments/study/target --auxiliary {RUN_Q}/moments/study/auxiliary --documents {RUN_Q}/text/documents"
         f" --config {RESOLVED_Q} --output {STUDY_Q}"
 
 
@@ -1304,7 +1003,7 @@ rule gong:
 rule train_generator:
     input:
         f"{RUN}/manifest/manifest.json",
-        every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/text/tokens"),
         generator_features,
         vocabulary=f"{RUN}/text/tokens.json",
         index=generator_space,
@@ -1331,7 +1030,7 @@ rule train_generator:
 rule describe:
     input:
         generator_features,
-        every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/text/tokens"),
         f"{RUN}/generators/{{generator}}/model.json",
         vocabulary=f"{RUN}/text/tokens.json",
         index=generator_space,
@@ -1357,7 +1056,7 @@ rule describe_boxes:
     input:
         every_region_shard,
         names_of,
-        every_shard(f"{RUN}/text/tokens/shard-{{shard}}.h5"),
+        every_part(f"{RUN}/text/tokens"),
         f"{RUN}/generators/{{generator}}/model.json",
         vocabulary=f"{RUN}/text/tokens.json",
         index=generator_space,
@@ -1403,7 +1102,7 @@ rule evaluate_boxes:
     input:
         f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/descriptions.json",
         names_of,
-        every_shard(f"{RUN}/text/parses/shard-{{shard}}.conllu"),
+        every_part(f"{RUN}/text/parses"),
         generator_features,
         vocabulary=f"{RUN}/text/tokens.json",
     output:
@@ -1481,3 +1180,8 @@ rule reproduce:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} reproduce --summary {{input.summary:q}} {{params.gong:q}} --config {RESOLVED_Q} --output {{output:q}}"
+
+
+include: "stages/rules/images.smk"
+include: "stages/rules/text.smk"
+include: "stages/rules/models.smk"

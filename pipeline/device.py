@@ -60,6 +60,17 @@ def may_have_gpu() -> bool:
     return any(name.startswith(DRIVER_FILES) for name in os.listdir(DEVICES))
 
 
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls each GPU that this process sees; torch is asked only where there might be one."""
+    if not may_have_gpu():
+        return []
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
 def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
     """`values` on `device`; to a GPU by a copy that goes on beside what the processor does next."""
     import torch

@@ -1,71 +1,46 @@
-"""The command `jointspace`: a lazy group, so that no command pays for the imports of another."""
+"""The command `jointspace`: one for every module in the folders below, in groups, imported when it is asked for."""
 
 import importlib
 import logging
+import pkgutil
 import sys
+from pathlib import Path
 
 import click
 
 from pipeline import runtime
 from pipeline.errors import JointspaceError
 from pipeline.printable import printable
+from pipeline.run.stage import Stage
+from stages.commands import command_of
+
+FIRST = ("search", "serve", "plan", "verify", "doctor")
+"""What a user needs first, beside `snakemake`."""
+GROUPS = {
+    "collections": "A collection",
+    "images": "Images",
+    "text": "Text",
+    "models": "Models",
+    "index": "Index and search",
+    "results": "Results",
+    "papers": "The papers' tables",
+    "operations": "Operations",
+}
+"""Folder of this package -> what `--help` calls its commands, in its order."""
+
 
 COMMANDS = {
-    "make-demo": "stages.make_demo",
-    "ingest": "stages.ingest",
-    "prepare-encoder": "stages.prepare_encoder",
-    "finetune": "stages.finetune",
-    "extract": "stages.extract",
-    "extract-regions": "stages.extract_regions",
-    "pool-regions": "stages.pool_regions",
-    "reduce-regions": "stages.reduce_regions",
-    "show-regions": "stages.show_regions",
-    "import-features": "stages.import_features",
-    "build-vocabulary": "stages.build_vocabulary",
-    "encode-sentences": "stages.encode_sentences",
-    "simulate-documents": "stages.simulate_documents",
-    "encode-documents": "stages.encode_documents",
-    "build-token-vocabulary": "stages.build_token_vocabulary",
-    "encode-tokens": "stages.encode_tokens",
-    "train-word-vectors": "stages.train_word_vectors",
-    "train-parser": "stages.train_parser",
-    "parse": "stages.parse",
-    "build-label-table": "stages.build_label_table",
-    "encode-trees": "stages.encode_trees",
-    "accumulate": "stages.accumulate",
-    "fit": "stages.fit",
-    "train": "stages.train",
-    "embed": "stages.embed",
-    "fit-csls": "stages.fit_csls",
-    "combine": "stages.combine",
-    "join-embeddings": "stages.join_embeddings",
-    "align": "stages.align",
-    "list-magnitudes": "stages.list_magnitudes",
-    "embed-phrases": "stages.embed_phrases",
-    "rank-phrases": "stages.rank_phrases",
-    "show-phrases": "stages.show_phrases",
-    "build-index": "stages.build_index",
-    "index-add": "stages.index_add",
-    "index-remove": "stages.index_remove",
-    "search": "stages.search",
-    "serve": "stages.serve",
-    "show-words": "stages.show_words",
-    "evaluate": "stages.evaluate",
-    "summarise": "stages.summarise",
-    "train-generator": "stages.train_generator",
-    "describe": "stages.describe",
-    "evaluate-descriptions": "stages.evaluate_descriptions",
-    "report": "stages.report",
-    "reproduce": "stages.reproduce",
-    "verify": "stages.verify",
-    "explain": "stages.explain",
-    "study": "stages.study",
-    "tabulate": "stages.tabulate",
-    "sweep": "stages.sweep",
-    "ground-truth": "stages.ground_truth",
-    "plan": "stages.plan",
-    "doctor": "stages.doctor",
+    found.name.replace("_", "-"): f"stages.{group}.{found.name}"
+    for group in GROUPS
+    for found in pkgutil.iter_modules([str(Path(__file__).parent / group)])
 }
+"""Command -> its module, in the order of the groups."""
+
+
+def declared() -> dict[str, Stage]:
+    """The declared stages by name; their modules are imported, which is quick."""
+    modules = map(importlib.import_module, COMMANDS.values())
+    return {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
 
 
 class OneLine(logging.Formatter):
@@ -75,19 +50,33 @@ class OneLine(logging.Formatter):
         return printable(super().formatMessage(record))
 
 
-class LazyGroup(click.Group):
-    """Commands in the order of the pipeline; each module is imported when its command is asked for."""
+class Commands(click.Group):
+    """The commands; a module is imported when its command, or the help of all, is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context | None) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+    def get_command(self, ctx: click.Context | None, name: str) -> click.Command | None:
+        """The command `name`, with hyphens or underscores; None where there is none."""
+        module = COMMANDS.get(name.replace("_", "-"))
+        if module is None:
             return None
-        return importlib.import_module(COMMANDS[name]).command
+        found = importlib.import_module(module)
+        return command_of(found.STAGE) if hasattr(found, "STAGE") else found.command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those that a user needs first, then each group's; no sentence is cut."""
+        titled = {"First of all": list(FIRST)}
+        for name, module in COMMANDS.items():
+            titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
+        for title, names in titled.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.get_command(ctx, name).get_short_help_str(limit=1000)) for name in names]
+                )
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of all libraries together. [default: all cores]")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
@@ -95,7 +84,7 @@ class LazyGroup(click.Group):
 def cli(threads: int | None, debug: bool, quiet: bool) -> None:
     """Photographs and sentences into one joint space, and FAISS indices of it.
 
-    Commands stand in the order of the pipeline; `snakemake all --cores 2` runs them all.
+    `snakemake all --cores 2` runs all that a run needs; each of its rules is one of the commands below.
     """
     runtime.configure(threads)
     handler = logging.StreamHandler(sys.stderr)

@@ -1,7 +1,6 @@
 """A tiny made-up run, small enough to know every answer: eight things, each a word, a colour and a direction."""
 
 import hashlib
-import importlib
 import json
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pipeline.storage.shards import EMBEDDINGS, write_shard
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
+from stages.cli import cli
 
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
@@ -154,7 +154,7 @@ def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Voc
 
 def run_command(name: str, *arguments: object) -> str:
     """What the command `name` prints; its errors are raised."""
-    command = importlib.import_module(f"stages.{name}").command
+    command = cli.get_command(None, name)
     result = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout

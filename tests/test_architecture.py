@@ -99,7 +99,7 @@ def test_modules_form_no_circle() -> None:
     assert sorted(graph) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "stages").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "stages").rglob("*.py")), ids=lambda p: p.name)
 def test_stages_do_not_import_stages(path: Path) -> None:
     ours = {name.split(".")[1] for name in _imports(path) if name.startswith("stages.")}
     assert ours <= {"boxes", "generators", "options", "inputs", "scores", "starts"}

@@ -161,7 +161,7 @@ def test_forecast_beside_fact(tmp_path: Path) -> None:
 
 
 def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: Path) -> None:
-    from stages.plan import command
+    from stages.operations.plan import command
 
     rows = []
     (tmp_path / "data").mkdir()
@@ -187,7 +187,7 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
 
 
 def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stages.doctor import command
+    from stages.operations.doctor import command
 
     result = CliRunner().invoke(command, ["--folder", str(tmp_path / "not/yet")])
     for word in ("processor", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):

@@ -128,6 +128,7 @@ class Regions(Section):
     encoders: tuple[Name, ...]
     geometry: bool
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"]
+    boxes: str | None
     count: Positive
     min_score: Number
     min_side: Annotated[Number, Field(ge=1)]
@@ -149,7 +150,9 @@ class Regions(Section):
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide which regions an image has and what their features are."""
-        return self.model_dump(mode="json", exclude={"encoders", "geometry", "dimensions", "checkpoint_images"})
+        return self.model_dump(
+            mode="json", exclude={"encoders", "boxes", "geometry", "dimensions", "checkpoint_images"}
+        )
 
 
 class Finetune(Section):

@@ -40,6 +40,8 @@ from pipeline.config.section import AboveZero, Count, Described, Device, Name, P
 from pipeline.errors import UsageError
 from pipeline.specs import GENERATORS, TRAININGS
 
+SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
+
 
 class Shortlist(Section):
     nearest: Positive
@@ -89,13 +91,22 @@ class Serve(Section):
     thumbnail_side: Positive
 
 
+class Cluster(Section):
+    workers: Positive
+    options: dict[str, Any]
+
+
 class Config(Rows):
     name: Name
     data_root: str
     weights_root: str
     results_root: str
     shard_size: Positive
+    shards_per_job: Positive | None
     device: Device
+    workers: Positive
+    scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None
+    cluster: Cluster
     demo: Demo
     collection: Collection
     plan: Plan
@@ -174,8 +185,13 @@ class Config(Rows):
             raise UsageError(f"no documents {name} in the configuration; there are {', '.join(self.documents)}")
         return self.documents[name]
 
+    @property
+    def every_encoder(self) -> tuple[Encoder, ...]:
+        """The encoders of the run, and those that only the study measures with."""
+        return (*self.encoders, *self.study.encoders)
+
     def encoder(self, name: str) -> Encoder:
-        for encoder in (*self.encoders, *self.study.encoders):
+        for encoder in self.every_encoder:
             if encoder.name == name:
                 return encoder
         raise UsageError(

@@ -6,6 +6,7 @@ counted from the arrays that a job holds and rounded up generously; docs/scaling
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.plan.sizes import Sizes
 
@@ -183,3 +184,8 @@ NEEDS: dict[str, Need] = {
     "reproduce": Need(_fixed(2500), _fixed(50), _fixed(60)),
     "report": Need(lambda s: TORCH + 600 + 0.002 * s.images + _manifest(s), _fixed(50), _fixed(30)),
 }  # fmt: skip
+
+
+def needs_of(stage: Any) -> Need:
+    """What a job of a declared stage needs: its own word, or its line in this table."""
+    return stage.needs or NEEDS[stage.name]

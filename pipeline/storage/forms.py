@@ -43,6 +43,7 @@ class ManifestShard(Form):
     splits: str
     sentences: str
     documents: str
+    boxes: str
 
 
 class Terms(Form):

@@ -19,8 +19,8 @@ from pipeline.storage.names import inside
 
 SHARDED = (
     "features/*", "regions/*", "embeddings/*", "text/tfidf", "text/tokens", "text/trees", "text/parses",
-    "text/documents/*", "moments/target", "moments/dev", "moments/auxiliary/*", "study/moments/target",
-    "study/moments/dev", "study/moments/auxiliary/*",
+    "text/documents/*", "moments/target", "moments/dev", "moments/auxiliary/*", "moments/study/target",
+    "moments/study/auxiliary/*",
 )  # fmt: skip
 """Folders of a run with a file, or two, for each shard."""
 SHARD = re.compile(r"shard-(?P<number>\d{5,})\.(h5|conllu|brackets)(?P<rest>\.json|\.parts)?")

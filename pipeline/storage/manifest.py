@@ -28,7 +28,7 @@ from pipeline.storage.records import require_form
 from pipeline.storage.rejects import from_lines, to_lines
 from pipeline.storage.tables import read_table, require_columns, to_parquet
 
-VERSION = 2
+VERSION = 3
 DIGEST_ROWS = 1 << 16
 IMAGES = pa.schema(
     [
@@ -53,7 +53,7 @@ BOXES = pa.schema(
 SHARD_FILE = re.compile(r"\d{5,}\.json")
 """Names of the files in shards/."""
 REJECT_KEYS = {"file", "row", "what", "reason"}
-FINGERPRINTS = ("images", "splits", "sentences", "documents")
+FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """What `shards/<number>.json` has a fingerprint of."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 
@@ -146,12 +146,13 @@ def _table_digest(table: pa.Table) -> str:
 def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
     """What `shards/<number>.json` says of each shard of a manifest with these tables."""
     images, sentences, documents = tables["images"], tables["sentences"], tables["documents"]
-    owners, documented = sentences["image_id"].to_numpy(), documents["image_id"].to_numpy()
+    owners, documented, boxed = (tables[name]["image_id"].to_numpy() for name in ("sentences", "documents", "boxes"))
     shards = []
     for number, start in enumerate(range(0, images.num_rows, shard_size)):
         stop = min(start + shard_size, images.num_rows)
         first, last = np.searchsorted(owners, [start, stop])
         low, high = np.searchsorted(documented, [start, stop])
+        upper, lower = np.searchsorted(boxed, [start, stop])
         rows = images.slice(start, stop - start)
         shards.append(
             {
@@ -160,6 +161,7 @@ def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[
                 "splits": _table_digest(rows.select(["image_id", "split"])),
                 "sentences": _table_digest(sentences.slice(first, last - first)),
                 "documents": _table_digest(documents.slice(low, high - low)),
+                "boxes": _table_digest(tables["boxes"].slice(upper, lower - upper)),
             }
         )
     return shards
@@ -194,6 +196,7 @@ class Manifest:
         self.shard_size: int = self.summary["shard_size"]
         self.n_shards: int = self.summary["shards"]
         self._shards: dict[int, ShardRows] = {}
+        self._commits: dict[int, Mapping[str, Any]] = {}
         if "\0" in str(self.root):
             raise IntegrityError(f"{path} names a root that no folder has; run ingest again")
 
@@ -251,6 +254,10 @@ class Manifest:
         """The sentences of one shard."""
         return self.sentences["text"][rows.first_sentence : rows.last_sentence].to_pylist()
 
+    def digest(self, numbers: range, columns: Sequence[str]) -> str:
+        """A hash of what the shards `numbers` say of these columns; nothing but their JSON files is read."""
+        return fingerprint("columns", VERSION, [[self._told(number)[name] for name in columns] for number in numbers])
+
     def shard(self, number: int) -> ShardRows:
         """The rows of shard `number`; IntegrityError where there is no such shard."""
         if not 0 <= number < self.n_shards:
@@ -263,8 +270,16 @@ class Manifest:
         first = number * self.shard_size
         last = min(first + self.shard_size, self.images.num_rows)
         start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
-        path = self.folder / "shards" / f"{number:05d}.json"
-        value = require_form(read_json(path), ManifestShard, path, "run ingest again")
-        if value["shard"] != number:
-            raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied there; run ingest again")
-        return ShardRows(number, first, last, start, stop, {name: value[name] for name in FINGERPRINTS})
+        return ShardRows(number, first, last, start, stop, {name: self._told(number)[name] for name in FINGERPRINTS})
+
+    def _told(self, number: int) -> Mapping[str, Any]:
+        """What the commit of a shard says."""
+        if number not in self._commits:
+            path = self.folder / "shards" / f"{number:05d}.json"
+            value = require_form(read_json(path), ManifestShard, path, "run ingest again")
+            if value["shard"] != number:
+                raise IntegrityError(
+                    f"{path} is of shard {value['shard']}: it was moved or copied there; run ingest again"
+                )
+            self._commits[number] = value
+        return self._commits[number]

@@ -18,7 +18,7 @@ from pipeline.collections.records import DIVIDED, Reject
 from pipeline.errors import InputError, RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
-from stages.ingest import command
+from stages.collections.ingest import command
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import tiny_run
 from click.testing import CliRunner
 
 from pipeline.errors import InputError
-from stages.explain import command
+from stages.operations.explain import command
 
 
 def explain(run: Path, image: str) -> dict:

@@ -26,7 +26,7 @@ def test_every_command_that_writes_and_every_rule_is_a_case() -> None:
     cases = all_cases(Path("root"), Path("place"))
     commands = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}
     writing = {name for name, command in commands.items() if any(one.name == "output" for one in command.params)}
-    assert {case.stage for case in cases.values()} == {COMMANDS[name].removeprefix("stages.") for name in writing}
+    assert {case.stage for case in cases.values()} == {name.replace("-", "_") for name in writing}
     rules = re.split(r"^(?:rule|checkpoint) (\w+):$", SNAKEFILE.read_text(), flags=re.M)
     calling = {name for name, body in zip(rules[1::2], rules[2::2], strict=True) if "shell:" in body}
     assert len(calling) > 40 and calling <= set(cases)

@@ -15,7 +15,7 @@ from pipeline.storage import reading
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
-from stages.verify import command
+from stages.operations.verify import command
 
 
 def faults_of(run: Path) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A run of 40 drawn photographs through the real commands, made in seconds and killed for minutes."""
 
-import importlib
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.shards import write_shard
 from pipeline.storage.trees import FIELDS, KINDS, write_parses, write_trees
+from stages.cli import cli
 
 COUNT, SHARD_SIZE, N_SHARDS = 40, 16, 3
 MISSING = "missing.png"
@@ -111,7 +111,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
 def call(stage: str, arguments: list[str]) -> None:
     """Run the command of the module `stage` in this process; its errors are raised."""
-    command = importlib.import_module(f"stages.{stage}").command
+    command = cli.get_command(None, stage)
     result = CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
     assert result.exit_code == 0, result.output
 

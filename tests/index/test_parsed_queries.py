@@ -148,7 +148,7 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
     from pipeline import config
     from pipeline.serve.app import build_app
     from pipeline.serve.limits import Limits
-    from stages.serve import _name_all, _open_gallery
+    from stages.index.serve import _name_all, _open_gallery
 
     bundles = [
         build(run, "hmlstm", tmp_path / name, *given) for name, given in (("parsed", carried(run)), ("bare", ()))

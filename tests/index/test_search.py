@@ -14,7 +14,7 @@ from made_up import build_bundle, features_of, make_run, run_command
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from stages.search import command
+from stages.index.search import command
 
 # The images of things 0 and 1 by closeness to "dog": image i is 0.01 i off its axis, towards the next thing's.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
@@ -132,7 +132,7 @@ def test_an_image_that_takes_too_long_is_refused(bundle: Path, tmp_path: Path) -
 
 def test_a_sentence_needs_no_torch(bundle: Path) -> None:
     code = (
-        "import sys; from click.testing import CliRunner; from stages.search import command\n"
+        "import sys; from click.testing import CliRunner; from stages.index.search import command\n"
         f"result = CliRunner().invoke(command, ['--index', {str(bundle)!r}, 'dog'], catch_exceptions=False)\n"
         "assert result.exit_code == 0, result.output\n"
         "print([name for name in ('torch', 'torchvision', 'h5py', 'sklearn') if name in sys.modules])"

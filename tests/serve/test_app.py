@@ -214,7 +214,7 @@ def test_a_sentence_needs_no_torch(run: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from fastapi.testclient import TestClient\n"
         "from pipeline import config; from pipeline.serve.app import build_app\n"
-        "from stages.serve import _name_all, _open_gallery\n"
+        "from stages.index.serve import _name_all, _open_gallery\n"
         "from pipeline.serve.limits import Limits\n"
         f"folders = _name_all((Path({str(run / 'bundle')!r}),) * 2)\n"
         "from pipeline.images.decode import DecodingProcess, ImageLimits\n"

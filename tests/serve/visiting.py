@@ -48,7 +48,7 @@ def serve(run: Path, *arguments: object) -> FastAPI:
     """The application that `serve` starts for the bundle of a run, with `see` for its encoders."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stages.serve._encoder_of", lambda bundle, decode: see)
+        patch.setattr("stages.index.serve._encoder_of", lambda bundle, decode: see)
         patch.setattr("uvicorn.Server.run", lambda server, sockets: started.append(server.config.app))
         run_command("serve", run / "bundle", "--port", 0, *arguments)
     return started[0]

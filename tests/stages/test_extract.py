@@ -123,7 +123,7 @@ def test_what_is_there_is_left_alone_without_torch(run: Path) -> None:
     extract(run)
     before = (run / "shard.h5").stat().st_mtime_ns
     code = (
-        "import sys; from click.testing import CliRunner; from stages.extract import command\n"
+        "import sys; from click.testing import CliRunner; from stages.images.extract import command\n"
         "result = CliRunner().invoke(command, sys.argv[1:], catch_exceptions=False)\n"
         "print(result.exit_code, 'torch' in sys.modules)"
     )
@@ -147,7 +147,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         "    time.sleep(60 if photograph.name == '08.png' else 0)\n"
         "    return load(read, limits, preprocessing, photograph)\n"
         "p.load = slowly\n"
-        "from stages.extract import command; command(sys.argv[1:])"
+        "from stages.images.extract import command; command(sys.argv[1:])"
     )
     process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
     part = run / "shard.h5.parts/0000000.h5"

@@ -225,7 +225,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         "    time.sleep(60 if photograph.name.endswith('06.png') else 0)\n"
         "    return opened(read, limits, photograph)\n"
         "r.open_photograph = slowly\n"
-        "from stages.extract_regions import command; command(sys.argv[1:])"
+        "from stages.images.extract_regions import command; command(sys.argv[1:])"
     )
     parts = arguments(run, 0, "shard.h5", "plain", (), configure(run))
     process = subprocess.Popen([sys.executable, "-c", code, *parts])
@@ -348,7 +348,7 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module.Finetuning, "_step", interrupted)
     from click.testing import CliRunner
 
-    from stages.finetune import command
+    from stages.images.finetune import command
 
     CliRunner().invoke(command, [str(part) for part in [*parts, "--output", run / "taken-up"]])
     assert list((run / "taken-up/checkpoints").glob("step-*.safetensors"))

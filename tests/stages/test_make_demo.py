@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.errors import JointspaceError, UsageError
-from stages.make_demo import command
+from stages.collections.make_demo import command
 
 TEXTS = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv", "trees.conllu", "trees.brackets"}
 

@@ -39,9 +39,9 @@ def test_they_do_without_torch(tmp_path: Path) -> None:
     moments = [*given, "--pairs", "target", "--folds", 1, "--encoder", "colour", "--output", run / "moments"]
     nearest = ["--gallery", "images", "--queries", 9, "--neighbours", 4, "--output", run / "nearest.h5"]
     commands = {
-        "stages.accumulate": moments,
-        "stages.embed": [*given, "--model", run / "model", "--output", run / "embedded"],
-        "stages.ground_truth": [*about, "--embeddings", run / "embedded", *nearest],
+        "stages.models.accumulate": moments,
+        "stages.models.embed": [*given, "--model", run / "model", "--output", run / "embedded"],
+        "stages.index.ground_truth": [*about, "--embeddings", run / "embedded", *nearest],
     }
     told = json.dumps([(module, list(map(str, options))) for module, options in commands.items()])
     result = subprocess.run([sys.executable, "-c", COUNTED, told], capture_output=True, text=True, cwd=ROOT)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.papers import gong
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.models.linear import gong
 from pipeline.storage import batch
 from pipeline.storage.atomic import publish_json, read_json, to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
@@ -202,7 +202,7 @@ def test_an_encoder_that_a_model_names_is_one_below_the_runs_folder(name: str, t
 
 
 def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
-    from stages.tabulate import command
+    from stages.papers.tabulate import command
 
     setting = {
         "encoders": ["net"], "standard": [], "fold_images": 1, "weak_fold_images": 1, "betas": [1], "sizes": [1, 3, 5],

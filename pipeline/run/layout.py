@@ -1,0 +1,238 @@
+"""Where each artefact of a run lies: the one place that knows.
+
+The rules, the commands and the Python API all ask here. A name may be a wildcard, `layout.features("{encoder}")`, which
+makes a path into a pattern of Snakemake's.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What one job makes: `name` as fingerprints and messages call it, `path` the file or folder, and `commit` the JSON
+    file that is written last, without which the artefact does not exist."""
+
+    name: str
+    path: Path
+    commit: Path
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What is made shard by shard: `folder/shard-00000.h5` and so on, each with its sidecar, and for every part (a
+    range of shards, one job) `folder/parts/00000.json`, which is written when all shards of the part are there."""
+
+    name: str
+    folder: Path
+    suffix: str = ".h5"
+
+    def shard(self, number: int) -> Path:
+        return shard_path(self.folder, number, self.suffix)
+
+    def commit(self, number: int) -> Path:
+        """The sidecar of a shard."""
+        shard = self.shard(number)
+        return shard.with_name(f"{shard.name}.json")
+
+    def part(self, number: int | str) -> Path:
+        """The commit of a part; `number` may be a wildcard."""
+        return self.folder / "parts" / f"{number if isinstance(number, str) else format(number, '05d')}.json"
+
+
+def shard_path(folder: Path, number: int, suffix: str = ".h5") -> Path:
+    """The file of shard `number` in a folder of shards."""
+    return Path(folder) / f"shard-{number:05d}{suffix}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The artefacts of the run whose folder is `root`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The configuration that the run was made by, all that differs from the defaults."""
+        return self.root / "config.yaml"
+
+    @property
+    def benchmarks(self) -> Path:
+        """What Snakemake records of every job: seconds and memory."""
+        return self.root / "benchmarks"
+
+    # --- the collection
+
+    @property
+    def manifest(self) -> Artefact:
+        return self._folder("manifest", "manifest.json")
+
+    @property
+    def plan(self) -> Artefact:
+        return self._file("plan.json")
+
+    # --- images
+
+    def encoder(self, name: str) -> Artefact:
+        return self._folder(f"encoders/{name}", "model.json")
+
+    def classifier(self, encoder: str) -> Artefact:
+        """Of regions, on an encoder that `finetune` made."""
+        return self._parameters(f"encoders/{encoder}/classifier")
+
+    def features(self, encoder: str) -> Shards:
+        return self._shards(f"features/{encoder}")
+
+    def regions(self, encoder: str) -> Shards:
+        return self._shards(f"regions/{encoder}")
+
+    def region_sheet(self, encoder: str) -> Artefact:
+        return self._file(f"regions/{encoder}/sheet.png")
+
+    # --- text
+
+    @property
+    def vocabulary(self) -> Artefact:
+        """The terms of tf-idf."""
+        return self._file("text/vocabulary.json")
+
+    @property
+    def token_vocabulary(self) -> Artefact:
+        """The words of sequences and trees."""
+        return self._file("text/tokens.json")
+
+    @property
+    def labels(self) -> Artefact:
+        """The relations and phrases of trees."""
+        return self._file("text/labels.json")
+
+    @property
+    def word_vectors(self) -> Artefact:
+        return self._parameters("text/word-vectors")
+
+    @property
+    def parser(self) -> Artefact:
+        return self._folder("parser", "pipeline.json")
+
+    def sentences(self, form: str) -> Shards:
+        """The sentences as `tfidf`, `tokens` or `trees`."""
+        return self._shards(f"text/{form}")
+
+    @property
+    def parses(self) -> Shards:
+        return self._shards("text/parses", ".conllu")
+
+    def documents(self, name: str) -> Shards:
+        return self._shards(f"text/documents/{name}")
+
+    def simulated(self, documents: str) -> Artefact:
+        path = self.root / f"text/simulated/{documents}.parquet"
+        return Artefact(f"text/simulated/{documents}", path, path.with_name(path.name + ".json"))
+
+    # --- models
+
+    def moments(self, pairs: str) -> Shards:
+        """Of the pairs `target`, `dev` or `auxiliary/<documents>`; `study/...` those in folds."""
+        return self._shards(f"moments/{pairs}")
+
+    def model(self, name: str) -> Artefact:
+        return self._folder(f"models/{name}", "model.json")
+
+    def embeddings(self, model: str) -> Shards:
+        return self._shards(f"embeddings/{model}")
+
+    def index(self, model: str) -> Artefact:
+        return self._folder(f"index/{model}", "card.json")
+
+    # --- what multi-vector models find
+
+    def alignments(self, model: str, split: str) -> Artefact:
+        return self._sidecar(f"alignments/{model}/{split}.jsonl")
+
+    def alignment_sheet(self, model: str, split: str) -> Artefact:
+        return self._file(f"alignments/{model}/{split}.png")
+
+    def magnitudes(self, model: str, split: str) -> Artefact:
+        return self._file(f"alignments/{model}/{split}.magnitudes.json")
+
+    def magnitude_sheet(self, model: str, split: str) -> Artefact:
+        return self._file(f"alignments/{model}/{split}.magnitudes.png")
+
+    def phrases(self, model: str, split: str) -> Artefact:
+        folder = self.root / f"phrases/{model}/{split}"
+        return Artefact(f"phrases/{model}/{split}", folder, folder / "phrases.parquet.json")
+
+    def phrase_sheet(self, model: str, split: str) -> Artefact:
+        return self._file(f"phrases/{model}/{split}.png")
+
+    def phrase_plane(self, model: str, split: str) -> Artefact:
+        return self._file(f"phrases/{model}/{split}.plane.png")
+
+    # --- evaluation
+
+    def evaluation(self, model: str, split: str, protocol: str) -> Artefact:
+        return self._file(f"evaluation/{model}.{split}.{protocol}.json")
+
+    @property
+    def summary(self) -> Artefact:
+        return self._file("evaluation/summary.json")
+
+    @property
+    def summary_table(self) -> Artefact:
+        return self._file("evaluation/summary.md")
+
+    def phrase_ranking(self, model: str, split: str) -> Artefact:
+        return self._file(f"evaluation/phrases/{model}.{split}.json")
+
+    # --- descriptions: `subject` is a split, or `<split>.boxes`
+
+    def generator(self, name: str) -> Artefact:
+        return self._folder(f"generators/{name}", "model.json")
+
+    def descriptions(self, generator: str, subject: str) -> Artefact:
+        return self._folder(f"descriptions/{generator}.{subject}", "descriptions.json")
+
+    def description_page(self, generator: str, subject: str) -> Artefact:
+        return self._file(f"descriptions/{generator}.{subject}/index.html")
+
+    def description_evaluation(self, generator: str, subject: str) -> Artefact:
+        return self._file(f"evaluation/descriptions/{generator}.{subject}.json")
+
+    # --- the papers' tables, and the report
+
+    @property
+    def study(self) -> Artefact:
+        return self._folder("study", "study.json")
+
+    @property
+    def tables(self) -> Artefact:
+        return self._file("study/tables.md")
+
+    def sweep(self, model: str) -> Artefact:
+        return self._folder(f"sweeps/{model}", "sweep.json")
+
+    @property
+    def reproduction(self) -> Artefact:
+        return self._file("reproduction.md")
+
+    @property
+    def report(self) -> Artefact:
+        return self._file("report/index.html")
+
+    def _folder(self, name: str, commit: str) -> Artefact:
+        return Artefact(name, self.root / name, self.root / name / commit)
+
+    def _file(self, name: str) -> Artefact:
+        """A file that is its own commit."""
+        return Artefact(name, self.root / name, self.root / name)
+
+    def _sidecar(self, name: str) -> Artefact:
+        """A file with its sidecar beside it."""
+        return Artefact(name, self.root / name, self.root / f"{name}.json")
+
+    def _parameters(self, name: str) -> Artefact:
+        """Tensors, and the JSON file beside them."""
+        return Artefact(name, self.root / f"{name}.safetensors", self.root / f"{name}.json")
+
+    def _shards(self, name: str, suffix: str = ".h5") -> Shards:
+        return Shards(name, self.root / name, suffix)

@@ -1,0 +1,170 @@
+"""Applying one function to shards: in this process, on processes of this machine, on its GPUs, or on a Dask cluster.
+
+A worker opens the stage once and keeps it open for all shards that it is given. Every shard is committed by whoever
+made it, so whatever ends a worker costs at most the shard that it was making.
+"""
+
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pipeline import runtime
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.run.run import Run
+from pipeline.run.stage import Stage
+
+CONNECT_SECONDS = 10
+"""Within which a Dask scheduler must answer."""
+LOST_WORKERS = 3
+"""A shard whose worker has died so many times is given up."""
+NAMED_CLUSTERS = {
+    "local": ("distributed", "LocalCluster", "cluster"),
+    "slurm": ("dask_jobqueue", "SLURMCluster", "slurm"),
+    "kubernetes": ("dask_kubernetes.operator", "KubeCluster", "kubernetes"),
+}
+"""`scheduler` -> module and class of its cluster, and the extra that brings it."""
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One stage on one run, in a form that travels by pickle: `module` is where the stage is declared."""
+
+    module: str
+    root: Path
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, stage: Stage, run: Run, names: tuple[str, ...]) -> "ShardTask":
+        return cls(stage.function.__module__, run.root.absolute(), names)
+
+    def __call__(self, number: int) -> int:
+        """Make one shard; returns its number."""
+        run, stage, make = _opened(self)
+        make(run.job(stage, self.names, number))
+        return number
+
+
+@lru_cache(maxsize=1)
+def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
+    """What a process keeps open from one shard to the next."""
+    stage = importlib.import_module(task.module).STAGE
+    run = Run(task.root)
+    return run, stage, stage.function(run, *task.names)
+
+
+def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
+    """One after another, here."""
+    try:
+        yield from map(task, numbers)
+    finally:
+        _opened.cache_clear()
+
+
+def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence[dict[str, str]]) -> Iterator[int]:
+    """On as many new processes as there are `environments`, whose variables each of them has beside this one's.
+
+    Raises JointspaceError where a process dies; what was committed stays.
+    """
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    for environment in environments:
+        queue.put(environment)
+    with ProcessPoolExecutor(len(environments), context, _enter, (queue,)) as pool:
+        futures = {pool.submit(task, number): number for number in numbers}
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool:
+            raise JointspaceError(
+                "a worker process died; its messages above may say why: run the same command again, which goes on from"
+                " the shards that are there"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _enter(queue: Any) -> None:
+    """Begin as a worker: with an environment of its own, deaf to Ctrl-C, which its parent hears, and not without it."""
+    os.environ.update(queue.get())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def outlive() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=outlive, daemon=True).start()
+
+
+def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, options: dict[str, Any]) -> Iterator[int]:
+    """On the workers of a Dask cluster, which see the same files under the same names and have this package.
+
+    `scheduler` is an address, or names a cluster that is started for this and takes `options`. Raises UsageError where
+    it cannot be reached or started, JointspaceError for a shard that no worker survives.
+    """
+    distributed = _import("distributed", "cluster")
+    with _cluster(scheduler, options) as address, _client(distributed, address, scheduler) as client:
+        futures = client.map(task, list(numbers), pure=False, retries=0)
+        for future in distributed.as_completed(futures):
+            try:
+                yield future.result()
+            except distributed.scheduler.KilledWorker as error:
+                raise JointspaceError(
+                    f"{LOST_WORKERS + 1} workers died with one shard ({error}); see their logs, and give them more"
+                    " memory"
+                ) from error
+
+
+@contextmanager
+def _cluster(scheduler: str, options: dict[str, Any]) -> Iterator[Any]:
+    """The address of a scheduler, or a cluster that ends with the block."""
+    if "://" in scheduler:
+        yield scheduler
+        return
+    module, name, extra = NAMED_CLUSTERS[scheduler]
+    dask, workers = _import("dask", "cluster"), options.pop("workers")
+    threads = max(1, runtime.threads() // workers) if scheduler == "local" else 1
+    variables = dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))
+    if scheduler == "local":
+        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, **options}
+    settings = {
+        "distributed.nanny.pre-spawn-environ": variables,
+        "distributed.scheduler.allowed-failures": LOST_WORKERS,
+    }
+    with dask.config.set(settings):
+        try:
+            cluster = getattr(_import(module, extra), name)(**options)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise UsageError(
+                f"scheduler {scheduler} cannot be started ({error}); correct the section cluster"
+            ) from error
+        with cluster:
+            if scheduler != "local":
+                cluster.scale(workers)
+            yield cluster
+
+
+@contextmanager
+def _client(distributed: Any, address: Any, scheduler: str) -> Iterator[Any]:
+    try:
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise UsageError(f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`") from error
+    with client:
+        yield client
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"this scheduler needs {module}: pip install 'jointspace[{extra}]'") from error

@@ -1,0 +1,110 @@
+"""A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.errors import UsageError
+from pipeline.run.layout import Artefact, Layout
+from pipeline.run.parts import divide
+from pipeline.run.stage import Input, Job, Names, Outside, Stage
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import Parameters
+
+
+class Run:
+    """The run in the folder `root`. Nothing is read before it is asked for.
+
+        run = Run("results/demo")
+        run.model("ncca").details["training_log"]
+
+    A configuration that is given is the run's from now on.
+    """
+
+    def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
+        self.layout = Layout(Path(root))
+        self._fingerprints: dict[str, str] = {}
+        if config is not None:
+            self.__dict__["config"] = config
+
+    @property
+    def root(self) -> Path:
+        return self.layout.root
+
+    @cached_property
+    def config(self) -> "Config":
+        """Raises UsageError where the folder holds no run."""
+        from pipeline.config import load
+
+        if not self.layout.config.exists():
+            raise UsageError(
+                f"{self.root} holds no run (there is no {self.layout.config}); name the folder of one, or begin one"
+                " there with --config FILE"
+            )
+        return load(self.layout.config)
+
+    @cached_property
+    def manifest(self) -> "Manifest":
+        from pipeline.storage.manifest import Manifest
+
+        return Manifest(self.layout.manifest.path)
+
+    @cached_property
+    def parts(self) -> list[range]:
+        """The shards of each part."""
+        config = self.config
+        return divide(
+            self.manifest.n_shards, self.manifest.shard_size, config.shards_per_job, config.scheduler is not None
+        )
+
+    def encoder(self, name: str) -> "Parameters":
+        """The settings, tensors and details of an encoder of this run."""
+        from pipeline.storage.provenance import read_encoder
+
+        return read_encoder(self.root / "encoders", name)
+
+    def model(self, name: str) -> "Parameters":
+        """The settings, tensors and details of a model of this run."""
+        from pipeline.storage.parameters import MODEL, read_parameters
+
+        return read_parameters(self.layout.model(name).path / "model.safetensors", MODEL)
+
+    def job(self, stage: Stage, names: Names, number: int | None = None) -> Job:
+        """What a call of the stage's function makes, and from what; `number` is the shard of a sharded stage.
+
+        Only commits are read. Raises IntegrityError naming an input that is not there.
+        """
+        from pipeline.storage.fingerprint import fingerprint
+
+        rows = None if number is None else self.manifest.shard(number)
+        reads = stage.reads(self.config, self.layout, *names)
+        inputs = {name: self._fingerprint(one, number) for name, one in reads.items()}
+        if rows is not None:
+            inputs |= {column: rows.fingerprints[column] for column in stage.columns}
+        inputs |= stage.also(self, rows, *names)
+        outputs = stage.outputs(self.layout, *names)
+        path = outputs[0].path if isinstance(outputs[0], Artefact) else outputs[0].shard(number)
+        digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
+        return Job(digest, inputs, path, outputs, number, rows)
+
+    def _fingerprint(self, one: Input, number: int | None) -> str:
+        """What an input records of itself: of shards the one of this `number`, or what all of them are."""
+        from pipeline.storage.made import combined_fingerprint, fingerprint_of
+        from pipeline.storage.reading import file_sha256
+
+        if isinstance(one, Outside):
+            return self._remembered(str(one.path), lambda: file_sha256(one.path))
+        if isinstance(one, Artefact):
+            return self._remembered(str(one.commit), lambda: fingerprint_of(one.commit))
+        if number is not None:
+            return fingerprint_of(one.commit(number))
+        return combined_fingerprint(fingerprint_of(one.commit(n)) for n in range(self.manifest.n_shards))
+
+    def _remembered(self, key: str, find: Callable[[], str]) -> str:
+        if key not in self._fingerprints:
+            self._fingerprints[key] = find()
+        return self._fingerprints[key]

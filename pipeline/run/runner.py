@@ -1,0 +1,93 @@
+"""Making what a stage declares: whole, or mapped over the shards of a part."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from pipeline import runtime
+from pipeline.device import visible_gpus
+from pipeline.errors import UsageError
+from pipeline.plan.needs import needs_of
+from pipeline.run.layout import Shards
+from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
+from pipeline.run.run import Run
+from pipeline.run.stage import Names, Stage
+from pipeline.storage.atomic import publish_json
+from pipeline.storage.locks import hold
+from pipeline.storage.made import combined_fingerprint, fingerprint_of, is_made
+
+log = logging.getLogger(__name__)
+
+
+def make(run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False) -> None:
+    """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
+
+    What is there already, and was made from the same inputs by the same version, is left alone unless `again`.
+    Raises JointspaceError where another process is making the same.
+    """
+    if stage.sharded:
+        _make_shards(run, stage, names, part, again)
+    elif part is not None:
+        raise UsageError(f"{stage.command} is not divided into parts; leave --part out")
+    else:
+        _make_whole(run, stage, names, again)
+
+
+def _make_whole(run: Run, stage: Stage, names: Names, again: bool) -> None:
+    job = run.job(stage, names)
+    with hold(job.path):
+        if not again and all(is_made(one.commit, job.fingerprint) for one in job.outputs):
+            log.info("%s is there already", job.path)
+            return
+        stage.function(run, job, *names)
+
+
+def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool) -> None:
+    shards = stage.outputs(run.layout, *names)[0]
+    if part is not None and part >= len(run.parts):
+        raise UsageError(f"{run.root} has {len(run.parts)} parts, from 0; there is no part {part}")
+    task = ShardTask.of(stage, run, names)
+    for number in range(len(run.parts)) if part is None else [part]:
+        with hold(shards.part(number)):
+            digests = {n: run.job(stage, names, n).fingerprint for n in run.parts[number]}
+            pending = [n for n, digest in digests.items() if again or not is_made(shards.commit(n), digest)]
+            for made in _progress(stage, names, _map(run, stage, task, pending), len(pending)):
+                log.debug("%s: shard %d", shards.folder, made)
+            if there := len(digests) - len(pending):
+                log.info("%s: %d of %d shards were there already", shards.folder, there, len(digests))
+            commit_part(shards, number, run.parts[number])
+
+
+def commit_part(shards: Shards, number: int, numbers: Sequence[int]) -> None:
+    """Say that all shards of a part are there, and which they are."""
+    made = {str(n): fingerprint_of(shards.commit(n)) for n in numbers}
+    digest = combined_fingerprint(made.values())
+    publish_json(shards.part(number), {"name": shards.name, "fingerprint": digest, "shards": made})
+
+
+def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
+    """The way that the configuration and the machine ask for."""
+    config = run.config
+    if not numbers:
+        return iter(())
+    if config.scheduler is not None:
+        return on_cluster(task, numbers, config.scheduler, config.cluster.model_dump())
+    environments = _environments(run, stage)[: len(numbers)]
+    if len(environments) < 2:
+        return in_process(task, numbers)
+    return on_processes(task, numbers, environments)
+
+
+def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
+    """The variables of each process to work in: one process a GPU where the stage can use them, else `workers`."""
+    config = run.config
+    if needs_of(stage).gpu is not None and config.device in ("auto", "cuda") and len(cards := visible_gpus()) > 1:
+        return [{"CUDA_VISIBLE_DEVICES": card} for card in cards]
+    threads = max(1, runtime.threads() // config.workers)
+    return [dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))] * config.workers
+
+
+def _progress(stage: Stage, names: Names, made: Iterator[int], count: int) -> Iterator[int]:
+    """A bar over the shards, where there are several."""
+    from tqdm import tqdm
+
+    return tqdm(made, " ".join([stage.command, *names]), count, unit=" shards", disable=None if count > 1 else True)

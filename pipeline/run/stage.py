@@ -1,0 +1,120 @@
+"""The declaration of a stage: all that a rule, a fingerprint, a command, a scheduler and the docs must know of it.
+
+A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
+manifest, other artefacts), what it writes and what a job of it needs; `pipeline.run.runner` calls it,
+`pipeline.run.workflow` makes it a rule and `stages.commands` a command.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import UsageError
+from pipeline.run.layout import Artefact, Layout, Shards
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.plan.needs import Need
+    from pipeline.storage.manifest import ShardRows
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A file that a person brought: weights, a list of the collection, a treebank."""
+
+    path: Path
+
+
+Input = Artefact | Shards | Outside
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of a stage's function: what it writes, and what it must record of how that was made.
+
+    `outputs` are what the stage's `writes` says, `path` the file or folder of the first; of a sharded stage `path` is
+    the shard's file, `number` its number and `rows` its images and sentences. `fingerprint` and `inputs` (name ->
+    fingerprint) belong into the commit.
+    """
+
+    fingerprint: str
+    inputs: Mapping[str, str]
+    path: Path
+    outputs: Sequence[Artefact | Shards]
+    number: int | None = None
+    rows: "ShardRows | None" = None
+
+
+def _nothing(*_: Any) -> tuple:
+    return ()
+
+
+def _empty(*_: Any) -> Mapping[str, Any]:
+    return {}
+
+
+def _once(_: "Config") -> Sequence[Names]:
+    return [()]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
+    shards share and returns the function of one `job`.
+
+    `version` rises whenever the same inputs would give other results: it is part of the fingerprint, and makes what was
+    made before be made again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all
+    that the configuration knows, and `wanted(config)` those that `all` makes for their own sake. `keys(config, *names)`
+    is the part of the configuration that decides the result. `reads(config, layout, *names)` are the artefacts and
+    files that it is made from, by the names that its fingerprint has for them; `columns` are those of the manifest
+    (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, rows, *names)` are
+    fingerprints of whatever else decides. `writes(layout, *names)` is what it makes, first of all what others read.
+    `needs` is of one job (None: it stands in the table of pipeline.plan.needs), `threads` is what a job can use.
+    `shown` is the category in Snakemake's report of each output that is shown there, by its caption.
+    """
+
+    function: Callable[..., Any]
+    version: int
+    writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
+    names: Names = ()
+    sharded: bool = False
+    columns: tuple[str, ...] = ()
+    choices: "Callable[[Config], Sequence[Names]]" = _once
+    wanted: "Callable[[Config], Sequence[Names]]" = _nothing
+    keys: Callable[..., Mapping[str, Any]] = _empty
+    reads: "Callable[..., Mapping[str, Input]]" = _empty
+    also: Callable[..., Mapping[str, str]] = _empty
+    shown: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    needs: "Need | None" = None
+
+    @property
+    def name(self) -> str:
+        """As Snakemake calls the rule; the command has hyphens."""
+        return self.function.__name__
+
+    @property
+    def command(self) -> str:
+        return self.name.replace("_", "-")
+
+    def outputs(self, layout: Layout, *names: str) -> Sequence[Artefact | Shards]:
+        """What it makes, as a sequence."""
+        made = self.writes(layout, *names)
+        return [made] if isinstance(made, Artefact | Shards) else list(made)
+
+    def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
+        """The choices that begin with the names `given`. Raises UsageError where there is none."""
+        known = [tuple(choice) for choice in self.choices(config)]
+        found = [choice for choice in known if choice[: len(given)] == tuple(given)]
+        if not found:
+            asked = " ".join(given) or f"{' and '.join(self.names)} to make"
+            there = ", ".join(dict.fromkeys(" ".join(choice[: max(1, len(given))]) for choice in known)) or "none"
+            raise UsageError(f"{self.command}: the configuration has no {asked}; there are {there}")
+        return found
+
+    def depends(self, config: "Config", *names: str) -> dict[str, Any]:
+        """The version and the part of the configuration that decide the result."""
+        return {"version": self.version, "keys": self.keys(config, *names)}

@@ -1,0 +1,173 @@
+"""What Snakemake is told: each rule's input, output, parameters, resources and command, from its stage's declaration.
+
+FLOW = Workflow(config, declared(), lambda: checkpoints.ingest.get(), report, ancient)
+
+rule extract:
+    input: FLOW.input("extract")
+    output: FLOW.output("extract")
+    params: **FLOW.params("extract")
+    ...
+"""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import Config
+from pipeline.plan.needs import needs_of
+from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.run.layout import Artefact, Shards
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Outside, Stage
+
+PART = "{part}"
+NEVER = "(?!)"
+"""What a wildcard must match of which there is nothing in this configuration."""
+
+
+class Workflow:
+    """The rules of one run.
+
+    `stages` are all declarations by name; `ingested()` raises until the manifest is there, when Snakemake looks again.
+    Snakemake's `shown(path, caption=, category=)` marks an output that its report shows, and `ancient(path)` an input
+    whose age does not matter.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        stages: Mapping[str, Stage],
+        ingested: Callable[[], Any],
+        shown: Callable[..., Any],
+        ancient: Callable[[str], Any],
+    ) -> None:
+        self.config, self.stages, self._ingested, self._shown, self._ancient = config, stages, ingested, shown, ancient
+        self.run = Run(Path(config.results_root) / config.name, config)
+        self.layout = self.run.layout
+
+    def input(self, name: str) -> Callable[[Any], list[str]]:
+        """The input function of a rule: the commits of what its stage reads. Of the manifest a sharded stage needs only
+        that it is there: what of it matters to a part is among the parameters of its job."""
+        stage = self.stages[name]
+
+        def files(wildcards: Any) -> list[str]:
+            reads = stage.reads(self.config, self.layout, *self._names(stage, wildcards)).values()
+            part = getattr(wildcards, "part", None)
+            found = [path for one in reads for path in self._commits(one, part)]
+            return [*found, self._ancient(str(self.layout.manifest.commit))] if stage.sharded else found
+
+        return files
+
+    def output(self, name: str) -> list[Any]:
+        """The commits of what a rule makes, as patterns."""
+        stage = self.stages[name]
+        made = stage.outputs(self.layout, *(f"{{{one}}}" for one in stage.names))
+        paths = [one.part(PART) if isinstance(one, Shards) else one.commit for one in made]
+        marked = {len(paths) - len(stage.shown) + i: item for i, item in enumerate(stage.shown.items())}
+        return [
+            self._shown(str(path), caption=f"docs/captions/{marked[i][0]}.rst", category=marked[i][1])
+            if i in marked
+            else str(path)
+            for i, path in enumerate(paths)
+        ]
+
+    def params(self, name: str) -> dict[str, Callable[[Any], str]]:
+        """What makes Snakemake run a job again: the stage's version and keys, and what a part holds."""
+        stage = self.stages[name]
+
+        def depends(wildcards: Any) -> str:
+            return json.dumps(stage.depends(self.config, *self._names(stage, wildcards)), sort_keys=True, default=str)
+
+        if not stage.sharded:
+            return {"depends": depends}
+        return {"depends": depends, "rows": lambda wildcards: self._rows_digest(stage, int(wildcards.part))}
+
+    def constraints(self, name: str) -> dict[str, str]:
+        """What the wildcards of a rule may be."""
+        stage = self.stages[name]
+        choices = [tuple(choice) for choice in stage.choices(self.config)]
+        values = {one: dict.fromkeys(choice[i] for choice in choices) for i, one in enumerate(stage.names)}
+        return {one: "|".join(map(re.escape, found)) or NEVER for one, found in values.items()}
+
+    def threads(self, name: str) -> int:
+        """What a job can use; Snakemake gives it no more than there are cores."""
+        return self.stages[name].threads
+
+    def benchmark(self, name: str) -> str:
+        """Where Snakemake writes what a job took."""
+        stage = self.stages[name]
+        parts = [f"{{{one}}}" for one in stage.names] + ([PART] if stage.sharded else [])
+        return str(self.layout.benchmarks / stage.name / f"{'.'.join(parts) or 'all'}.tsv")
+
+    def resources(self, name: str) -> dict[str, Any]:
+        """What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more."""
+        stage = self.stages[name]
+        need = needs_of(stage)
+
+        def shards() -> int:
+            """The shards of a job, which are made one after another."""
+            return max(map(len, self.run.parts), default=1) if stage.sharded else 1
+
+        return {
+            "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes)),
+            "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * shards()),
+            "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * shards()),
+            "gpu": int(self.config.device != "cpu" and need.gpu is not None),
+        }
+
+    def shell(self, name: str) -> str:
+        """The command of a rule."""
+        stage = self.stages[name]
+        program = [str(Path(sys.executable).with_name("jointspace")), "--threads"]
+        words = [_plain(shlex.join(program)), "{threads}", stage.command]
+        words += [f"{{wildcards.{one}:q}}" for one in stage.names]
+        words += ["--run", _plain(shlex.quote(str(self.run.root)))]
+        return " ".join([*words, *(["--part", "{wildcards.part}"] if stage.sharded else [])])
+
+    @cached_property
+    def targets(self) -> list[Callable[[Any], list[str]] | str]:
+        """What `all` makes: whatever a stage says is wanted for its own sake."""
+        files: list[Any] = []
+        for stage in self.stages.values():
+            for names in stage.wanted(self.config):
+                made = stage.outputs(self.layout, *names)
+                files += [lambda _, one=one: self._commits(one, None) for one in made]
+        return files
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the run: the manifest's where `ingest` is done, the demo's until then."""
+        path = self.layout.manifest.commit
+        return sizes_of(self.config, json.loads(path.read_text()) if path.exists() else None)
+
+    def _names(self, stage: Stage, wildcards: Any) -> tuple[str, ...]:
+        return tuple(getattr(wildcards, one) for one in stage.names)
+
+    def parts(self) -> list[range]:
+        """The shards of each part, known once `ingest` is done."""
+        self._ingested()
+        return self.run.parts
+
+    def _commits(self, one: Input, part: str | None) -> Sequence[str]:
+        """The files that Snakemake waits for; of shards those of the same part, or of all."""
+        if isinstance(one, Outside):
+            return [str(one.path)]
+        if isinstance(one, Artefact):
+            return [str(one.commit)]
+        numbers = range(len(self.parts())) if part is None else [int(part)]
+        return [str(one.part(number)) for number in numbers]
+
+    def _rows_digest(self, stage: Stage, part: int) -> str:
+        """The shards of a part, and what the stage depends on of their rows of the manifest."""
+        numbers = self.run.parts[part]
+        return f"{numbers.start}-{numbers.stop} {self.run.manifest.digest(numbers, stage.columns)}"
+
+
+def _plain(text: str) -> str:
+    """`text` without the meaning that braces have for Snakemake."""
+    return text.replace("{", "{{").replace("}", "}}")

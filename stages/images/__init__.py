@@ -1,0 +1,1 @@
+"""Images become features, and regions of them."""

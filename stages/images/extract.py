@@ -1,0 +1,62 @@
+"""`extract`: features of images."""
+
+from collections.abc import Callable
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+
+
+def extract(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Extract the features of images, going on where a killed run has stopped."""
+    import logging
+    from itertools import islice
+
+    import numpy as np
+    from tqdm import tqdm
+
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.extraction import Stopwatch
+    from pipeline.images.kinds import divide, restore
+    from pipeline.images.preprocess import Photograph, load_all
+    from pipeline.storage.features import UnfinishedShard, to_stored
+    from pipeline.storage.sources import ImageSource
+
+    chosen, collection, manifest = run.config.extract, run.config.collection, run.manifest
+    parameters = run.encoder(encoder)
+    network = restore(parameters.settings, parameters.tensors)
+    work = divide(network, run.config.device, chosen.precision, chosen.batch_size)
+    limits, read = ImageLimits.from_settings(collection), ImageSource(manifest.root, collection.follow_links).read
+    described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
+    described["precision"] = work.extractor.plan.precision
+
+    def make(job: Job) -> None:
+        images = manifest.images.slice(job.rows.first_image, job.rows.last_image - job.rows.first_image)
+        photographs = [Photograph.from_row(row) for row in images.to_pylist()]
+        unfinished = UnfinishedShard(job.path, job.fingerprint, images["image_id"].to_numpy(), chosen.checkpoint_images)
+        missing, stopwatch = unfinished.missing(), Stopwatch()
+        todo = [photographs[row] for part in missing for row in part]
+        pictures = load_all(todo, read, limits, network.spec.preprocessing, chosen.decode_workers, work.describe)
+        pictures = stopwatch.iterate("decode", tqdm(pictures, "extract", len(todo), unit=" images", disable=None))
+        for part in missing:
+            features = np.concatenate(list(work.extractor(islice(pictures, len(part)))))
+            with stopwatch.measure("write"):
+                stored = to_stored(features, chosen.storage, [photographs[row].name for row in part])
+                unfinished.write(part, stored)
+        unfinished.publish({"encoder": described, "inputs": job.inputs})
+        logging.getLogger(__name__).info("shard %d: %s", job.number, stopwatch.describe(len(todo)))
+
+    return make
+
+
+STAGE = Stage(
+    extract,
+    version=3,
+    names=("encoder",),
+    sharded=True,
+    threads=8,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.of is None],
+    keys=lambda config, encoder: config.extract.model_dump(include={"precision", "storage"}),
+    reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)

@@ -1,0 +1,171 @@
+"""`extract-regions`: the regions of images and their features."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.images.boxes import Candidates
+    from pipeline.images.preparation import Preparation
+    from pipeline.images.preprocess import Photograph, Preprocessing
+
+log = logging.getLogger(__name__)
+
+
+def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Find the regions of images and describe them, going on where a killed run has stopped."""
+    from itertools import islice
+
+    from tqdm import tqdm
+
+    from pipeline.errors import UsageError
+    from pipeline.images.classifier import Classifier
+    from pipeline.images.encoders import Encoder
+    from pipeline.images.extraction import Stopwatch, choose_plan
+    from pipeline.images.kinds import restore
+    from pipeline.images.preparation import Request
+    from pipeline.images.preprocess import Photograph
+    from pipeline.images.regions import RegionExtractor, describe
+    from pipeline.storage.features import to_stored
+    from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
+    from pipeline.workers import isolated_map
+
+    chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
+    folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
+    network = restore(parameters.settings, parameters.tensors)
+    if not isinstance(network, Encoder):
+        raise UsageError(f"{folder} describes whole images only; give an encoder that is a network")
+    judged = chosen.score == "classifier"
+    judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
+    plan = choose_plan(network, run.config.device, extract.precision, extract.batch_size)
+    preparation = _preparation(run, network.spec.preprocessing)
+    extractor = RegionExtractor(network, plan, preparation.cutting.view)
+    described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
+    known_boxes, detect = _known_boxes(run), _detector(run, preparation)
+
+    def make(job: Job) -> None:
+        rows = manifest.images.slice(job.rows.first_image, job.rows.last_image - job.rows.first_image)
+        photographs, image_id = [Photograph.from_row(row) for row in rows.to_pylist()], rows["image_id"].to_numpy()
+        unfinished = UnfinishedRegions(job.path, job.fingerprint, image_id, chosen.checkpoint_images)
+        known, missing, stopwatch, share = known_boxes(job), unfinished.missing(), Stopwatch(), 0.0
+        places = [row for part in missing for row in part]
+        candidates = (known[row] for row in places)
+        if detect is not None:
+            candidates = stopwatch.iterate("proposals", detect([photographs[row] for row in places]))
+        requests = (Request(photographs[row], boxes) for row, boxes in zip(places, candidates, strict=True))
+        images = isolated_map(preparation, requests, extract.decode_workers)
+        images = tqdm(images, "extract-regions", len(places), unit=" images", disable=None)
+        images = stopwatch.iterate("decode", images)
+        for part in missing:
+            described = describe(islice(images, len(part)), extractor, judge, chosen.iou, chosen.count)
+            share += described.proposal_share * len(part) / len(places)
+            names = [photographs[row].name for row in part]
+            with stopwatch.measure("write"):
+                stored = to_stored(described.features, extract.storage, described.names(names))
+                unfinished.write_part(part, described.arrays(stored), described.faults, names, described.counts)
+        sidecar = unfinished.publish({"encoder": described_as, "inputs": job.inputs, "regions": _keys(run.config)})
+        stopwatch.move("decode", "proposals", share)
+        log.info("shard %d: %s", job.number, stopwatch.describe(len(places)))
+        log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in sidecar.details["counts"].items()))
+        require_few_rejects(job.path, sidecar, run.config.collection.reject_limit)
+
+    return make
+
+
+def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
+    """What gives the boxes of each image of a shard that are known before any pixel is seen."""
+    from pipeline.images.box_formats import parse_all
+    from pipeline.images.boxes import NONE, Candidates, group
+    from pipeline.images.matching import some
+    from pipeline.storage.regions import manifest_boxes, read_box_files
+
+    chosen, manifest = run.config.regions, run.manifest
+    if chosen.proposals != "boxes":
+        return lambda job: [NONE] * (job.rows.last_image - job.rows.first_image)
+    if chosen.boxes is None:
+
+        def of_manifest(job: Job) -> "list[Candidates]":
+            owners, *arrays = manifest_boxes(manifest, job.rows)
+            return group(owners, Candidates(*arrays), job.rows.last_image - job.rows.first_image)
+
+        return of_manifest
+    path = Path(run.config.data_root) / chosen.boxes
+    everything = parse_all(read_box_files(path), manifest.images["path"].to_pylist())
+    if everything.unmatched:
+        log.warning("%s has boxes of images that are not here: %s", path, some(everything.unmatched))
+    return lambda job: everything.candidates[job.rows.first_image : job.rows.last_image]
+
+
+def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograph]], Iterator[Candidates]] | None":
+    """What finds boxes in photographs; None where they are proposed otherwise."""
+    from pipeline.device import find_device
+    from pipeline.images import weights as states
+    from pipeline.images.detectors import build_detector, detect, download_detector
+    from pipeline.storage.features import read_weights
+    from pipeline.workers import isolated_map
+
+    chosen, settings = run.config.regions.detector, run.config
+    if settings.regions.proposals != "faster-rcnn":
+        return None
+    if chosen.weights == "file":
+        data, _ = read_weights(Path(settings.weights_root) / chosen.file, chosen.sha256)
+        state, source = states.parse(data, chosen.file), chosen.file
+    else:
+        state, source = download_detector(chosen.architecture)
+    network = build_detector(chosen.architecture, state, source, settings.regions.min_score)
+    device = find_device(settings.device)
+
+    def find(photographs: "list[Photograph]") -> "Iterator[Candidates]":
+        pixels = isolated_map(preparation.open, photographs, settings.extract.decode_workers)
+        return detect(network, pixels, device, chosen.stage)
+
+    return find
+
+
+def _preparation(run: Run, preprocessing: "Preprocessing") -> "Preparation":
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.preparation import Cutting, Preparation
+    from pipeline.storage.sources import ImageSource
+
+    collection = run.config.collection
+    cutting = Cutting.from_settings(run.config.regions.model_dump(), preprocessing)
+    limits = ImageLimits.from_settings(collection)
+    return Preparation(ImageSource(run.manifest.root, collection.follow_links).read, limits, cutting)
+
+
+def _keys(config: "Config", *_: str) -> dict:
+    return {**config.regions.decisive(), **config.extract.model_dump(include={"precision", "storage"})}
+
+
+def _reads(config: "Config", layout, encoder: str) -> Mapping[str, Input]:
+    chosen, weights = config.regions, config.regions.detector
+    found: dict[str, Input] = {"encoder": layout.encoder(encoder)}
+    if chosen.score == "classifier":
+        found["classifier"] = layout.classifier(encoder)
+    if chosen.proposals == "faster-rcnn" and weights.weights == "file":
+        found["detector"] = Outside(Path(config.weights_root) / weights.file)
+    if chosen.proposals == "boxes" and chosen.boxes is not None:
+        path = Path(config.data_root) / chosen.boxes
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        found |= {f"boxes/{file.name}": Outside(file) for file in files if not file.name.startswith(".")}
+    return found
+
+
+STAGE = Stage(
+    extract_regions,
+    version=3,
+    names=("encoder",),
+    sharded=True,
+    threads=8,
+    choices=lambda config: [(name,) for name in config.regions.encoders],
+    wanted=lambda config: [(name,) for name in config.regions.encoders],
+    keys=_keys,
+    reads=_reads,
+    columns=("images", "boxes"),
+    writes=lambda layout, encoder: layout.regions(encoder),
+)

@@ -1,0 +1,67 @@
+"""`pool-regions`: regions as features of whole images."""
+
+from collections.abc import Callable
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+
+BLOCK = 256
+"""Images whose regions are in memory at once."""
+
+
+def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Pool the features of each image's regions into one vector of the image."""
+    import json
+
+    import numpy as np
+
+    from pipeline.errors import IntegrityError, UsageError
+    from pipeline.images.pooled_regions import pool
+    from pipeline.storage.features import to_stored, write_features
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.regions import open_regions
+
+    storage, parameters = run.config.extract.storage, run.encoder(encoder)
+    folder = run.layout.encoder(encoder).path
+    if "pooling" not in parameters.settings:
+        raise UsageError(f"{folder} pools no regions; give an encoder whose architecture is pooled")
+    pooling = parameters.settings["pooling"]
+    source = run.layout.regions(run.config.encoder(encoder).of).folder
+    described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
+
+    def make(job: Job) -> None:
+        regions = open_regions(run.manifest, source, job.number)
+        made_by = regions.details["inputs"]["encoder"]
+        require_same("encoder", {str(regions.path): made_by, str(folder): parameters.details["of"]})
+        if "projection" in regions.details:
+            raise UsageError(f"{regions.path} was reduced; give the regions as extract-regions wrote them")
+        told = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
+        cut = {str(regions.path): told, str(folder): parameters.settings["regions"]}
+        require_same("the regions", {file: json.dumps(settings, sort_keys=True) for file, settings in cut.items()})
+        if not np.diff(regions.offsets).all():
+            first = regions.image_id[np.diff(regions.offsets).argmin()]
+            raise IntegrityError(f"image {first} has no regions in {regions.path}; run ingest again, without it")
+        n = len(regions.image_id)
+        blocks = (regions.packed(np.arange(start, min(start + BLOCK, n))) for start in range(0, n, BLOCK))
+        features = np.concatenate([pool(block.features, block.offsets, pooling) for block in blocks])
+        stored = to_stored(features, storage, [f"image {number}" for number in regions.image_id])
+        details = {"encoder": described, "inputs": job.inputs}
+        write_features(job.path, stored, regions.image_id, job.fingerprint, details)
+
+    return make
+
+
+STAGE = Stage(
+    pool_regions,
+    version=3,
+    names=("encoder",),
+    sharded=True,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.of is not None],
+    keys=lambda config, encoder: {"storage": config.extract.storage},
+    reads=lambda config, layout, encoder: {
+        "encoder": layout.encoder(encoder),
+        "regions": layout.regions(config.encoder(encoder).of),
+    },
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)

@@ -1,0 +1,1 @@
+"""Bundles: built, kept up, searched and served."""

@@ -1,0 +1,1 @@
+"""Models of the joint space: moments, fits, trainings, embeddings, and what they find."""

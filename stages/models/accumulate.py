@@ -1,0 +1,105 @@
+"""`accumulate`: the moments of pairs of images and texts."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
+
+STUDY, AUXILIARY = "study/", "auxiliary/"
+"""How the names of pairs begin that are summed in folds, and of images with weak texts."""
+
+
+def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
+    """Sum the moments of pairs, over the features of all encoders.
+
+    PAIRS are target (images of the train split, with their sentences), dev (likewise), auxiliary/NAME (images of
+    auxiliary.splits with the documents NAME), or one of these in folds: study/target, study/auxiliary/NAME.
+    """
+    import numpy as np
+
+    from pipeline import runtime
+    from pipeline.device import find_gpu
+    from pipeline.models.linear.accumulation import BLOCK_ROWS
+    from pipeline.models.linear.folds import assign_folds
+    from pipeline.models.linear.passes import sum_blocks
+    from pipeline.models.linear.views import ImageView
+    from pipeline.storage.gather import Features, Sentences, read_pairs
+    from pipeline.storage.moments import write_moments
+    from pipeline.storage.provenance import origin_of
+
+    config, manifest = run.config, run.manifest
+    texts, features = Sentences(manifest, _texts(run.layout, pairs).folder), Features(manifest, run.root / "features")
+    summed, names = _keys(config, pairs), _encoders(config, pairs)
+    folds = summed["folds"]["count"]
+    assigned = assign_folds(manifest.splits, folds, config.study.order, config.seed)
+    in_splits, gpu = np.isin(manifest.splits.astype(str), summed["splits"]), find_gpu(config.device)
+
+    def make(job: Job) -> None:
+        shards, tfidf = {name: features.open(name, job.number) for name in names}, texts.open(job.number)
+        dims = tuple(opened["features"].shape[1] for opened in shards.values())
+        view, terms = ImageView(tuple(shards), dims, config.image_view.normalise), tfidf.matrix.shape[1]
+        wanted = np.zeros(len(in_splits), bool)
+        span = slice(job.rows.first_image, job.rows.last_image)
+        wanted[span] = in_splits[span]
+        ids, parts = np.unique(tfidf.image_id[wanted[tfidf.image_id]]), {}
+        for fold in np.unique(assigned[ids]).tolist():
+            blocks = read_pairs(features, texts, view.encoders, wanted & (assigned == fold), BLOCK_ROWS)
+            parts[fold] = sum_blocks(blocks, view, terms, runtime.threads(), gpu).to_arrays()
+        details = {"view": vars(view), **{key: summed[key] for key in ("pairs", "splits", "folds")}}
+        details |= {"documents": tfidf.details["documents"]} if "documents" in tfidf.details else {}
+        details |= {"encoders": {name: origin_of(opened.sidecar) for name, opened in shards.items()}}
+        details |= {"range": [span.start, span.stop], "vocabulary": tfidf.vocabulary, "terms": terms}
+        made = {"fingerprint": job.fingerprint, "details": {**details, "inputs": job.inputs}}
+        write_moments(job.path, parts, ids, assigned[ids], **made)
+
+    return make
+
+
+def _choices(config) -> list[tuple[str]]:
+    plain = ["target", *(f"{AUXILIARY}{name}" for name in config.documents)]
+    return [(name,) for name in ["dev", *plain, *(f"{STUDY}{name}" for name in plain)]]
+
+
+def _kind(pairs: str) -> str:
+    """`target`, `dev` or `auxiliary`."""
+    return pairs.removeprefix(STUDY).partition("/")[0]
+
+
+def _encoders(config, pairs: str) -> list[str]:
+    """The encoders of a run's own moments, and for the study's target those of the study too."""
+    every = pairs == f"{STUDY}target"
+    return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
+
+
+def _texts(layout, pairs: str) -> Any:
+    kind, _, documents = pairs.removeprefix(STUDY).partition("/")
+    return layout.documents(documents) if kind == "auxiliary" else layout.sentences("tfidf")
+
+
+def _keys(config, pairs: str) -> dict[str, Any]:
+    kind, study = _kind(pairs), config.study
+    splits = {"target": ("train",), "dev": ("dev",), "auxiliary": config.auxiliary.splits}[kind]
+    folds = (
+        {"count": study.folds, "order": study.order, "seed": config.seed} if pairs.startswith(STUDY) else {"count": 1}
+    )
+    return {"pairs": kind, "splits": list(splits), "folds": folds, "normalise": config.image_view.normalise}
+
+
+def _reads(config, layout, pairs: str) -> Mapping[str, Input]:
+    features = {f"features/{name}": layout.features(name) for name in _encoders(config, pairs)}
+    return {"tfidf": _texts(layout, pairs), **features}
+
+
+STAGE = Stage(
+    accumulate,
+    version=4,
+    names=("pairs",),
+    sharded=True,
+    threads=8,
+    choices=_choices,
+    keys=_keys,
+    reads=_reads,
+    columns=("images", "splits"),
+    writes=lambda layout, pairs: layout.moments(pairs),
+)

@@ -1,0 +1,1 @@
+"""Evaluation, descriptions, and the report."""

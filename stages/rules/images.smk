@@ -1,0 +1,34 @@
+# Images become features, and regions of them.
+
+
+rule extract:
+    input: FLOW.input("extract")
+    output: FLOW.output("extract")
+    wildcard_constraints: **FLOW.constraints("extract")
+    params: **FLOW.params("extract")
+    threads: FLOW.threads("extract")
+    benchmark: FLOW.benchmark("extract")
+    resources: **FLOW.resources("extract")
+    shell: FLOW.shell("extract")
+
+
+rule extract_regions:
+    input: FLOW.input("extract_regions")
+    output: FLOW.output("extract_regions")
+    wildcard_constraints: **FLOW.constraints("extract_regions")
+    params: **FLOW.params("extract_regions")
+    threads: FLOW.threads("extract_regions")
+    benchmark: FLOW.benchmark("extract_regions")
+    resources: **FLOW.resources("extract_regions")
+    shell: FLOW.shell("extract_regions")
+
+
+rule pool_regions:
+    input: FLOW.input("pool_regions")
+    output: FLOW.output("pool_regions")
+    wildcard_constraints: **FLOW.constraints("pool_regions")
+    params: **FLOW.params("pool_regions")
+    threads: FLOW.threads("pool_regions")
+    benchmark: FLOW.benchmark("pool_regions")
+    resources: **FLOW.resources("pool_regions")
+    shell: FLOW.shell("pool_regions")

@@ -1,0 +1,56 @@
+# Sentences and documents become vectors, words and trees.
+
+
+rule encode_sentences:
+    input: FLOW.input("encode_sentences")
+    output: FLOW.output("encode_sentences")
+    wildcard_constraints: **FLOW.constraints("encode_sentences")
+    params: **FLOW.params("encode_sentences")
+    threads: FLOW.threads("encode_sentences")
+    benchmark: FLOW.benchmark("encode_sentences")
+    resources: **FLOW.resources("encode_sentences")
+    shell: FLOW.shell("encode_sentences")
+
+
+rule encode_documents:
+    input: FLOW.input("encode_documents")
+    output: FLOW.output("encode_documents")
+    wildcard_constraints: **FLOW.constraints("encode_documents")
+    params: **FLOW.params("encode_documents")
+    threads: FLOW.threads("encode_documents")
+    benchmark: FLOW.benchmark("encode_documents")
+    resources: **FLOW.resources("encode_documents")
+    shell: FLOW.shell("encode_documents")
+
+
+rule encode_tokens:
+    input: FLOW.input("encode_tokens")
+    output: FLOW.output("encode_tokens")
+    wildcard_constraints: **FLOW.constraints("encode_tokens")
+    params: **FLOW.params("encode_tokens")
+    threads: FLOW.threads("encode_tokens")
+    benchmark: FLOW.benchmark("encode_tokens")
+    resources: **FLOW.resources("encode_tokens")
+    shell: FLOW.shell("encode_tokens")
+
+
+rule parse:
+    input: FLOW.input("parse")
+    output: FLOW.output("parse")
+    wildcard_constraints: **FLOW.constraints("parse")
+    params: **FLOW.params("parse")
+    threads: FLOW.threads("parse")
+    benchmark: FLOW.benchmark("parse")
+    resources: **FLOW.resources("parse")
+    shell: FLOW.shell("parse")
+
+
+rule encode_trees:
+    input: FLOW.input("encode_trees")
+    output: FLOW.output("encode_trees")
+    wildcard_constraints: **FLOW.constraints("encode_trees")
+    params: **FLOW.params("encode_trees")
+    threads: FLOW.threads("encode_trees")
+    benchmark: FLOW.benchmark("encode_trees")
+    resources: **FLOW.resources("encode_trees")
+    shell: FLOW.shell("encode_trees")

@@ -1,0 +1,1 @@
+"""Sentences and documents become vectors, words and trees."""

@@ -1,0 +1,35 @@
+"""`encode-sentences`: sentences as sparse tf-idf vectors."""
+
+from collections.abc import Callable
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+
+
+def encode_sentences(run: Run) -> Callable[[Job], None]:
+    """Encode the sentences over the vocabulary."""
+    import numpy as np
+
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.storage.sentences import write_tfidf
+    from pipeline.text.tfidf import encode
+    from pipeline.text.vocabulary import Vocabulary
+
+    vocabulary, manifest = Vocabulary.from_dict(read_vocabulary(run.layout.vocabulary.path)), run.manifest
+
+    def make(job: Job) -> None:
+        ids = np.arange(job.rows.first_sentence, job.rows.last_sentence)
+        matrix, owners = encode(manifest.texts(job.rows), vocabulary), manifest.sentence_images[ids]
+        write_tfidf(job.path, matrix, ids, owners, fingerprint=job.fingerprint, inputs=job.inputs)
+
+    return make
+
+
+STAGE = Stage(
+    encode_sentences,
+    version=3,
+    sharded=True,
+    reads=lambda config, layout: {"vocabulary": layout.vocabulary},
+    columns=("sentences",),
+    writes=lambda layout: layout.sentences("tfidf"),
+)

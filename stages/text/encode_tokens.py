@@ -1,0 +1,36 @@
+"""`encode-tokens`: sentences as sequences of words."""
+
+from collections.abc import Callable
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+
+
+def encode_tokens(run: Run) -> Callable[[Job], None]:
+    """Encode the sentences word by word."""
+    import numpy as np
+
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.storage.tokens import write_tokens
+    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.vocabulary import Vocabulary
+
+    vocabulary, manifest = Vocabulary.from_dict(read_vocabulary(run.layout.token_vocabulary.path)), run.manifest
+
+    def make(job: Job) -> None:
+        ids = np.arange(job.rows.first_sentence, job.rows.last_sentence)
+        tokens, owners = encode_tokens(manifest.texts(job.rows), vocabulary), manifest.sentence_images[ids]
+        made = {"fingerprint": job.fingerprint, "inputs": job.inputs}
+        write_tokens(job.path, tokens.ids, tokens.offsets, ids, owners, **made)
+
+    return make
+
+
+STAGE = Stage(
+    encode_tokens,
+    version=3,
+    sharded=True,
+    reads=lambda config, layout: {"vocabulary": layout.token_vocabulary},
+    columns=("sentences",),
+    writes=lambda layout: layout.sentences("tokens"),
+)

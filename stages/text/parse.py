@@ -1,0 +1,157 @@
+"""`parse`: sentences as dependency and phrase trees, by spaCy or from another parser's files."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.storage.manifest import ShardRows
+    from pipeline.text.parsed import Parsed
+
+log = logging.getLogger(__name__)
+SHOWN, LISTED = 10, 1000
+"""Sentences without a parse that the log shows and that the sidecar lists; the CoNLL-U file marks all of them."""
+FILES = ("conllu", "brackets")
+Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
+
+
+def parse(run: Run) -> Callable[[Job], None]:
+    """Parse the sentences, or find their parses in files."""
+    from collections import Counter
+
+    from tqdm import tqdm
+
+    from pipeline.storage.trees import write_parses
+    from pipeline.text.conllu import format_conllu
+
+    engine = ENGINES[run.config.parse.engine](run)
+
+    def make(job: Job) -> None:
+        rows, texts = job.rows, run.manifest.texts(job.rows)
+        conllu, brackets, fallbacks = [], [], []
+        ids = range(rows.first_sentence, rows.last_sentence)
+        progress = tqdm(engine(rows, texts), "parse", len(texts), unit=" sentences", disable=None)
+        for sentence_id, text, found in zip(ids, texts, progress, strict=True):
+            comments = {"sent_id": sentence_id, "text": " ".join(text.split())}
+            if found.fallback:
+                fallbacks.append({"sentence_id": sentence_id, "reason": found.fallback})
+                comments["fallback"] = " ".join(found.fallback.split())
+            conllu.append(format_conllu(found.parse, comments.items()))
+            brackets.append(f"{sentence_id}\t{found.tree.to_brackets()}\n")
+        details = {"inputs": job.inputs, "engine": _told(run.config), "n_fallbacks": len(fallbacks)}
+        details["fallbacks"] = fallbacks[:LISTED]
+        made = {"fingerprint": job.fingerprint, "details": details}
+        write_parses(job.path, "".join(conllu), "".join(brackets), len(texts), **made)
+        for fallback in fallbacks[:SHOWN]:
+            log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
+        log.info("%d sentences, %d of them chains for want of a parse", len(texts), len(fallbacks))
+        for reason, count in Counter(one["reason"].partition(":")[0] for one in fallbacks).most_common(SHOWN):
+            log.info("%6d %s", count, reason)
+
+    return make
+
+
+def _find_in_files(run: Run) -> Engine:
+    from pipeline.storage.trees import text_lines
+    from pipeline.text.brackets import read_brackets
+    from pipeline.text.conllu import read_conllu
+    from pipeline.text.matching import index_parses, index_trees, match, sentence_keys
+
+    manifest = run.manifest
+    kinds = {"conllu": (read_conllu, index_parses), "brackets": (read_brackets, index_trees)}
+
+    def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
+        owners = manifest.sentence_images[rows.first_sentence : rows.last_sentence].tolist()
+        images = manifest.images.slice(rows.first_image, rows.last_image - rows.first_image)
+        pairs = zip(*(images[column].to_pylist() for column in ("member", "path")), strict=True)
+        names = [member or path for member, path in pairs]
+        keys = sentence_keys([names[owner - rows.first_image] for owner in owners], rows.first_sentence)
+        wanted, found = {key for own in keys for key in own}, {}
+        for kind, path in _files(run.config).items():
+            read, index = kinds[kind]
+            found[kind] = index(read(text_lines(path), str(path)), wanted, str(path))
+        parses, trees = (found.get(kind, {}) for kind in FILES)
+        return (match(text, own, parses, trees) for text, own in zip(texts, keys, strict=True))
+
+    return engine
+
+
+def _run_spacy(run: Run) -> Engine:
+    from functools import partial
+
+    from pipeline.storage.parsers import load_parser
+    from pipeline.text.parsed import fall_back
+    from pipeline.text.parsing import BatchParser
+    from pipeline.workers import Failure, isolated_map
+
+    chosen, name = run.config.parse, _spacy_pipeline(run)[0]
+    load_parser(name)  # what is wrong with it is better said here than by the workers
+
+    def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
+        batches = [texts[at : at + chosen.batch_sentences] for at in range(0, len(texts), chosen.batch_sentences)]
+        outcomes = isolated_map(BatchParser(partial(load_parser, name), chosen.max_words), batches, chosen.workers)
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                outcome = [fall_back(text, f"its batch could not be parsed: {outcome.reason}") for text in batch]
+            yield from outcome
+
+    return engine
+
+
+def _spacy_pipeline(run: Run) -> tuple[str, str]:
+    """The name of spaCy's pipeline, and its digest."""
+    from pipeline.storage.parsers import find_parser
+    from pipeline.text.parsing import require_spacy
+
+    require_spacy()
+    chosen, folder = run.config.parse, run.layout.parser.path
+    return find_parser(folder if chosen.pipeline is None else None, chosen.pipeline, Path(run.config.weights_root))
+
+
+ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
+"""parse.engine -> what opens it for a run: a function from a shard's rows and texts to their parses."""
+
+
+def _files(config: "Config") -> dict[str, Path]:
+    """The files of another parser, by their kind."""
+    named = {kind: getattr(config.parse, kind) for kind in FILES}
+    return {kind: Path(config.data_root) / name for kind, name in named.items() if name is not None}
+
+
+def _told(config: "Config") -> dict:
+    """What decides the parses beside the sentences and the parser."""
+    if config.parse.engine == "files":
+        return {"engine": "files"}
+    return {"engine": "spacy", **config.parse.model_dump(include={"pipeline", "max_words"})}
+
+
+def _reads(config, layout) -> Mapping[str, Input]:
+    if config.parse.engine == "files":
+        return {kind: Outside(path) for kind, path in _files(config).items()}
+    return {"trained": layout.parser} if config.parse.pipeline is None else {}
+
+
+def _parser(run: Run, rows: "ShardRows") -> dict[str, str]:
+    """The digest of spaCy's pipeline, and its version."""
+    if run.config.parse.engine == "files":
+        return {}
+    import spacy
+
+    return {"parser": _spacy_pipeline(run)[1], "spacy": spacy.__version__}
+
+
+STAGE = Stage(
+    parse,
+    version=3,
+    sharded=True,
+    keys=_told,
+    reads=_reads,
+    also=_parser,
+    columns=("sentences",),
+    writes=lambda layout: layout.parses,
+)
