@@ -122,11 +122,6 @@ def each(option, paths):
     return [word for path in paths for word in (option, path)]
 
 
-# Snakemake 9 tells a submission that is a group no limits: without this, its jobs would be on its GPU all at once.
-if workflow.remote_exec:
-    workflow.register_resource("gpu", 1)
-
-
 def shown(path, caption, category):
     """An output that `snakemake --report` shows."""
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)
@@ -417,14 +412,6 @@ def snippets_options(wildcards, input):
     return [*each("--snippets", input.snippets), "--regions", f"{RUN}/regions"] if input.snippets else []
 
 
-def lift_rate_limit():
-    """Let jobs start as soon as there is room. To start no more than a hundred in a second, Snakemake 9 looks at every
-    ready job again each second for each job that it has started, which takes a core once they are hundreds."""
-    limiter = workflow.scheduler.job_rate_limiter
-    if limiter and (limiter.max_jobs, limiter.timespan) == (100, 1):  # its default: a limit of the user's own stays
-        workflow.scheduler.job_rate_limiter = None
-
-
 def say_what_was_found():
     """Recalls, the report and a search to begin with, where this run was asked for these."""
     if {"summarise", "report"} & {job.rule.name for job in workflow.dag.jobs}:
@@ -441,7 +428,6 @@ onsuccess:
 
 
 onstart:
-    lift_rate_limit()
     publish_text(Path(RESOLVED), yaml.safe_dump(dict(config), sort_keys=False))
 
 
