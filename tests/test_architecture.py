@@ -15,6 +15,7 @@ GROUND = {
     "plain_files",
     "precision",
     "printable",
+    "ragged",
     "runtime",
     "worker_process",
     "workers",

@@ -106,7 +106,7 @@ class HMLSTM(GlobalModel):
                 block = regions.packed(images)
                 vectors = self.embed_regions(block, view)
                 phrases = upload(self.embed_phrases(sentences.take(rows)), self.device)
-                of = np.repeat(own, np.diff(blank.offsets)[rows])
+                of = np.repeat(own, blank.lengths[rows])
                 places = slice(blank.offsets[rows[0]], blank.offsets[rows[-1] + 1])
                 blank.chosen[places], blank.confidence[places] = match(
                     phrases, of, upload(vectors, self.device), block.offsets
@@ -152,7 +152,7 @@ class Begun:
         images, own = np.unique(owners, return_inverse=True)
         block = task.train.regions.packed(images)
         places = found.places(rows)
-        counts = np.diff(found.offsets)[rows]
+        counts = found.lengths[rows]
         chosen = block.offsets[np.repeat(own, counts)] + found.chosen[places].numpy()
         features = task.region_view.stack(block, chosen, task.view)
         pairs = PhrasePairs(
