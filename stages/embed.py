@@ -34,13 +34,13 @@ def command(
     """Embed all images and sentences of one shard."""
     import numpy as np
 
-    from pipeline.specs import SETS, restore
-    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.specs import restore
+    from pipeline.storage.embeddings import write_embeddings
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features, Sentences
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.provenance import origin_of, require_origins
-    from pipeline.storage.shards import EMBEDDINGS, write_shard
     from pipeline.storage.tokens import TokenShards
     from pipeline.storage.trees import TreeShards
     from pipeline.text.sequences import Tokens
@@ -85,26 +85,17 @@ def command(
         "model": parameters.details["row"], "refits": parameters.details.get("refits"),
         "registered": parameters.details["registered"], "metric": model.metric, "vocabulary": opened.vocabulary,
     }  # fmt: skip
-    if parameters.details["registered"] in SETS:
-        regions = _open_regions(manifest, regions_root, model, ids)
-        require_origins(parameters.details["regions"], model_folder, regions.origins)
-        _embed_sets(output, model, blocks, form, regions, ids, inputs, details)
-        return
-
-    images = model.embed_images(blocks)
-    sentences = model.embed_sentences(form)
-
-    write_shard(
-        output,
-        EMBEDDINGS,
-        {"images": images, "image_id": ids["images"], "sentences": sentences, "sentence_id": ids["sentences"]},
-        rows=len(images),
-        fingerprint=fingerprint("embeddings", 2, inputs=inputs),
-        details={**details, "dim": images.shape[1], "inputs": inputs},
-    )
+    given = ()
+    if model.multi_vector:
+        given = (_open_regions(manifest, regions_root, model, ids["images"]),)
+        require_origins(parameters.details["regions"], model_folder, given[0].origins)
+        inputs |= given[0].fingerprints
+    sides = {"images": model.embed_images(blocks, *given), "sentences": model.embed_sentences(form)}
+    rule = model.rule if model.multi_vector else None
+    write_embeddings(output, sides, ids, {**details, "inputs": inputs}, rule)
 
 
-def _open_regions(manifest: Any, root: Path | None, model: Any, ids: dict[str, Any]) -> Any:
+def _open_regions(manifest: Any, root: Path | None, model: Any, image_id: Any) -> Any:
     """The regions of the shard's images."""
     from pipeline.errors import UsageError
     from pipeline.storage.names import plain
@@ -113,26 +104,4 @@ def _open_regions(manifest: Any, root: Path | None, model: Any, ids: dict[str, A
     if root is None:
         raise UsageError("this model embeds regions; give what extract-regions wrote as --regions")
     folders = {name: root / plain(name, "the model") for name in model.region_encoders}
-    return RegionRows(manifest, folders, ids["images"])
-
-
-def _embed_sets(
-    output: Path, model: Any, features: dict, sentences: Any, regions: Any, ids: dict, inputs: dict, details: dict
-) -> None:
-    """One vector a region and one a word."""
-    import numpy as np
-
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.fragments import write_fragments
-
-    sides = {"images": model.embed_image_sets(features, regions), "sentences": model.embed_sentence_sets(sentences)}
-
-    inputs = {**inputs, **regions.fingerprints}
-    write_fragments(
-        output,
-        sides,
-        ids,
-        regions.packed(np.arange(len(regions))).boxes,
-        fingerprint=fingerprint("fragments", 2, inputs=inputs),
-        details={**details, "dim": sides["images"].vectors.shape[1], "inputs": inputs, "score": model.rule._asdict()},
-    )
+    return RegionRows(manifest, folders, image_id)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.device import Portions, place, upload
 from pipeline.errors import UsageError
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBranches
@@ -135,7 +136,7 @@ class Begun:
 
         def judge() -> float:
             images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
-            return recall_sum(images, sentences, dev.owners, model.metric)
+            return recall_sum(count_ranks(images, sentences, dev.owners, model.metric))
 
         norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
         self.training = Training(
