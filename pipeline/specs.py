@@ -4,8 +4,10 @@ A model's class offers:
 
 * `sentence_view`: which form of the sentences it takes, `tfidf`, `tokens`, `dependency-trees` or `phrase-trees`, or
   `each` for a mapping of such names;
-* `embed_images(features)`: mapping of encoder name -> (n, dim) float32 to (n, c) float32;
-* `embed_sentences(sentences)`: (n, d) sparse tf-idf, or n pipeline.text.sequences.Tokens, to (n, c) float32;
+* `multi_vector`: whether an image or a sentence has several vectors, one a region or a word;
+* `embed_images(features)`: mapping of encoder name -> (n, dim) float32 to (n, c) float32; of a multi-vector model
+  `embed_images(features, regions)` to MultiVectors, whose `rule` says how these score;
+* `embed_sentences(sentences)`: (n, d) sparse tf-idf, or n pipeline.text.sequences.Tokens, to the same;
 * `to(device)`: itself, computing on that torch.device from now on;
 * `metric`: `inner_product` (both are unit vectors and their product is the score) or `euclidean`;
 * `settings()` and `tensors()`, which `from_parts(settings, tensors)` turns back into the model.
@@ -43,7 +45,7 @@ REGISTRY: dict[str, str] = {
     "ncca-refined": "pipeline.models.neural.refinement:RefinedCCA",
     "ncca-recurrent": "pipeline.models.neural.recurrent_refinement:RecurrentCCA",
     "ensemble": "pipeline.models.linear.ensemble:Ensemble",
-    "fragment-ensemble": "pipeline.models.neural.fragment_ensemble:FragmentEnsemble",
+    "fragment-ensemble": "pipeline.models.linear.ensemble:Ensemble",
 }
 
 TRAINED: tuple[str, ...] = (
@@ -62,9 +64,7 @@ TREES: tuple[str, ...] = ("ctrnn", "dtrnn", "sdtrnn", "hmlstm")
 """The trained models that take sentences as trees."""
 
 SETS: tuple[str, ...] = ("defrag", "dvsa", "fragments")
-"""The trained models whose images and sentences are sets of fragments. Their classes have `kind = "fragments"`, where
-all others have one vector each, and `embed_image_sets(features, regions)` and `embed_sentence_sets(tokens)` in place of
-the functions above; see pipeline.models.neural.fragment_models."""
+"""The trained models that are multi-vector; see pipeline.models.neural.fragment_models."""
 
 REGIONAL: tuple[str, ...] = ("hmlstm", *SETS)
 """The trained models that learn from regions."""
@@ -90,7 +90,7 @@ SPACE_GENERATORS: tuple[str, ...] = ("lbl", "mnlm", "sc-nlm")
 """The generators that stand on the joint space of a row; `nearest` does by its own choice."""
 
 COMBINED: tuple[str, ...] = ("ensemble", "fragment-ensemble")
-"""The models that `combine` makes of others; the latter where some of these are of sets of fragments."""
+"""The models that `combine` makes of others; the latter where some of these are multi-vector."""
 
 
 TRAININGS: dict[str, tuple[str, ...]] = {
@@ -140,7 +140,7 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
     registered = model_class(name)
     try:
         if "csls" in settings:
-            return scaled_class(name).from_parts(registered, settings, tensors)
+            return _import("pipeline.models.linear.csls:Scaled").from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
     except MALFORMED as error:
         place = f" in {where}" if where else ""
@@ -154,13 +154,6 @@ def brief(error: BaseException) -> str:
     """An error in one line; other people's with its type, which may be all that it says."""
     said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(said, LONGEST_REASON, placeholder=" ...")
-
-
-def scaled_class(name: str) -> Any:
-    """The class that scales the scores of the registered model `name`; see pipeline.models.linear.csls."""
-    return _import(
-        "pipeline.models.neural.fragment_csls:ScaledSets" if name in SETS else "pipeline.models.linear.csls:Scaled"
-    )
 
 
 def _import(place: str) -> Any:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pipeline.images.encoders import Encoder
     from pipeline.models.linear.study import Study
     from pipeline.models.neural.training import Checkpoint, Training
-    from pipeline.storage.fragments import StoredSets
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
@@ -250,9 +249,9 @@ def read_own_vocabulary(path: Path, embeddings: Any) -> "Vocabulary":
 
 
 def read_words(
-    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary: "Vocabulary", path: Path, sets: "StoredSets"
+    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary: "Vocabulary", path: Path, stored: Any
 ) -> list[list[str]]:
-    """The words of some sentences that their stored `sets` have one vector for each, by the `vocabulary` in the file
+    """The words of some sentences that have one vector for each, `stored`, by the `vocabulary` in the file
     `path`; a sentence without words has the vector of one unknown word. IntegrityError where there are more or fewer
     vectors."""
     import numpy as np
@@ -262,7 +261,7 @@ def read_words(
 
     analyze = make_analyzer(vocabulary.settings)
     words = [analyze(text) or [""] for text in manifest.sentences["text"].take(sentence_id).to_pylist()]
-    if not np.array_equal(list(map(len, words)), np.diff(sets.offsets)):
+    if not np.array_equal(list(map(len, words)), stored.lengths):
         raise IntegrityError(f"the sentences have other words by {path} than vectors; give the row's own")
     return words
 

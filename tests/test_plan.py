@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipeline import config
 from pipeline.errors import IntegrityError
-from pipeline.index import build, fragment_index
+from pipeline.index import build, build_gallery
 from pipeline.models.linear import accumulation
 from pipeline.plan import needs, work
 from pipeline.plan.comparison import Fact, add_up, compare, render, total
@@ -205,4 +205,4 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
 
 def test_counts_are_those_of_the_stages() -> None:
     assert needs.BLOCK_ROWS == accumulation.BLOCK_ROWS
-    assert (work.QUERIES, work.SET_QUERIES) == (build.QUERIES, fragment_index.SET_QUERIES)
+    assert (work.QUERIES, work.SET_QUERIES) == (build.QUERIES, build_gallery.SET_QUERIES)

@@ -12,8 +12,11 @@ Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metric = Literal["inner_product", "euclidean"]
-PARTS = {"global": ("images", "sentences"), "fragments": ("regions", "words")}
-"""Kind of bundle -> its indices."""
+INDEXED = {
+    "global": {"images": "images", "sentences": "sentences"},
+    "fragments": {"images": "regions", "sentences": "words"},
+}
+"""Kind of bundle -> modality -> the name of its index."""
 
 
 class File(Form):
@@ -87,7 +90,7 @@ class Card(Form):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        parts = [getattr(self, name) for name in PARTS[self.kind]]
+        parts = [getattr(self, name) for name in INDEXED[self.kind].values()]
         needed = parts if self.kind == "global" else [*parts, self.score, *(part and part.shortlist for part in parts)]
         if None in needed:
             raise ValueError(f"its kind is {self.kind}, and a part of that is missing")

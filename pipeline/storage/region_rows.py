@@ -7,6 +7,7 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
+from pipeline.ragged import offsets_of, runs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.regions import Block, RegionShard, open_regions
@@ -18,10 +19,12 @@ class RegionRows:
     `dims` are those of each encoder's features, `fingerprints` those of the shards; `encoders` are the origins of the
     features (pipeline.storage.provenance), `origins` those of each file, by encoder. Raises IntegrityError where the
     shards are of other images than the manifest's or of different encoders of one name, where the encoders' regions are
-    not the same, and naming the first image that has no region.
+    not the same, and, unless `complete` is false, naming the first image that has no region.
     """
 
-    def __init__(self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray) -> None:
+    def __init__(
+        self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray, complete: bool = True
+    ) -> None:
         self._numbers, within = np.divmod(image_id, manifest.shard_size)
         self._shards = {number: _open(manifest, folders, number) for number in np.unique(self._numbers).tolist()}
         self.fingerprints = {
@@ -40,9 +43,8 @@ class RegionRows:
         self._lengths = np.empty(len(image_id), np.int64)
         for number, (shard, *_) in self._shards.items():
             own = self._numbers == number
-            self._starts[own] = shard.offsets[within[own]]
-            self._lengths[own] = shard.offsets[within[own] + 1] - shard.offsets[within[own]]
-        if not self._lengths.all():
+            self._starts[own], self._lengths[own] = shard.offsets[within[own]], shard.regions.lengths[within[own]]
+        if complete and not self._lengths.all():
             first = image_id[self._lengths.argmin()]
             raise IntegrityError(
                 f"image {first} has no regions in {shards[0].path.parent}; run ingest again, without it"
@@ -54,8 +56,7 @@ class RegionRows:
     def packed(self, rows: np.ndarray) -> Block:
         """The regions of the images `rows` (k,), in that order."""
         lengths = self._lengths[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        sources = np.arange(offsets[-1]) + np.repeat(self._starts[rows] - offsets[:-1], lengths)
+        sources = runs(self._starts[rows], lengths)
         numbers = np.repeat(self._numbers[rows], lengths)
         features = np.empty((len(sources), sum(self.dims)), np.float32)
         boxes, scores = np.empty((len(sources), 4), np.float32), np.empty(len(sources), np.float32)
@@ -67,7 +68,7 @@ class RegionRows:
             for shard, dim in zip(shards, self.dims, strict=True):
                 features[chosen, start : start + dim] = to_float32(shard["features"][own])
                 start += dim
-        return Block(features, boxes, scores, offsets)
+        return Block(features, boxes, scores, offsets_of(lengths))
 
 
 def _open(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:

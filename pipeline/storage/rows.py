@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from pipeline.ragged import offsets_of
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, Sentences
 from pipeline.storage.manifest import Manifest
@@ -50,8 +51,7 @@ class TokenRows:
         self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
         self.fingerprints = {f"tokens/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
         self.ids = np.concatenate([shard.ids for shard in shards])
-        lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
-        self.offsets = np.concatenate([[0], np.cumsum(lengths)])
+        self.offsets = offsets_of(np.concatenate([np.diff(shard.offsets) for shard in shards]))
 
 
 class TfidfRows:
@@ -79,8 +79,7 @@ class TreeRows:
         self.fingerprints = {f"trees/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
         packed = [getattr(shard, kind) for shard in shards]
         self.trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
-        lengths = np.concatenate([np.diff(arrays["offsets"]) for arrays in packed])
-        self.trees["offsets"] = np.concatenate([[0], np.cumsum(lengths)])
+        self.trees["offsets"] = offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))
 
 
 def open_rows(view: str, manifest: Manifest, folders: Mapping[str, Path | None]) -> TokenRows | TfidfRows | TreeRows:

@@ -40,7 +40,7 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.specs import SETS, model_class
+    from pipeline.models.linear.ensemble import Ensemble
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -66,9 +66,7 @@ def command(
         log = _choose(row, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
         weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
-    sets = any(parameters.details["registered"] in SETS for parameters in used.values())
-    kind = "fragment-ensemble" if sets else "ensemble"
-    model = model_class(kind)([_member(parameters, weights[name]) for name, parameters in used.items()])
+    model = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
     vocabulary = _join_vocabularies(model, list(used.values()), vocabularies)
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
@@ -92,7 +90,7 @@ def command(
         details={
             "row": row,
             "refits": settings.refitted(row),
-            "registered": kind,
+            "registered": "fragment-ensemble" if model.multi_vector else "ensemble",
             "training": settings.row(row).training,
             **learned,
             "labels": require_same("label table", labels) if labels else None,
@@ -112,13 +110,16 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
     from tqdm import tqdm
 
     from pipeline.metrics.combination import combine_scores
+    from pipeline.metrics.scores import score
     from pipeline.storage.embeddings import split_pairs
-    from stages.scores import score_pairs
 
     pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
     for embeddings in members.values():
         embeddings.require_unseen("dev")
-    scores = [score_pairs(embeddings, pairs) for embeddings in members.values()]
+    scores = [
+        score(one.read("images", pairs.image_id), one.read("sentences", pairs.sentence_id), one.comparison)
+        for one in members.values()
+    ]
     with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
         found = combine_scores(scores, pairs.owners, settings.ensembles[row].weights, bar.update)
     return {
@@ -132,11 +133,11 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
 def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder: Path) -> tuple[Any, Any]:
     """The embeddings and the model of one member, which belong together and compare by inner products."""
     from pipeline.errors import UsageError
+    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.parameters import MODEL, read_parameters
 
-    embeddings = open_embedded(manifest, embeddings_folder, name)
+    embeddings = Embeddings(manifest, embeddings_folder, name)
     if embeddings.metric != "inner_product":
         raise UsageError(f"{name} scores by distance, not by inner products; leave it out of the ensemble")
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)

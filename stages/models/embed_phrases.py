@@ -122,10 +122,9 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
     for start in range(0, len(image_id), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(image_id)))
         block = regions.packed(rows)
-        lengths = np.diff(block.offsets)
         columns = {
-            "image_id": np.repeat(image_id[rows], lengths),
-            "number": np.arange(block.offsets[-1]) - np.repeat(block.offsets[:-1], lengths),
+            "image_id": image_id[rows][block.owners],
+            "number": block.numbers,
             **dict(zip(CORNERS, block.boxes.T, strict=True)),
             "vector": vectors_column(model.embed_regions(block)),
         }

@@ -30,10 +30,10 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.specs import restore, scaled_class
-    from pipeline.storage.embeddings import split_pairs
+    from pipeline.models.linear.csls import Scaled
+    from pipeline.specs import restore
+    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
     from pipeline.storage.places import require_output
@@ -47,7 +47,7 @@ def command(
         raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
     settings.row(row)  # or there is no such row
     base = read_chosen(settings, row, chosen_folder)
-    embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     if parameters.details["row"] != plain:
@@ -70,7 +70,7 @@ def command(
         }  # fmt: skip
     registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
     plainly = restore(registered, parameters.settings, parameters.tensors, model_folder)
-    model = scaled_class(registered)(plainly, weight, k, bank)
+    model = Scaled(plainly, weight, k, bank)
 
     inputs = {"manifest": embeddings.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
     inputs |= {"chosen": base.fingerprint} if base else {}
@@ -89,29 +89,23 @@ def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
     """Some images and some sentences of `pairs`."""
     import numpy as np
 
-    from pipeline.models.linear.csls import VectorBank
-    from stages.scores import read_side
+    from pipeline.models.linear.csls import Bank
 
-    of_sets, rng = hasattr(embeddings, "score"), np.random.default_rng(settings.seed)
-    most, sides = settings.csls.bank_of_sets if of_sets else settings.csls.bank, []
+    rng, sides = np.random.default_rng(settings.seed), []
+    most = settings.csls.bank_of_sets if embeddings.multi_vector else settings.csls.bank
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = rng.choice(len(ids), min(most, len(ids)), replace=False)
-        sides.append(read_side(embeddings, modality, ids[np.sort(drawn)]))
-    if not of_sets:
-        return VectorBank(*sides)
-    from pipeline.metrics.fragment_scores import ScoreRule
-    from pipeline.models.neural.fragment_csls import SetBank
-
-    return SetBank(*sides, ScoreRule.from_dict(embeddings.score))
+        sides.append(embeddings.read(modality, ids[np.sort(drawn)]))
+    return Bank(*sides, embeddings.comparison)
 
 
 def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict[str, float]]:
     """Every weight and number of neighbours on `pairs`, the best first."""
+    from pipeline.metrics.scores import score
     from pipeline.models.linear.csls import choose_scaling
-    from stages.scores import read_side, score_pairs
 
     ks = settings.csls.neighbours
-    near_images = bank.near_images(read_side(embeddings, "images", pairs.image_id), ks)
-    near_sentences = bank.near_sentences(read_side(embeddings, "sentences", pairs.sentence_id), ks)
-    scores = score_pairs(embeddings, pairs)
-    return choose_scaling(scores, near_images, near_sentences, pairs.owners, ks, settings.csls.weight)
+    images, sentences = embeddings.read("images", pairs.image_id), embeddings.read("sentences", pairs.sentence_id)
+    near = bank.near_images(images, ks), bank.near_sentences(sentences, ks)
+    scores = score(images, sentences, embeddings.comparison)
+    return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)

@@ -120,8 +120,8 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
     task = replace(task, train=replace(task.train, features=features, regions=regions))
     trained = train(model, task, None, lambda training: None).model
     dev = task.dev
-    sets = [trained.embed_image_sets(dev.features, dev.regions), trained.embed_image_sets(features, regions)]
-    return [np.asarray(one.vectors) for one in (*sets, trained.embed_sentence_sets(dev.sentences))]
+    sets = [trained.embed_images(dev.features, dev.regions), trained.embed_images(features, regions)]
+    return [np.asarray(one.vectors) for one in (*sets, trained.embed_sentences(dev.sentences))]
 
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:

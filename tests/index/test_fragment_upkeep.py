@@ -12,11 +12,11 @@ from test_fragment_search import SCORE, build, worded
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
-from pipeline.index.fragment_upkeep import drop
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, exact_scores
+from pipeline.index.upkeep import drop
+from pipeline.metrics.multivector_scores import exact_scores
+from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundled_sets import BundledSets, read_bundled_sets
-from pipeline.storage.fragments import Fragments, StoredSets
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.revision import is_removed
 
@@ -45,16 +45,16 @@ def given(run: Path) -> tuple[object, ...]:
 
 def require_right(folder: Path, run: Path) -> None:
     """The bundle is whole, and each row that is left has its own fragments, boxes and numbers."""
-    bundle, embeddings = Bundle(folder), Fragments(Manifest(run / "manifest"), run / "rows/dvsa")
+    bundle, embeddings = Bundle(folder), Embeddings(Manifest(run / "manifest"), run / "rows/dvsa")
     bundle.check()
     for modality, name in NAMES:
-        table, sets = bundle.table(modality), read_bundled_sets(bundle)[modality]
+        table, sets = bundle.table(modality), bundle.outline(modality)
         index = from_bytes(bundle.index(name), name, bundle.card[name])
         if isinstance(index, faiss.IndexIVF):
             index.make_direct_map()
         gone = is_removed(table)
         ids = table["image_id" if modality == "images" else "sentence_id"].to_numpy()[~gone]
-        stored, lengths = embeddings.read_sets(modality, ids), np.diff(sets.offsets)
+        stored, lengths = embeddings.read(modality, ids), np.diff(sets.offsets)
         assert (lengths[gone] == 0).all() and lengths[~gone].tolist() == np.diff(stored.offsets).tolist()
         assert index.ntotal == len(stored.vectors) == bundle.card[name]["count"]
         np.testing.assert_array_equal(index.reconstruct_n(0, index.ntotal), stored.vectors)
@@ -133,13 +133,13 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
 
 def test_sets_of_a_model_with_globals_grow_and_shrink() -> None:
     rng = np.random.default_rng(0)
-    sets = BundledSets(np.array([0, 2, 5, 6]), rng.random((3, 4)), rng.random((6, 4)))
+    sets = MultiVectors(None, np.array([0, 2, 5, 6]), rng.random((3, 4)), rng.random((6, 4)))
     less = sets.without(np.array([1]))
-    assert less.offsets.tolist() == [0, 2, 2, 3] and sets.fragments_of(np.array([1])).tolist() == [2, 3, 4]
+    assert less.offsets.tolist() == [0, 2, 2, 3] and sets.places(np.array([1])).tolist() == [2, 3, 4]
     np.testing.assert_array_equal(less.boxes, sets.boxes[[0, 1, 5]])
     np.testing.assert_array_equal(less.globals, sets.globals * [[1], [0], [1]])
-    fresh = StoredSets(np.zeros((3, 9)), np.array([0, 1, 3]), rng.random((2, 4)), rng.random((3, 4)))
-    more = less.followed_by(fresh)
+    fresh = MultiVectors(None, np.array([0, 1, 3]), rng.random((2, 4)), rng.random((3, 4)))
+    more = MultiVectors.concatenate([less, fresh])
     assert more.offsets.tolist() == [0, 2, 2, 3, 4, 6]
     np.testing.assert_array_equal(more.globals, np.concatenate([less.globals, fresh.globals]))
     np.testing.assert_array_equal(more.boxes, np.concatenate([less.boxes, fresh.boxes]))
@@ -164,10 +164,9 @@ def test_the_cost_of_a_shortlist(runs: dict[str, Path], tmp_path: Path) -> None:
         run_command("evaluate", *given(small), "--split", "test", "--protocol", "all-sentences",
                     "--through-index", small / kind, "--output", tmp_path / "evaluation.json")  # fmt: skip
         told[kind] = json.loads((tmp_path / "evaluation.json").read_text())["through_index"]
-    embeddings = Fragments(Manifest(small / "manifest"), small / "rows/dvsa")
-    both = [embeddings.read_sets(modality, np.arange(n)) for modality, n in (("images", 40), ("sentences", 80))]
-    sets = [FragmentSets(side.vectors, side.offsets) for side in both]
-    scores, owners, test = exact_scores(*sets, ScoreRule("words", 0)), np.repeat(np.arange(40), 2), range(2, 40, 3)
+    embeddings = Embeddings(Manifest(small / "manifest"), small / "rows/dvsa")
+    both = [embeddings.read(modality, np.arange(n)) for modality, n in (("images", 40), ("sentences", 80))]
+    scores, owners, test = exact_scores(*both, ScoreRule("words", 0)), np.repeat(np.arange(40), 2), range(2, 40, 3)
     ranks = {"image_to_sentence": [], "sentence_to_image": []}
     for image in test:  # ties count against the model
         own, other = scores[image, owners == image], scores[image, owners != image]

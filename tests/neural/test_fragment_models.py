@@ -10,8 +10,8 @@ from made_up_pairs import VIEW, WORDS, through_a_file
 from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task, without_regions
 
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.metrics.fragment_scores import fragment_scores
-from pipeline.metrics.scored import rank_scores
+from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.metrics.ranks import rank_scores
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
 from pipeline.specs import SETS, model_class, trained_class
@@ -33,13 +33,13 @@ def trained(request: pytest.FixtureRequest):
 
 def embed(model, pairs):
     features = {name: pairs.features[name] for name in model.encoders}
-    return model.embed_image_sets(features, pairs.regions), model.embed_sentence_sets(pairs.sentences)
+    return model.embed_images(features, pairs.regions), model.embed_sentences(pairs.sentences)
 
 
 def test_sets_are_finite_and_one_vector_a_fragment(trained) -> None:
     model, dev = trained
     images, sentences = embed(model, dev)
-    assert model.kind == "fragments" and model.metric == "inner_product"
+    assert model.multi_vector and model.metric == "inner_product"
     assert (images.lengths == 5).all() and (sentences.lengths == 4).all() and len(images) == 40
     for sets in (images, sentences):
         assert sets.vectors.dtype == np.float32 and np.isfinite(sets.vectors).all()
@@ -48,7 +48,7 @@ def test_sets_are_finite_and_one_vector_a_fragment(trained) -> None:
 
 def test_it_beats_chance_by_far_on_unseen_pairs(trained) -> None:
     model, dev = trained
-    scores = fragment_scores(*embed(model, dev), model.rule).numpy()
+    scores = multivector_scores(*embed(model, dev), model.rule).numpy()
     ranks = rank_scores(scores, dev.owners)
     assert np.median(ranks.sentence_to_image) < 3 and np.median(ranks.image_to_sentence) < 3  # chance: 20, 27
 
@@ -58,22 +58,22 @@ def test_one_at_a_time_is_the_same(trained) -> None:
     images, sentences = embed(model, dev)
     for row in (0, 17, 39):
         features = {name: dev.features[name][[row]] for name in model.encoders}
-        alone = model.embed_image_sets(features, MadeUpRegions([dev.regions.images[row]]))
+        alone = model.embed_images(features, MadeUpRegions([dev.regions.images[row]]))
         np.testing.assert_allclose(alone.vectors, images.between(row, row + 1).vectors, atol=1e-5)
-        alone = model.embed_sentence_sets(dev.sentences.take(np.array([row])))
+        alone = model.embed_sentences(dev.sentences.take(np.array([row])))
         np.testing.assert_allclose(alone.vectors, sentences.between(row, row + 1).vectors, atol=1e-5)
 
 
 def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_size(trained) -> None:
     model, dev = trained
     assert model.region_view.geometry
-    here = model.embed_image_sets(dict(dev.features), dev.regions).vectors
+    here = model.embed_images(dict(dev.features), dev.regions).vectors
     places = {
         "larger": lambda count: 4.5 * draw_boxes(count),
         "elsewhere": lambda count: np.vstack([draw_boxes(count)[:1], draw_boxes(count)[:0:-1]]),
     }
     found = {
-        name: model.embed_image_sets(dict(dev.features), MadeUpRegions(dev.regions.images, draw)).vectors
+        name: model.embed_images(dict(dev.features), MadeUpRegions(dev.regions.images, draw)).vectors
         for name, draw in places.items()
     }
     np.testing.assert_allclose(found["larger"], here, atol=1e-5)
@@ -93,16 +93,16 @@ def test_parts_bring_it_back(trained) -> None:
 def test_empty_unknown_and_very_long_sentences_embed(trained) -> None:
     model, _ = trained
     ids = np.concatenate([np.random.default_rng(0).integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32)
-    sets = model.embed_sentence_sets(Tokens(ids, np.array([0, 500, 500, 503])))
+    sets = model.embed_sentences(Tokens(ids, np.array([0, 500, 500, 503])))
     assert sets.lengths.tolist() == [500, 1, 3] and np.isfinite(sets.vectors).all()
-    none = model.embed_sentence_sets(Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)))
+    none = model.embed_sentences(Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)))
     assert len(none) == 0 and none.vectors.shape[0] == 0
 
 
 def test_an_image_may_have_one_region_or_hundreds(trained) -> None:
     model, dev = trained
     images = MadeUpRegions([dev.regions.images[0][:1], np.tile(dev.regions.images[1], (60, 1)), np.zeros((1, 16))])
-    sets = model.embed_image_sets({name: dev.features[name][:3] for name in model.encoders}, images)
+    sets = model.embed_images({name: dev.features[name][:3] for name in model.encoders}, images)
     assert sets.lengths.tolist() == [1, 300, 1] and np.isfinite(sets.vectors).all()
 
 

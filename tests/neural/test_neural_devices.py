@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.metrics.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.task import Task, Trained, train
 from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.specs import SETS, TRAINED, model_class
 
 OWN = {
@@ -43,8 +44,8 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 def embed(model, pairs) -> dict[str, np.ndarray]:
     """What a model makes of images and sentences, whatever kind it is."""
     features = {name: pairs.features[name] for name in model.encoders}
-    if model.kind == "fragments":
-        sides = model.embed_image_sets(features, pairs.regions), model.embed_sentence_sets(pairs.sentences)
+    if model.multi_vector:
+        sides = model.embed_images(features, pairs.regions), model.embed_sentences(pairs.sentences)
         return dict(zip(("images", "sentences"), (side.vectors for side in sides), strict=True))
     made = {"images": model.embed_images(features), "sentences": model.embed_sentences(pairs.sentences)}
     if hasattr(model, "embed_phrases"):
@@ -114,10 +115,10 @@ def test_fragment_scores_are_those_of_the_processor(rule: str, regions: list[int
     wholes = [rng.standard_normal((3, 4)).astype(np.float32) for _ in range(2)]
     scores = []
     for device in (torch.device("cpu"), other_device):
-        sets = [FragmentSets(*each).on(device) for each in zip(parts, offsets, wholes, strict=True)]
+        sets = [MultiVectors(*each).on(device) for each in zip(parts, offsets, wholes, strict=True)]
         for side in sets:
             side.vectors.requires_grad_()
-        made = fragment_scores(*sets, ScoreRule(rule, 0.5))
+        made = multivector_scores(*sets, ScoreRule(rule, 0.5))
         made.square().sum().backward()
         scores.append(made.detach().cpu().numpy())
         gradients.append([side.vectors.grad.cpu().numpy() for side in sets])

@@ -12,14 +12,12 @@ from made_up_regions import make_task as make_region_task
 from scipy import sparse
 from test_models import make_task
 
-from pipeline.metrics.fragment_scores import FragmentSets
-from pipeline.models.linear.csls import Scaled, VectorBank
+from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.models.linear.ensemble import Ensemble, Member
 from pipeline.models.linear.mapped import Block
 from pipeline.models.linear.tuning import Grid
-from pipeline.models.neural.fragment_csls import ScaledSets, SetBank
-from pipeline.models.neural.fragment_ensemble import FragmentEnsemble
 from pipeline.models.neural.task import train
+from pipeline.multivectors import MultiVectors
 from pipeline.specs import COMBINED, REGISTRY, SETS, TRAINED, TRAININGS, model_class, trained_class
 
 FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
@@ -36,19 +34,18 @@ class Case:
     sentences: dict[str, Any]
     regions: MadeUpRegions | None = None
 
-    def images(self, rows: np.ndarray) -> np.ndarray | FragmentSets:
+    def images(self, rows: np.ndarray) -> np.ndarray | MultiVectors:
         features = {name: self.features[name][rows] for name in self.model.encoders}
-        if self.model.kind != "fragments":
+        if not self.model.multi_vector:
             return self.model.embed_images(features)
-        return self.model.embed_image_sets(features, MadeUpRegions([self.regions.images[row] for row in rows]))
+        return self.model.embed_images(features, MadeUpRegions([self.regions.images[row] for row in rows]))
 
-    def texts(self, rows: np.ndarray) -> np.ndarray | FragmentSets:
+    def texts(self, rows: np.ndarray) -> np.ndarray | MultiVectors:
         forms = {
             name: form[rows] if sparse.issparse(form) else form.take(rows) for name, form in self.sentences.items()
         }
         view = self.model.sentence_view
-        embed = self.model.embed_sentence_sets if self.model.kind == "fragments" else self.model.embed_sentences
-        return embed(forms if view == "each" else forms[view])
+        return self.model.embed_sentences(forms if view == "each" else forms[view])
 
 
 @cache
@@ -70,9 +67,8 @@ def make_case(name: str) -> Case:
 
 def scale(case: Case) -> Case:
     images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
-    if case.model.kind == "fragments":
-        return replace(case, model=ScaledSets(case.model, 0.5, 3, SetBank(images, texts, case.model.rule)))
-    return replace(case, model=Scaled(case.model, 0.5, 3, VectorBank(images, texts)))
+    comparison = case.model.rule if case.model.multi_vector else "inner_product"
+    return replace(case, model=Scaled(case.model, 0.5, 3, Bank(images, texts, comparison)))
 
 
 def combine(kind: str) -> Case:
@@ -80,12 +76,12 @@ def combine(kind: str) -> Case:
     members = ("lstm", "bow") if kind == "ensemble" else ("bow", "dvsa")
     cases = [make_case(name) for name in members]
     joined = [Member(name, case.model, 0.5) for name, case in zip(members, cases, strict=True)]
-    return replace(cases[1], model=(Ensemble if kind == "ensemble" else FragmentEnsemble)(joined))
+    return replace(cases[1], model=Ensemble(joined))
 
 
-def parts(found: np.ndarray | FragmentSets) -> list[np.ndarray]:
+def parts(found: np.ndarray | MultiVectors) -> list[np.ndarray]:
     """The arrays of what was embedded."""
-    if isinstance(found, FragmentSets):
+    if isinstance(found, MultiVectors):
         return [np.asarray(one) for one in (found.vectors, found.globals) if one is not None]
     return [found]
 
@@ -100,7 +96,7 @@ def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, si
     for empty, single, full in zip(parts(none), parts(one), parts(many), strict=True):
         assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
         assert np.isfinite(single).all()
-    if isinstance(many, FragmentSets):
+    if isinstance(many, MultiVectors):
         many = many.between(2, 3)
         np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-4)
     else:

@@ -12,12 +12,12 @@ from made_up_sets import add_fragments
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
+from pipeline.multivectors import ScoreRule
 from pipeline.storage.atomic import CHECK, publish_json, read_json, read_sidecar
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.fragments import Fragments
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, Shard, write_shard
@@ -151,18 +151,17 @@ def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None
     right = Embeddings(manifest, run / "rows" / "right")
     expected = details["weights"]["right"] * right.read("images", images) @ right.read("sentences", sentences).T
     for row in rules:
-        expected = expected + details["weights"][row] * read_scores(Fragments(manifest, run / "rows" / row))
-    joined = Fragments(manifest, run / "joined-sets")
+        expected = expected + details["weights"][row] * read_scores(Embeddings(manifest, run / "rows" / row))
+    joined = Embeddings(manifest, run / "joined-sets")
     np.testing.assert_allclose(read_scores(joined), expected, atol=1e-5)
-    boxes = Fragments(manifest, run / "rows" / "mean").read_sets("images", images).boxes
-    np.testing.assert_array_equal(joined.read_sets("images", images).boxes, boxes)
+    boxes = Embeddings(manifest, run / "rows" / "mean").read("images", images).boxes
+    np.testing.assert_array_equal(joined.read("images", images).boxes, boxes)
 
 
-def read_scores(fragments: Fragments) -> np.ndarray:
+def read_scores(fragments: Embeddings) -> np.ndarray:
     """Of all images by all sentences."""
-    sets = [fragments.read_sets(what, np.arange(count)) for what, count in (("images", 24), ("sentences", 48))]
-    images, sentences = (FragmentSets(one.vectors, one.offsets, one.globals) for one in sets)
-    return fragment_scores(images, sentences, ScoreRule.from_dict(fragments.score)).numpy()
+    images, sentences = (fragments.read(what, np.arange(count)) for what, count in (("images", 24), ("sentences", 48)))
+    return multivector_scores(images, sentences, ScoreRule.from_dict(fragments.score)).numpy()
 
 
 def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path: Path) -> None:

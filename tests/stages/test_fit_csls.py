@@ -9,7 +9,7 @@ from made_up_training import add_moments, embed, fit, make_trainable, options, r
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.models.linear.csls import VectorBank, choose_scaling
+from pipeline.models.linear.csls import Bank, choose_scaling
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     found = read_model(run, "ncca-csls")
-    log, bank = found.details["training_log"], VectorBank(found.tensors["csls/images"], found.tensors["csls/sentences"])
+    log, bank = found.details["training_log"], Bank(found.tensors["csls/images"], found.tensors["csls/sentences"])
     assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 4
     manifest = Manifest(run / "manifest")
     plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")

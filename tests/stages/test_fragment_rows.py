@@ -12,8 +12,8 @@ from made_up_training import CONFIG, with_dev
 from pipeline.config import merge
 from pipeline.errors import UsageError
 from pipeline.specs import model_class
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
-from pipeline.storage.fragments import Fragments
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters
 from pipeline.storage.regions import REGIONS
@@ -85,8 +85,8 @@ def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str, ge
         output = run / f"embedded-{row}/shard-{number:05d}.h5"
         model = ("--model", run / row, "--regions", run / "regions", "--output", output)
         run_row(run, "embed", "--shard", number, *model)
-    fragments = Fragments(manifest, run / f"embedded-{row}")
-    images = fragments.read_sets("images", np.arange(48))
+    fragments = Embeddings(manifest, run / f"embedded-{row}")
+    images = fragments.read("images", np.arange(48))
     assert np.diff(images.offsets).tolist() == (1 + np.arange(48) % 4).tolist()
     model = model_class(row).from_parts(parameters.settings, parameters.tensors)
     assert fragments.score == model.rule._asdict() and fragments.registered == row

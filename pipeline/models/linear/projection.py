@@ -49,7 +49,7 @@ class LinearModel:
     """
 
     solver: ClassVar[type[Solver]]
-    kind: ClassVar[str] = "global"
+    multi_vector: ClassVar[bool] = False
     metric: ClassVar[str] = "euclidean"
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False

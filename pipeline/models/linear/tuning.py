@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
@@ -137,7 +138,7 @@ def tune(
                 values = directions.values[:dimensions]
                 a = model.finish(images[:, :dimensions], values, power)
                 b = model.finish(sentences[:, :dimensions], values, power)
-                score = recall_sum(a, b, dev.owners, model.metric)
+                score = recall_sum(count_ranks(a, b, dev.owners, model.metric))
                 trials.append(Trial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
                 if best is None or trials[-1].recall_sum > best[0].recall_sum:
                     best = (trials[-1], directions)

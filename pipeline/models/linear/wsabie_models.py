@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.errors import UsageError
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
@@ -62,7 +63,7 @@ class WsabieSGD(LinearModel):
             return project([dev_x], mean_x, found.w), project([dev.sentences], mean_y, found.u)
 
         def score(found: Directions) -> float:
-            return recall_sum(*map(unit_rows, embed(found)), dev.owners, cls.metric)
+            return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
 
         tried = list(itertools.product(settings.learning_rate, settings.max_norm))
         epochs, interval = settings.epochs, settings.interval

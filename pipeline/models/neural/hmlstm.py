@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipeline.device import Portions, place, upload
 from pipeline.errors import UsageError
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBranches
@@ -106,7 +107,7 @@ class HMLSTM(GlobalModel):
                 block = regions.packed(images)
                 vectors = self.embed_regions(block, view)
                 phrases = upload(self.embed_phrases(sentences.take(rows)), self.device)
-                of = np.repeat(own, np.diff(blank.offsets)[rows])
+                of = np.repeat(own, blank.lengths[rows])
                 places = slice(blank.offsets[rows[0]], blank.offsets[rows[-1] + 1])
                 blank.chosen[places], blank.confidence[places] = match(
                     phrases, of, upload(vectors, self.device), block.offsets
@@ -135,7 +136,7 @@ class Begun:
 
         def judge() -> float:
             images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
-            return recall_sum(images, sentences, dev.owners, model.metric)
+            return recall_sum(count_ranks(images, sentences, dev.owners, model.metric))
 
         norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
         self.training = Training(
@@ -152,7 +153,7 @@ class Begun:
         images, own = np.unique(owners, return_inverse=True)
         block = task.train.regions.packed(images)
         places = found.places(rows)
-        counts = np.diff(found.offsets)[rows]
+        counts = found.lengths[rows]
         chosen = block.offsets[np.repeat(own, counts)] + found.chosen[places].numpy()
         features = task.region_view.stack(block, chosen, task.view)
         pairs = PhrasePairs(

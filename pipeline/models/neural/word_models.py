@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.device import Portions, place
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
@@ -31,7 +32,7 @@ class GlobalModel:
     """
 
     sentence_encoder: ClassVar[Any]
-    kind: ClassVar[str] = "global"
+    multi_vector: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "tokens"
     settings_type: ClassVar[type[Settings]] = Settings
 
@@ -166,7 +167,7 @@ class Begun:
 
         def judge() -> float:
             images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
-            return recall_sum(images, sentences, dev.owners, model.metric)
+            return recall_sum(count_ranks(images, sentences, dev.owners, model.metric))
 
         # The squared loss alone would shrink both sides to nothing: in turns, each learns what the other stands for.
         names = {name for name, _ in model.network.named_parameters()}
