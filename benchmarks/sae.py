@@ -2,8 +2,9 @@
 
     python benchmarks/sae.py [--rows 16384]
 
-The map is drawn by the rule that is the default, then with a phase for each frequency, as the sampler's is. Both second fits are timed from rows in memory to moments, at 4,096 + 3,000 image and 3,000 + 3,000 text
-columns; what follows is the same for both. The last line also says by how much their canonical correlations differ.
+The map is drawn by the rule that is the default, then with a phase for each frequency, as the sampler's is. Both second
+fits are timed from rows in memory to moments, at 4,096 + 3,000 image and 3,000 + 3,000 text columns; what follows is
+the same for both. The last line also says by how much their canonical correlations differ.
 """
 
 import argparse
