@@ -23,12 +23,15 @@ from pathlib import Path
 from pipeline import runtime
 
 runtime.configure(1)
-ROOMS = ("stages", *(f"pipeline.{room}" for room in ("storage", "text", "linear", "collections", "evaluate", "index")))
+ROOMS = (
+    "stages",
+    *(f"pipeline.{room}" for room in ("storage", "text", "models.linear", "collections", "evaluate", "index")),
+)
 FURTHER = (
     "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.inspection",
     "pipeline.images.matching", "nltk.tokenize.destructive",
 )  # fmt: skip
-SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "neural", "language", "report", "plan"))
+SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "models.neural", "generate", "report", "plan"))
 SLOW = ("torch.optim", "torchvision", "matplotlib.backends.backend_agg", "sklearn.manifold", "spacy", "gensim.models")
 MARK = b"\0"
 """What a child tells its parent when it begins to write."""
