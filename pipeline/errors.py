@@ -17,6 +17,18 @@ class InputError(JointspaceError):
     """Data from outside (photographs, sentences, weights, features) that cannot be used."""
 
 
+class Refused(InputError):
+    """A file that is not used, for a `reason` of a fixed few; `detail` says more."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
 class IntegrityError(JointspaceError):
     """An artefact of ours that is missing, incomplete, changed, or of another run than its neighbours."""
 

@@ -101,6 +101,27 @@ def test_modules_form_no_circle() -> None:
     assert sorted(graph) == []
 
 
+def test_what_is_imported_of_ours_is_there() -> None:
+    """Also what only functions import, which no other test may call."""
+    ours = [
+        path for folder in ("pipeline", "stages", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+    ]
+    names = {
+        _module(path): {
+            getattr(node, "name", None) or getattr(node, "id", None)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Name | ast.alias)
+        }
+        for path in ours
+    }
+    for path in [*ours, *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("pipeline", "stages"):
+                for alias in node.names:
+                    found = alias.name in names.get(node.module, ()) or f"{node.module}.{alias.name}" in names
+                    assert found, f"{path.relative_to(ROOT)}: {node.module} has no {alias.name}"
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "stages").rglob("*.py")), ids=lambda p: p.name)
 def test_stages_do_not_import_stages(path: Path) -> None:
     ours = {name.split(".")[1] for name in _imports(path) if name.startswith("stages.")}

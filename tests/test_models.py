@@ -48,7 +48,7 @@ SETTINGS = {
     WsabieSettings: WsabieSettings((0.1,), (100,), 4, 10, 64, 200, 5, 2),
 }
 TRANSFER = Transfer(
-    (0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=200, neighbours=5,
+    (0.3,), (4,), (1,), (1,), (0.1,), ("cosine-sine",), (1,), features=30, sample=200, neighbours=5,
     neighbour_share=(0.3,),
 )  # fmt: skip
 

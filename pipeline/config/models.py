@@ -37,7 +37,7 @@ class Transfer(Section):
     auxiliary_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     second_beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    rule: Annotated[tuple[Literal["rahimi-recht", "cosine-sine", "paper"], ...], Field(min_length=1)]
+    rule: Annotated[tuple[Literal["cosine-sine", "paper"], ...], Field(min_length=1)]
     bandwidth: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     features: Positive
     sample: Annotated[Positive, Field(ge=2)]

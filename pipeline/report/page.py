@@ -7,8 +7,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
+from pipeline.plan.comparison import cost_table
 from pipeline.report.atlas import Atlas
-from pipeline.report.costs import cost_table
 from pipeline.report.examples import Examples, Picture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs

@@ -194,7 +194,7 @@ def _put(writer: "BundleWriter", row: str, name: str, built: "BuiltIndex") -> No
     """An index of the bundle, and how it was chosen where it was."""
     import logging
 
-    from pipeline.report.tradeoff import draw_tradeoff
+    from pipeline.report.figures import draw_tradeoff
 
     writer.add(f"{name}.faiss", built.data)
     if built.tradeoff:

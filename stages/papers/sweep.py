@@ -22,7 +22,7 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     from pipeline import config
     from pipeline.models.linear.study import Cell
     from pipeline.models.linear.sweep import sweep_cells, sweep_rows
-    from pipeline.report.curves import draw_sweep
+    from pipeline.report.figures import draw_sweep
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.tables import to_csv

@@ -26,7 +26,7 @@ OWN = {
 }
 GRID = Grid((4,), (0.1,), (0.1,), (1,), "grid")
 TRANSFER = Transfer(
-    (0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=90, neighbours=5,
+    (0.3,), (4,), (1,), (1,), (0.1,), ("cosine-sine",), (1,), features=30, sample=90, neighbours=5,
     neighbour_share=(0.3,),
 )  # fmt: skip
 
