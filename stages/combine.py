@@ -40,7 +40,7 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.specs import SETS, model_class
+    from pipeline.specs.models import combining, model_spec
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -66,9 +66,8 @@ def command(
         log = _choose(row, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
         weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
-    sets = any(parameters.details["registered"] in SETS for parameters in used.values())
-    kind = "fragment-ensemble" if sets else "ensemble"
-    model = model_class(kind)([_member(parameters, weights[name]) for name, parameters in used.items()])
+    spec = combining(any(model_spec(parameters.details["registered"]).multi_vector for parameters in used.values()))
+    model = spec.load()([_member(parameters, weights[name]) for name, parameters in used.items()])
     vocabulary = _join_vocabularies(model, list(used.values()), vocabularies)
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
@@ -92,8 +91,8 @@ def command(
         details={
             "row": row,
             "refits": settings.refitted(row),
-            "registered": kind,
-            "training": settings.row(row).training,
+            "registered": spec.name,
+            "training": settings.model(row).training,
             **learned,
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
@@ -120,7 +119,7 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
         embeddings.require_unseen("dev")
     scores = [score_pairs(embeddings, pairs) for embeddings in members.values()]
     with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
-        found = combine_scores(scores, pairs.owners, settings.ensembles[row].weights, bar.update)
+        found = combine_scores(scores, pairs.owners, settings.ensemble(row).weights, bar.update)
     return {
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "weights": dict(zip(members, found.values, strict=True)),
@@ -146,7 +145,7 @@ def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder
 
 def _member(parameters: Any, weight: float) -> Any:
     from pipeline.models.linear.ensemble import Member
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
 
     kind = parameters.details["registered"]
     return Member(kind, restore(kind, parameters.settings, parameters.tensors), weight)

@@ -34,7 +34,7 @@ def command(
     """Embed all images and sentences of one shard."""
     import numpy as np
 
-    from pipeline.specs import SETS, restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.gather import Features, Sentences
     from pipeline.storage.manifest import Manifest
@@ -85,7 +85,7 @@ def command(
         "model": parameters.details["row"], "refits": parameters.details.get("refits"),
         "registered": parameters.details["registered"], "metric": model.metric, "vocabulary": opened.vocabulary,
     }  # fmt: skip
-    if parameters.details["registered"] in SETS:
+    if model.kind == "fragments":
         regions = _open_regions(manifest, regions_root, model, ids)
         require_origins(parameters.details["regions"], model_folder, regions.origins)
         _embed_sets(output, model, blocks, form, regions, ids, inputs, details)

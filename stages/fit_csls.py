@@ -30,7 +30,7 @@ def command(
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.specs import restore, scaled_class
+    from pipeline.specs.stored import restore, scaled_class
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.fragments import open_embedded
@@ -45,7 +45,7 @@ def command(
     plain, refits = settings.scaled(row), settings.refitted(row)
     if plain is None:
         raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
-    settings.row(row)  # or there is no such row
+    settings.model(row)  # or there is no such model
     base = read_chosen(settings, row, chosen_folder)
     embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)

@@ -8,12 +8,13 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.plan.reference import STAGES, render
-from pipeline.specs import GENERATORS, TRAINED
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import made_by
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 HELPERS = ("inputs", "boxes", "generators", "scores", "starts")
-OWN = {name.replace("-", "_") for name in [*TRAINED, *GENERATORS]}
+OWN = {spec.key for spec in [*made_by("train"), *GENERATORS]}
 """Sections of one model or generator; the page names the defaults that they are laid over."""
 KEYS = Config.model_fields.keys() - OWN
 RULE = re.compile(r"^(?:rule|checkpoint) \w+:.*?\{JOINTSPACE\} (?P<command>[a-z-]+).*?(?=^\S|\Z)", flags=re.M | re.S)

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD, from_bytes
 from pipeline.index.fragment_gallery import FragmentGallery
 from pipeline.index.fragment_index import FRAGMENTS
@@ -14,7 +14,6 @@ from pipeline.index.search import Hit, Searcher
 from pipeline.index.shortlist import shortlist_of
 from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
 from pipeline.precision import require_boxes, require_sets
-from pipeline.specs import MALFORMED, brief
 
 FILE = "fragments.safetensors"
 

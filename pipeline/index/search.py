@@ -9,12 +9,12 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.arithmetic import compose, search_around_mean
 from pipeline.index.format import REBUILD, open_index
 from pipeline.index.format import Parts as IndexParts
 from pipeline.index.query_trees import QueryParser, lacking
-from pipeline.specs import MALFORMED, brief, restore
+from pipeline.specs.stored import restore
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer

@@ -14,7 +14,6 @@ from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.plan.solving import fit
-from pipeline.specs import COMBINED, TRAINED
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,17 @@ class Stage:
 
 def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
     """The rules that `all` runs, in their order; on a machine with a `gpu` or without."""
-    rows = [row for row in config.every_row() if not config.scaled(row)]
-    plain = [row for row in rows if config.row(row).model not in {*TRAINED, *COMBINED}]
-    trained = [row for row in rows if config.row(row).model in TRAINED]
-    summed = ("train", "dev") if any(config.refitted(row) for row in plain) else ("train",)
-    weak = sorted({config.row(row).documents for row in plain if config.row(row).training != "target"})
+    models = {name: config.model(name) for name in config.every_model() if not config.scaled(name)}
+    fitted = [name for name, model in models.items() if model.spec.made_by == "fit"]
+    trained = [name for name, model in models.items() if model.spec.made_by == "train"]
+    summed = ("train", "dev") if any(config.refitted(name) for name in fitted) else ("train",)
+    weak = sorted({models[name].documents for name in fitted if models[name].training != "target"})
     finetuned = [e for e in config.encoders if e.weights == "finetuned"]
     weakly = sum(s.splits.get(split, 0) for split in config.auxiliary.splits)
-    evaluations = sum(len(config.judged_splits(row)) for row in config.models) * len(config.evaluate.protocols)
+    evaluations = sum(len(config.judged_splits(name)) for name in config.models) * len(config.evaluate.protocols)
     start, light, n = rates.starts, rates.starts_light, s.shards
     text = light + rates.first_text
-    fits = [fit(config, row, s, rates) for row in plain]
+    fits = [fit(config, name, s, rates) for name in fitted]
     made = len(config.encoders) - len(finetuned)
     works: list[tuple[str, int, float | None]] = [
         ("make_demo", int(config.demo.generate), None),
@@ -59,11 +58,11 @@ def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
         ("accumulate", n * len(summed), sum(work.accumulate(s.splits.get(split, 0), s, rates) for split in summed)),
         ("accumulate_auxiliary", n * len(weak), len(weak) * work.accumulate(weakly, s, rates)),
         ("train", len(trained), None),
-        ("fit", len(plain), None if None in fits else sum(fits)),
-        ("embed", n * len(config.models), sum(work.embed(config, row, s, rates) for row in config.models)),
+        ("fit", len(fitted), None if None in fits else sum(fits)),
+        ("embed", n * len(config.models), sum(work.embed(config, name, s, rates) for name in config.models)),
         ("evaluate", evaluations, work.evaluate(config, s, rates)),
         ("summarise", 1, light / 2),
-        ("build_index", len(config.models), sum(work.index(config, row, s, rates) for row in config.models)),
+        ("build_index", len(config.models), sum(work.index(config, name, s, rates) for name in config.models)),
         ("report", 1, 2 * light),
     ]
     return [_stage(rule, jobs, seconds, s, gpu) for rule, jobs, seconds in works if jobs]

@@ -7,12 +7,12 @@ product of that kind, a Gram matrix and its eigenvectors; each dimension and pow
 from math import prod
 
 from pipeline.config import Config
-from pipeline.config.models import Fit
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
+from pipeline.settings.models import Fit
+from pipeline.specs.models import ModelSpec
+from pipeline.specs.trainings import STACKING, TRAININGS
 
-SOLVED = ("ridge", "cca", "ncca")
-"""Registered models whose fit is counted; the work of the others depends on their data more than on its size."""
 EFFICIENCY = {"fit": 0.35, "gram": 1.0, "map": 0.5, "rank": 0.11}
 """Estimates: share of the rate of a plain product in single precision that is reached; ranks are in double."""
 COUNTING = 27
@@ -25,12 +25,13 @@ DISK_BYTES = 150e6
 """An estimate: bytes a second that are written, read back and hashed."""
 
 
-def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float | None:
-    """One row, reading the moments included; None for models that are not counted."""
-    variant = config.row(row)
-    if variant.model not in SOLVED:
+def fit(config: Config, name: str, s: Sizes, rates: Rates) -> float | None:
+    """One model, reading the moments included; None for one that is not solved from moments alone, whose work depends
+    on its data more than on its size."""
+    model = config.model(name)
+    if not model.spec.grid or model.settings:
         return None
-    dim, terms, transfer = sum(s.dims[name] for name in variant.encoders), s.terms, config.transfer
+    dim, terms, transfer = sum(s.dims[name] for name in model.encoders), s.terms, model.transfer
     train = s.splits.get("train", 0)
     weak = sum(s.splits.get(split, 0) for split in config.auxiliary.splits)
     most = max(transfer.auxiliary_dimensions)
@@ -40,26 +41,26 @@ def fit(config: Config, row: str, s: Sizes, rates: Rates) -> float | None:
         "sae-linear": (dim + most, terms + most, train),
         "sae": (dim + transfer.features, terms + transfer.features, train),
     }  # fmt: skip
-    axes = config.transfer_of(variant.training).values()
-    times, grid = prod(len(axis) for axis in axes if isinstance(axis, list | tuple)), config.fit
-    if config.refitted(row):
+    axes = (getattr(transfer, key) for key in TRAININGS[model.training])
+    times, grid = prod(len(axis) for axis in axes if isinstance(axis, list | tuple)), model.fit
+    if config.refitted(name):
         point = {name: getattr(grid, name)[:1] for name in ("image_ridge", "text_ridge", "eigenvalue_power")}
         times, grid = 1, grid.model_copy(update=point)
-    seconds = times * _tuning(grid, variant.model, *views[variant.training], s, rates)
-    if variant.training in ("stacked", "sae-linear", "sae"):
-        seconds += _tuning(config.fit, variant.model, dim, terms, weak, s, rates)
-    if variant.training == "sae":
+    seconds = times * _tuning(grid, model.spec, *views[model.training], s, rates)
+    if model.training in STACKING:
+        seconds += _tuning(model.fit, model.spec, dim, terms, weak, s, rates)
+    if model.training == "sae":
         mapped = train * (1 + s.texts) * transfer.features * (transfer.features + dim + 2 * most)
         seconds += times * mapped / EFFICIENCY["map"] / rates.flops
-    read = (1 if variant.training == "target" else 2) * s.shards * s.moments_bytes / 2
-    start = rates.starts if variant.training in ("text-feature", "sae") else rates.starts_light  # feature maps: torch
+    read = (1 if model.training == "target" else 2) * s.shards * s.moments_bytes / 2
+    start = rates.starts if model.training in ("text-feature", "sae") else rates.starts_light  # feature maps: torch
     return start + read / DISK_BYTES + seconds
 
 
-def _tuning(grid: Fit, model: str, dim: int, terms: int, rows: int, s: Sizes, rates: Rates) -> float:
+def _tuning(grid: Fit, spec: ModelSpec, dim: int, terms: int, rows: int, s: Sizes, rates: Rates) -> float:
     """All ridges, dimensions and powers of views of `dim` and `terms` columns; the image view's are at most `rows`."""
     dim = min(dim, rows)
-    image, text = len(grid.image_ridge), 1 if model == "ridge" else len(grid.text_ridge)
+    image, text = len(grid.image_ridge), len(grid.text_ridge) if "text_ridge" in spec.grid else 1
     pairs = image * text if grid.search == "grid" else min(image * text, LINES * (image + text))
     kept = min(max(grid.dimensions), dim)
     factors = image * dim**3 / 3 + text * (terms**3 / 3 + terms**2 * dim)
@@ -67,7 +68,7 @@ def _tuning(grid: Fit, model: str, dim: int, terms: int, rows: int, s: Sizes, ra
     solution = dim**2 * terms + (dim**2 + terms**2) * kept + EIGENVECTORS * small**3
     gram = 2 * small**2 * large + 2 * dim * terms * kept
     solved = (factors + pairs * solution) / EFFICIENCY["fit"] + pairs * gram / EFFICIENCY["gram"]
-    powers = len(grid.eigenvalue_power) if model == "ncca" else 1
+    powers = len(grid.eigenvalue_power) if "eigenvalue_power" in spec.grid else 1
     dev = min(grid.dev_images, s.splits.get("dev", 0))
     columns = sum(min(size, kept) + COUNTING for size in grid.dimensions)
     ranked = pairs * powers * ranks(dev, dev * s.texts, columns)

@@ -6,11 +6,10 @@ X'X of n rows in D dimensions is n D^2 operations (a symmetric update).
 from collections.abc import Sequence
 
 from pipeline.config import Config
-from pipeline.config.images import Encoder
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.plan.solving import COUNTING, DISK_BYTES, ranks
-from pipeline.specs import SETS, TRAINED
+from pipeline.settings.images import Encoder
 
 EFFICIENCY = {"accumulate": 0.6, "embed": 0.3, "sets": 0.15}
 """Estimates: share of the rate of a plain product in single precision that a stage reaches."""
@@ -77,8 +76,8 @@ def embed(config: Config, row: str, s: Sizes, rates: Rates) -> float:
     """The vectors of one row, all shards; fragments are made by networks, whose products count as the others do."""
     images, sentences = _fragments(config, row, s)
     flops = 2 * images * s.dim * s.dimensions / EFFICIENCY["embed"]
-    variant = config.row(row)
-    by_torch = variant.training == "sae" or variant.model in (*TRAINED, "fragment-ensemble")
+    model = config.model(row)
+    by_torch = model.training == "sae" or model.spec.made_by == "train" or model.spec.multi_vector
     start = rates.starts if by_torch else rates.starts_light
     return s.shards * start + flops / rates.flops + 4 * s.dimensions * (images + sentences) / DISK_BYTES
 
@@ -118,7 +117,7 @@ def index(config: Config, row: str, s: Sizes, rates: Rates) -> float:
 
 def is_of_sets(config: Config, row: str) -> bool:
     """Whether images and sentences of a row are sets of fragments."""
-    return config.row(row).model in (*SETS, "fragment-ensemble")
+    return config.model(row).spec.multi_vector
 
 
 def _fragments(config: Config, row: str, s: Sizes) -> tuple[float, float]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pipeline.errors import IntegrityError
+from pipeline.metrics import fragment_scores as module
 from pipeline.metrics.fragment_scores import SUMS, FragmentSets, ScoreRule, exact_scores, fragment_scores
-from pipeline.models.neural import fragment_scores as module
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pipeline.metrics.combination import join_vectors
-from pipeline.specs import restore
+from pipeline.specs.stored import restore
 
 if TYPE_CHECKING:
     import torch
