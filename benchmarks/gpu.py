@@ -38,16 +38,17 @@ from pipeline.models.neural.region_views import RegionView  # noqa: E402
 from pipeline.models.neural.task import Pairs, Task  # noqa: E402
 from pipeline.models.neural.training import Training  # noqa: E402
 from pipeline.precision import choose_precision, to_float32  # noqa: E402
-from pipeline.specs import model_class  # noqa: E402
+from pipeline.specs.models import model_spec  # noqa: E402
+from pipeline.specs.places import import_place  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS, WORD_DIM, SENTENCES, REGIONS, WARM = 8000, 300, 5, 20, 10
 SETTINGS = {
-    "dimensions": 512, "loss": "info-nce", "negatives": "all", "contrastive": 0, "margin": 0.2, "temperature": 0.1,
+    "dimensions": 512, "loss": "info-nce", "negatives": "all", "contrastive": 1, "margin": 0.2, "temperature": 0.1,
     "optimiser": "adam", "adagrad_reset": 5, "learning_rate": 0.001, "decay": 1.0, "weight_decay": 0.0,
     "averaging": 0.98, "dropout": 0.3, "encoder_dropout": 0.0, "clip": 2.0, "batch_size": 100, "epochs": 10**6,
-    "patience": 10**6,
+    "patience": 10**6, "precision": "auto", "checkpoint_seconds": 60,
 }  # fmt: skip
 OWN = {
     "lstm": {},
@@ -175,14 +176,14 @@ def make_features(n: int) -> np.ndarray:
 
 def make_task(name: str, device: torch.device, images: int) -> Task:
     """Images with five sentences of about 11 words each."""
-    rng, m, kind = np.random.default_rng(0), SENTENCES * images, model_class(name)
+    rng, m, spec = np.random.default_rng(0), SENTENCES * images, model_spec(name)
     lengths = np.clip(rng.normal(11, 4, m).astype(int), 3, 35)
     sentences = Tokens(rng.integers(0, WORDS, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
     regions = MadeUpRegions(images) if name == "dvsa" else None
     view, owners = ImageView(("made-up",), (DIM_X,), ("l2",)), np.repeat(np.arange(images), SENTENCES)
     pairs = Pairs({"made-up": make_features(images)}, sentences, owners, np.arange(m), regions)
     return Task(
-        view, pairs, pairs, kind.settings_type(**SETTINGS, **OWN[name]), seed=0,
+        view, pairs, pairs, import_place(spec.section)(**SETTINGS, **OWN[name]), seed=0,
         precision=choose_precision("auto", device), train_words=True, region_view=RegionView(view, geometry=False),
         words=rng.standard_normal((WORDS + 1, WORD_DIM), dtype=np.float32) * np.float32(0.1), device=device,
     )  # fmt: skip
@@ -211,7 +212,7 @@ def seconds_of(training: Training, steps: int, device: torch.device) -> float:
 def training(name: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     """Steps of the registered model `name`; dev is judged at no cost."""
     task = make_task(name, device, options.trained)
-    begun = model_class(name).begin(task).training
+    begun = model_spec(name).load().begin(task).training
     begun.judge, draw, drawing = lambda: 0.0, begun.draw, [0.0]
 
     def timed(rows: np.ndarray) -> Any:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint
@@ -127,7 +127,9 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     u = np.zeros((size, size), np.float32)
     u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
     directions = Directions(np.eye(size, dtype=np.float32), u, np.ones(size, np.float32))
-    return model_class(registered)(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
+    return model_spec(registered).load()(
+        ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions
+    )
 
 
 def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str, digest: str) -> None:

@@ -9,12 +9,13 @@ import pytest
 from pipeline.config import Config, load
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
-from pipeline.specs import GENERATORS, TRAINED
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import made_by
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 HELPERS = ("inputs", "boxes", "generators", "scores", "starts")
-OWN = {name.replace("-", "_") for name in [*TRAINED, *GENERATORS]}
+OWN = {spec.key for spec in [*made_by("train"), *GENERATORS]}
 """Sections of one model or generator; the page names the defaults that they are laid over."""
 KEYS = Config.model_fields.keys() - OWN
 PAGE = {

@@ -248,6 +248,14 @@ def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tm
     assert planned(run, root=copy) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
 
 
+@pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])
+def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, key: str) -> None:
+    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", f"variants={{sae: {{{key}}}}}").stdout
+    rows = set(re.findall(r"^ +wildcards: .*\brow=([a-z-]+)", output, flags=re.M))
+    rules = set(re.findall(r"^ *(?:rule|localrule) (\w+):", output, flags=re.M)) - {"all"}
+    assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
+
+
 def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
     keys = ["generators=[mrnn, mrnn-regions]", "models=[ncca, dvsa]", "mrnn_regions={snippets: dvsa}"]
     keys += ["regions={encoders: [squeezenet-untrained]}"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.asking import FORMS, Parts
-from pipeline.specs import restore
+from pipeline.specs.stored import restore
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.index.format import Parts as IndexParts
 from pipeline.index.query_trees import QueryParser, lacking
 from pipeline.multivectors import Items, MultiVectors
-from pipeline.specs import MALFORMED, brief, restore
+from pipeline.specs.stored import restore
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer

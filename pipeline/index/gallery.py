@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
 from pipeline.index.format import METRICS, REBUILD, Parts, from_bytes, open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
@@ -25,7 +25,6 @@ from pipeline.index.vectors import Vectors
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
 from pipeline.precision import require_finite
 from pipeline.ragged import offsets_of
-from pipeline.specs import MALFORMED, brief
 
 if TYPE_CHECKING:
     import torch

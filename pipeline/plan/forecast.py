@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from math import prod
 
 from pipeline.config import Config
-from pipeline.config.images import Encoder
-from pipeline.config.models import Fit
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
-from pipeline.specs import COMBINED, SETS, TRAINED
+from pipeline.settings.images import Encoder
+from pipeline.settings.models import Fit
+from pipeline.specs.models import ModelSpec
+from pipeline.specs.trainings import STACKING, TRAININGS
 
-SOLVED = ("ridge", "cca", "ncca")
-"""Registered models whose fit is counted."""
 EFFICIENCY = {"accumulate": 0.6, "fit": 0.35, "map": 0.5, "embed": 0.3, "rank": 0.11}
 """Share of the rate of a plain product in single precision that a piece of work reaches; ranks are in double."""
 COUNTING = 27
@@ -71,11 +70,11 @@ class _Work:
     def of_rules(self) -> dict[str, tuple[int, float | None]]:
         """Rule -> jobs and their seconds."""
         config, s, rates = self.config, self.s, self.rates
-        plain = [row for row in config.every_row() if not config.scaled(row)]
-        trained = [row for row in plain if config.row(row).model in TRAINED]
-        plain = [row for row in plain if config.row(row).model not in {*TRAINED, *COMBINED}]
+        models = {name: config.model(name) for name in config.every_model() if not config.scaled(name)}
+        trained = [name for name, model in models.items() if model.spec.made_by == "train"]
+        plain = [name for name, model in models.items() if model.spec.made_by == "fit"]
         summed = ("train", "dev") if any(config.refitted(row) for row in plain) else ("train",)
-        weak = sorted({config.row(row).documents for row in plain if config.row(row).training != "target"})
+        weak = sorted({models[name].documents for name in plain if models[name].training != "target"})
         finetuned = [encoder for encoder in config.encoders if encoder.weights == "finetuned"]
         evaluations = sum(len(config.judged_splits(row)) for row in config.models) * len(config.evaluate.protocols)
         made, n, start, light = len(config.encoders) - len(finetuned), s.shards, rates.starts, rates.starts_light
@@ -144,52 +143,53 @@ class _Work:
         return summed + self.s.shards * (self.rates.starts_light + self.s.moments_bytes / 2 / DISK_BYTES)
 
     def fit(self, row: str) -> float | None:
-        """One row, reading the moments included; None for models that are not counted."""
-        config, s, transfer = self.config, self.s, self.config.transfer
-        variant = config.row(row)
-        if variant.model not in SOLVED:
+        """One model, reading the moments included; None for one that is not solved from moments alone, whose work
+        depends on its data more than on its size."""
+        config, s, model = self.config, self.s, self.config.model(row)
+        if not model.spec.grid or model.settings:
             return None
-        dim, terms, train = sum(s.dims[name] for name in variant.encoders), s.terms, s.splits.get("train", 0)
+        transfer = model.transfer
+        dim, terms, train = sum(s.dims[name] for name in model.encoders), s.terms, s.splits.get("train", 0)
         most, mapped = max(transfer.auxiliary_dimensions), transfer.features
         view = {
             "target": (dim, terms, train), "auxiliary": (dim, terms, self.weak),
             "joint": (dim, terms, train + self.weak), "text-feature": (dim + terms, terms, train),
             "stacked": (most, most, train),
             "sae-linear": (dim + most, terms + most, train), "sae": (dim + mapped, terms + mapped, train),
-        }[variant.training]  # fmt: skip
-        axes = config.transfer_of(variant.training).values()
-        times, grid = prod(len(axis) for axis in axes if isinstance(axis, list | tuple)), config.fit
+        }[model.training]  # fmt: skip
+        axes = (getattr(transfer, key) for key in TRAININGS[model.training])
+        times, grid = prod(len(axis) for axis in axes if isinstance(axis, list | tuple)), model.fit
         if config.refitted(row):
             point = {name: getattr(grid, name)[:1] for name in ("image_ridge", "text_ridge", "eigenvalue_power")}
             times, grid = 1, grid.model_copy(update=point)
-        flops = times * self._tuning(grid, variant.model, *view)
-        if variant.training in ("stacked", "sae-linear", "sae"):
-            flops += self._tuning(config.fit, variant.model, dim, terms, self.weak)
-        if variant.training == "sae":
+        flops = times * self._tuning(grid, model.spec, *view)
+        if model.training in STACKING:
+            flops += self._tuning(model.fit, model.spec, dim, terms, self.weak)
+        if model.training == "sae":
             flops += times * train * (1 + s.texts) * mapped * (mapped + dim + 2 * most) / EFFICIENCY["map"]
-        read = (1 if variant.training == "target" else 2) * s.shards * s.moments_bytes / 2
-        by_torch = variant.training in ("text-feature", "sae")
+        read = (1 if model.training == "target" else 2) * s.shards * s.moments_bytes / 2
+        by_torch = model.training in ("text-feature", "sae")
         return self._start(by_torch) + read / DISK_BYTES + flops / self.rates.flops
 
-    def _tuning(self, grid: Fit, model: str, dim: int, terms: int, rows: int) -> float:
+    def _tuning(self, grid: Fit, spec: ModelSpec, dim: int, terms: int, rows: int) -> float:
         """Operations of all ridges, dimensions and powers of views of `dim` and `terms` columns (the image view's are
         at most `rows`): a factor for each ridge, for each pair of ridges a Gram matrix, its top eigenvectors and the
         products around them, and ranks on dev."""
         dim = min(dim, rows)
-        image, text = len(grid.image_ridge), 1 if model == "ridge" else len(grid.text_ridge)
+        image, text = len(grid.image_ridge), len(grid.text_ridge) if "text_ridge" in spec.grid else 1
         pairs = image * text if grid.search == "grid" else min(image * text, LINES * (image + text))
         kept, small, large = min(max(grid.dimensions), dim), min(dim, terms), max(dim, terms)
         factors = image * dim**3 / 3 + text * (terms**3 / 3 + terms**2 * dim)
         solution = dim**2 * terms + (dim**2 + terms**2) * kept + 4 * small**3 + 0.7 * small**2 * large
         dev = min(grid.dev_images, self.s.splits.get("dev", 0))
-        powers = len(grid.eigenvalue_power) if model == "ncca" else 1
+        powers = len(grid.eigenvalue_power) if "eigenvalue_power" in spec.grid else 1
         ranked = sum(self._ranks(dev * dev * self.s.texts, min(size, kept)) for size in grid.dimensions)
         return (factors + pairs * solution) / EFFICIENCY["fit"] + pairs * powers * ranked
 
     def embed(self, row: str) -> float:
         """The vectors of one row, all shards; fragments are made by networks, whose products count as others do."""
-        vectors, variant = self._vectors(row), self.config.row(row)
-        by_torch = variant.training == "sae" or variant.model in (*TRAINED, "fragment-ensemble")
+        vectors, model = self._vectors(row), self.config.model(row)
+        by_torch = model.training == "sae" or model.spec.made_by == "train" or model.spec.multi_vector
         flops = 2 * vectors[0] * self.s.dim * self.s.dimensions / EFFICIENCY["embed"]
         written = 4 * self.s.dimensions * sum(vectors) / DISK_BYTES
         return self.s.shards * self._start(by_torch) + flops / self.rates.flops + written
@@ -224,7 +224,7 @@ class _Work:
 
     def _of_sets(self, row: str) -> bool:
         """Whether images and sentences of a row are sets of fragments."""
-        return self.config.row(row).model in (*SETS, "fragment-ensemble")
+        return self.config.model(row).spec.multi_vector
 
     def _vectors(self, row: str) -> tuple[float, float]:
         """Vectors of all images and of all sentences of a row."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pipeline import config
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.specs.models import made_by
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Stage:
     grows: str
 
 
-STUDY = ("study", "transfer", "auxiliary", "kcca", "wsabie_sgd", "wsabie_adagrad", "encoders", "seed", "device")
-ROWS = ("models", "variants", "variant_defaults")
+FITTED = tuple(spec.key for spec in made_by("fit") if spec.section)
+STUDY = ("study", "transfer", "auxiliary", *FITTED, "encoders", "seed", "device")
+MODELS = ("models", "variants", "variant_defaults")
 STAGES = {
     "make-demo": Stage(("demo",), "run", "images"),
     "ingest": Stage(("data_root", "collection", "shard_size"), "run", "images, each decoded once"),
@@ -60,15 +62,15 @@ STAGES = {
         "images times D squared; bytes of the moments, which do not grow with a shard",
     ),
     "fit": Stage(
-        ("fit", "transfer", "kcca", "wsabie_sgd", "wsabie_adagrad", *ROWS, "device"), "row",
+        ("fit", "transfer", *FITTED, *MODELS, "device"), "row",
         "ridges times the cubes of D and of the terms; shards; not images (kcca, wsabie and `sae`: images too)",
     ),
     "train": Stage(
-        ("train_defaults", "word_vectors", "image_view", "regions", "weights_root", "seed", *ROWS, "device"), "row",
+        ("train_defaults", "word_vectors", "image_view", "regions", "weights_root", "seed", *MODELS, "device"), "row",
         "sentences times epochs",
     ),
     "embed": Stage(("device",), "shard and row", "images times D times dimensions"),
-    "fit-csls": Stage(("csls", "fit", "seed", *ROWS), "row", "dev pairs and the bank times the grid"),
+    "fit-csls": Stage(("csls", "fit", "seed", *MODELS), "row", "dev pairs and the bank times the grid"),
     "combine": Stage(("ensembles", "ensemble_defaults", "fit"), "ensemble", "dev pairs times members times weights"),
     "join-embeddings": Stage((), "shard and ensemble", "bytes of the members' vectors"),
     "align": Stage(("align", "collection", "data_root"), "row and split", "words of the split times regions"),
@@ -103,7 +105,7 @@ STAGES = {
         "images of the split",
     ),
     "report": Stage(("name", "data_root", "encoders", "reproduce", "collection"), "run", "rows"),
-    "reproduce": Stage(("reproduce", "name", "encoders", "regions", *ROWS), "run", "rows"),
+    "reproduce": Stage(("reproduce", "name", "encoders", "regions", *MODELS), "run", "rows"),
     "verify": Stage((), "call", "bytes of the run"),
     "explain": Stage((), "call", "shards"),
     "study": Stage(STUDY, "run", "draws times sizes of sets times what `fit` does"),

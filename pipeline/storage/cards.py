@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.specs import REGISTRY
+from pipeline.specs.models import MODELS
 from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
@@ -96,7 +96,7 @@ class Card(Form):
             raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
         if any((part.dim, part.metric) != (self.dim, self.metric) for part in parts):
             raise ValueError("its indices are of other dimensions or another metric")
-        if self.registered not in REGISTRY:
+        if self.registered not in {spec.name for spec in MODELS}:
             raise ValueError(f"its model {self.registered} is not a registered one")
         parsed = self.parse is not None and self.parse.engine == "spacy"
         if parsed and (self.parse.max_words is None or "parser" not in self.inputs):

@@ -50,7 +50,7 @@ def command(
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline import config
     from pipeline.device import find_gpu
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.embeddings import Embeddings, split_ids

@@ -41,6 +41,7 @@ def command(
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.models.linear.ensemble import Ensemble
+    from pipeline.specs.models import combining
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -90,8 +91,8 @@ def command(
         details={
             "row": row,
             "refits": settings.refitted(row),
-            "registered": "fragment-ensemble" if model.multi_vector else "ensemble",
-            "training": settings.row(row).training,
+            "registered": combining(model.multi_vector).name,
+            "training": settings.model(row).training,
             **learned,
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
@@ -121,7 +122,7 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
         for one in members.values()
     ]
     with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
-        found = combine_scores(scores, pairs.owners, settings.ensembles[row].weights, bar.update)
+        found = combine_scores(scores, pairs.owners, settings.ensemble(row).weights, bar.update)
     return {
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "weights": dict(zip(members, found.values, strict=True)),
@@ -147,7 +148,7 @@ def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder
 
 def _member(parameters: Any, weight: float) -> Any:
     from pipeline.models.linear.ensemble import Member
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
 
     kind = parameters.details["registered"]
     return Member(kind, restore(kind, parameters.settings, parameters.tensors), weight)

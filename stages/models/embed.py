@@ -12,7 +12,7 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline.device import find_gpu
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import write_embeddings
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features
@@ -85,24 +85,14 @@ def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     return RegionRows(run.manifest, folders, image_id)
 
 
-def _form(registered: str) -> str:
-    """The shards of sentences that a registered model takes."""
-    from pipeline.specs import TRAINED, TREES
-
-    if registered in TREES:
-        return "trees"
-    return "tokens" if registered in TRAINED and registered != "ncca-refined" else "tfidf"
-
-
 def _reads(config, layout, model: str) -> Mapping[str, Input]:
-    from pipeline.specs import SETS
-
-    row = config.row(model)
-    form, regions = _form(row.model), config.regions.encoders if row.model in SETS else ()
+    chosen = config.model(model)
+    spec, encoders = chosen.spec, chosen.encoders
+    regions = config.regions.encoders if spec.multi_vector else ()
     return {
         "model": layout.model(model),
-        form: layout.sentences(form),
-        **{f"features/{name}": layout.features(name) for name in row.encoders},
+        spec.form: layout.sentences(spec.form),
+        **{f"features/{name}": layout.features(name) for name in encoders},
         **{f"regions/{name}": layout.regions(name) for name in regions},
     }
 
@@ -112,7 +102,7 @@ STAGE = Stage(
     version=3,
     names=("model",),
     sharded=True,
-    choices=lambda config: [(name,) for name in config.every_row() if not config.members(name)],
+    choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],
     reads=_reads,
     columns=("images", "sentences"),
     writes=lambda layout, model: layout.embeddings(model),

@@ -48,7 +48,7 @@ def command(
     import pyarrow as pa
 
     from pipeline.errors import UsageError
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest

@@ -31,7 +31,7 @@ def command(
     from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.models.linear.csls import Scaled
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
@@ -45,7 +45,7 @@ def command(
     plain, refits = settings.scaled(row), settings.refitted(row)
     if plain is None:
         raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
-    settings.row(row)  # or there is no such row
+    settings.model(row)  # or there is no such model
     base = read_chosen(settings, row, chosen_folder)
     embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)

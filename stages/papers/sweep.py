@@ -29,8 +29,8 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     from stages.inputs import read_study
 
     settings = config.load(config_path)
-    variant, study = settings.row(row), read_study(settings, **folders)
-    cell = Cell(variant.model, variant.training, variant.encoders, variant.documents, target_folds=1)
+    model, study = settings.model(row), read_study(settings, **folders)
+    cell = Cell(model.spec.name, model.training, model.encoders, model.documents, target_folds=1)
     start = time.perf_counter()
     measured = [
         study.measure(one, draw=0)
@@ -39,7 +39,7 @@ def command(row: str, config_path: Path | None, output: Path, **folders: Path) -
     rows, seconds = sweep_rows(measured), time.perf_counter() - start
 
     inputs = {f"target/{number}": digest for number, digest in study.target.source.inputs.items()}
-    about = [variant.model_dump(), settings.study.model_dump(), settings.transfer.model_dump()]
+    about = [model.hyperparameters, settings.study.model_dump(), settings.transfer.model_dump()]
     value = {"row": row, "seconds": seconds, "combinations": len(rows), "cells": measured, "inputs": inputs}
     value["fingerprint"] = fingerprint("sweep", 1, about, inputs)
     drawn = draw_sweep(rows, row, study.target.source.fold_images)

@@ -106,7 +106,7 @@ def command(
             rejects=manifest.rejects,
             evaluations=evaluations,
             cards=[bundle.card for bundle in opened.values()],
-            logs={row: bundle.model().details.get("training_log", {}) for row, bundle in opened.items()},
+            models={name: bundle.model().details for name, bundle in opened.items()},
             examples=ask(gallery, show),
             samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
             atlas=draw_map(gallery, show) if single else None,

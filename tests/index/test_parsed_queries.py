@@ -13,7 +13,7 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import query_trees
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
@@ -92,7 +92,7 @@ def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
     words = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"hmlstm": {"noun_phrase": table["phrases"].index("NP")}, "dtrnn": {"left": 4, "right": 4}}[registered]
     view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
-    model = model_class(registered).build(view, mean, words, 8, 0.0, 0, learned, unit=True)
+    model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, unit=True)
     write_parameters(
         folder / "model" / "model.safetensors", MODEL, model.tensors(), settings=model.settings(), fingerprint="trees",
         details={"row": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],

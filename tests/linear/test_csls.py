@@ -9,7 +9,7 @@ from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend, me
 from pipeline.models.linear.ensemble import Ensemble, Member
 from pipeline.models.linear.projection import Directions, unit_rows
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import restore
+from pipeline.specs.stored import restore
 
 RNG = np.random.default_rng(0)
 

@@ -7,7 +7,8 @@ from made_up_regions import make_task
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
-from pipeline.specs import model_class, restore
+from pipeline.specs.models import model_spec
+from pipeline.specs.stored import restore
 
 
 def draw(n: int, globals_: bool, seed: int) -> MultiVectors:
@@ -51,7 +52,7 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
 def test_parts_bring_a_scaled_model_back(name: str) -> None:
     own = {"global_weight": 0.5, "sum": "mean-words"} if name == "fragments" else {}
     task = make_task(train=20, dev=10, **own)
-    begun = model_class(name).begin(task).finish()
+    begun = model_spec(name).load().begin(task).finish()
     features = {encoder: block[np.arange(10)] for encoder, block in task.dev.features.items()}
     asked = {encoder: features[encoder] for encoder in begun.encoders}
     sets = begun.embed_images(asked, task.dev.regions), begun.embed_sentences(task.dev.sentences)

@@ -9,20 +9,22 @@ import pytest
 from made_up_pairs import make_task_of
 from made_up_regions import MadeUpRegions
 from made_up_regions import make_task as make_region_task
+from made_up_settings import make_grid
 from scipy import sparse
 from test_models import make_task
 
 from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.models.linear.ensemble import Ensemble, Member
 from pipeline.models.linear.mapped import Block
-from pipeline.models.linear.tuning import Grid
 from pipeline.models.neural.task import train
 from pipeline.multivectors import MultiVectors
-from pipeline.specs import COMBINED, REGISTRY, SETS, TRAINED, TRAININGS, model_class, trained_class
+from pipeline.specs.models import MODELS, made_by, model_spec
+from pipeline.specs.trainings import TRAININGS
 
-FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
+NAMES = [spec.name for spec in MODELS]
+FITTED = [spec.name for spec in made_by("fit")]
 TRANSFERRED = [f"ncca, {training}" for training in TRAININGS if training != "target"]
-SCALED = [f"{name}-csls" for name in REGISTRY if name not in COMBINED]
+SCALED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,19 @@ def make_case(name: str) -> Case:
     """The registered model `name`, `NAME, TRAINING` of a linear one, or `NAME-csls`, made as `fit` or `train` would."""
     if name.endswith("-csls"):
         return scale(make_case(name.removesuffix("-csls")))
-    if name in COMBINED:
+    if model_spec(name.partition(",")[0]).made_by == "combine":
         return combine(name)
     name, _, training = name.partition(", ")
     if name in FITTED:
-        task, dev = make_task(model_class(name), training or "target")
-        return Case(model_class(name).fit(task).model, dev.features, {"tfidf": dev.sentences})
+        task, dev = make_task(name, training or "target")
+        return Case(model_spec(name).load().fit(task).model, dev.features, {"tfidf": dev.sentences})
     own = {"sum": "positive"} if name == "defrag" else {}
-    task = make_region_task(train=40, dev=12, epochs=1, **own) if name in SETS else make_task_of(name, epochs=1)
-    model = train(trained_class(name), task, None, lambda training: None).model
+    task = (
+        make_region_task(train=40, dev=12, epochs=1, **own)
+        if model_spec(name).multi_vector
+        else make_task_of(name, epochs=1)
+    )
+    model = train(model_spec(name).load(), task, None, lambda training: None).model
     return Case(model, task.dev.features, {model.sentence_view: task.dev.sentences}, task.dev.regions)
 
 
@@ -87,7 +93,7 @@ def parts(found: np.ndarray | MultiVectors) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("side", ["images", "texts"])
-@pytest.mark.parametrize("name", [*REGISTRY, *TRANSFERRED, *SCALED])
+@pytest.mark.parametrize("name", [*NAMES, *TRANSFERRED, *SCALED])
 def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, side: str) -> None:
     case = make_case(name)
     embed = getattr(case, side)
@@ -107,7 +113,7 @@ def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, si
 def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
     """As the shards of a collection whose train split is not in all of them."""
     name, _, training = name.partition(", ")
-    task, dev = make_task(model_class(name), training or "target")
+    task, dev = make_task(name, training or "target")
 
     def around(blocks: list[Block]) -> list[Block]:
         (block,) = blocks
@@ -123,8 +129,8 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
         target_blocks=lambda: around(list(sets.target_blocks())),
         auxiliary_blocks=lambda: around(list(sets.auxiliary_blocks())),
     )
-    task = replace(task, grid=Grid((4,), (0.1,), (0.1,), (1,), "grid"))
-    whole, same = (model_class(name).fit(replace(task, sets=one)).model for one in (sets, divided))
+    task = replace(task, grid=make_grid([4], [0.1], [0.1], [1]))
+    whole, same = (model_spec(name).load().fit(replace(task, sets=one)).model for one in (sets, divided))
     for found, expected in (
         (same.embed_images(dev.features), whole.embed_images(dev.features)),
         (same.embed_sentences(dev.sentences), whole.embed_sentences(dev.sentences)),

@@ -189,7 +189,7 @@ def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path
 @pytest.mark.parametrize(
     ("ensembles", "message"),
     [
-        ({"ncca": {"members": ["cca", "sae"], "weights": [1]}}, "ensembles: ncca is the name of another row"),
+        ({"ncca": {"members": ["cca", "sae"], "weights": [1]}}, "ensembles: ncca is the name of another model"),
         ({"x": {"members": ["cca", "nca"], "weights": [1]}}, r"ensembles\.x: unknown member nca; there are ridge"),
         ({"x": {"members": ["cca", "cca"], "weights": [1]}}, "a member is named twice"),
         ({"x": {"members": ["cca", "ncca"], "weights": [0]}}, "no weight is positive"),

@@ -11,7 +11,7 @@ from made_up_training import CONFIG, with_dev
 
 from pipeline.config import merge
 from pipeline.errors import UsageError
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -88,7 +88,7 @@ def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str, ge
     fragments = Embeddings(manifest, run / f"embedded-{row}")
     images = fragments.read("images", np.arange(48))
     assert np.diff(images.offsets).tolist() == (1 + np.arange(48) % 4).tolist()
-    model = model_class(row).from_parts(parameters.settings, parameters.tensors)
+    model = model_spec(row).load().from_parts(parameters.settings, parameters.tensors)
     assert fragments.score == model.rule._asdict() and fragments.registered == row
     assert model.region_view.geometry == geometry
 

@@ -14,7 +14,7 @@ from pipeline.config import merge
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.embeddings import Embeddings
@@ -68,7 +68,7 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
         folder = train(run, row, f"there-{row}", *more)
         run_command("embed", *given, "--model", folder, "--output", tmp_path / row)
         stored = read_parameters(folder / "model.safetensors", MODEL)
-        model = model_class(row).from_parts(stored.settings, stored.tensors)
+        model = model_spec(row).load().from_parts(stored.settings, stored.tensors)
         shard = Shard(tmp_path / row / "shard-00000.h5", EMBEDDINGS)
         features = Shard(run / "features/colour/shard-00000.h5", FEATURES)["features"]
         np.testing.assert_allclose(shard["images"], model.embed_images({"colour": features}), atol=1e-5)
@@ -82,7 +82,7 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
 
 def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
     parameters = read_parameters(run / "model/model.safetensors", MODEL)
-    start = model_class("ncca").from_parts(parameters.settings, parameters.tensors)
+    start = model_spec("ncca").load().from_parts(parameters.settings, parameters.tensors)
     folder = train(run, "ncca-refined", "refined", "--start", run / "model")
     model = read_parameters(folder / "model.safetensors", MODEL)
     assert model.tensors["w"].shape == start.directions.w.shape
@@ -195,3 +195,21 @@ def test_info_nce_has_no_hardest_negatives(run: Path) -> None:
         train(run, "lstm", "wrong", config={"lstm": {"negatives": "hardest"}})
     with pytest.raises(UsageError, match="unknown key lstm.rate; legal here: dimensions, loss"):
         train(run, "lstm", "wrong", config={"lstm": {"rate": 1}})
+
+
+def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
+    """VSE++ beside GRU in one configuration: what differs is what the variant names."""
+    vsepp = {"loss": "ranking", "negatives": "hardest", "margin": 0.3, "epochs": 2}
+    config = {"gru": {"epochs": 3}, "variants": {"vsepp": {"model": "gru", **vsepp}}}
+    found = {}
+    for name in ("gru", "vsepp"):
+        folder = train(run, name, f"made-{name}", "--vocabulary", run / "tokens.json", config=config)
+        found[name] = read_parameters(folder / "model.safetensors", MODEL)
+    ours, theirs = (found[name].details["hyperparameters"]["settings"] for name in ("vsepp", "gru"))
+    assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == vsepp
+    assert {key: theirs[key] for key in vsepp} == {
+        "loss": "info-nce", "negatives": "all", "margin": 0.2, "epochs": 3
+    }  # fmt: skip
+    assert [len(found[name].details["training_log"]["history"]) for name in ("gru", "vsepp")] == [3, 2]
+    assert found["gru"].details["named"] == {} and found["vsepp"].details["named"] == vsepp
+    assert len({one.fingerprint for one in found.values()}) == 2

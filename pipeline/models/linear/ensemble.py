@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.errors import UsageError
 from pipeline.metrics.joining import Rules, join_images, join_sentences, joint_rule
 from pipeline.multivectors import Items, ScoreRule
-from pipeline.specs import restore
+from pipeline.specs.stored import restore
 
 if TYPE_CHECKING:
     import torch

@@ -54,7 +54,6 @@ class LinearModel:
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "tfidf"
-    settings_type: ClassVar[type | None] = None
 
     def __init__(
         self,

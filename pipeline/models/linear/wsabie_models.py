@@ -1,8 +1,6 @@
 """Wsabie as the registered models `wsabie-sgd` and `wsabie-adagrad`: its learning rate and alpha chosen on dev."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,20 +16,6 @@ from pipeline.models.linear.tuning import Trial, Tuned, paired_correlations
 from pipeline.models.linear.wsabie import EarlyStopping, Schedule, train
 
 
-@dataclass(frozen=True)
-class WsabieSettings:
-    """The grids of the learning rate and of alpha, and how training goes; see `wsabie.Schedule`."""
-
-    learning_rate: Sequence[float]
-    max_norm: Sequence[float]
-    dimensions: int
-    epochs: int
-    batch: int
-    max_samples: int
-    interval: int
-    patience: int
-
-
 class WsabieSGD(LinearModel):
     """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (seed 004, equations 3 and 4).
 
@@ -40,7 +24,6 @@ class WsabieSGD(LinearModel):
     """
 
     metric = "inner_product"
-    settings_type = WsabieSettings
     adaptive: ClassVar[bool] = False
 
     @staticmethod

@@ -1,7 +1,6 @@
 """The registered multi-vector models defrag and dvsa (Karpathy and Fei-Fei 2015)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,31 +17,13 @@ from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, Re
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.packing import Packed, pack
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import RegionRows, Settings, Task
+from pipeline.models.neural.task import RegionRows, Task
 from pipeline.models.neural.training import Training, seeded
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 
 BLOCK = 256
 """Images, or sentences, that are embedded at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FragmentSettings(Settings):
-    """`sum` and `global_weight` are ScoreRule's; `element_clip`, where it is not None, is the greatest size of any
-    entry of the gradient."""
-
-    sum: str
-    global_weight: float
-    element_clip: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignedSettings(FragmentSettings):
-    """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
-
-    hidden: int
-    instance_weight: float
 
 
 class FragmentModel:
@@ -54,7 +35,6 @@ class FragmentModel:
     multi_vector: ClassVar[bool] = True
     sentence_view: ClassVar[str] = "tokens"
     metric: ClassVar[str] = "inner_product"
-    settings_type: ClassVar[type[Settings]] = FragmentSettings
     encoders: tuple[str, ...] = ()
     """Encoders whose features of whole images are asked for beside the regions'."""
 
@@ -110,7 +90,7 @@ class FragmentModel:
 
     def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
         """What training minimises."""
-        return task.settings.objective
+        return task.objective
 
     def tensors(self) -> dict[str, np.ndarray]:
         return arrays_of(self.network)
@@ -157,7 +137,7 @@ class Begun:
             if parameter.requires_grad:
                 parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
         self.training = Training(
-            model.network, draw, train.owners, train.names, model.objective(task), task.settings.schedule(task.seed),
+            model.network, draw, train.owners, train.names, model.objective(task), task.schedule,
             judge, anchors=model.anchors(),
         )  # fmt: skip
 
@@ -174,7 +154,6 @@ class DVSA(FragmentModel):
     default it is `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
     """
 
-    settings_type = AlignedSettings
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
 
     @classmethod
@@ -220,7 +199,7 @@ class Defrag(DVSA):
     network_type = AlignedNetwork
 
     def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
-        return MultipleInstance(task.settings.objective, task.settings.instance_weight)
+        return MultipleInstance(task.objective, task.settings.instance_weight)
 
 
 def measure_regions(view: RegionView, regions: RegionRows) -> tuple[np.ndarray, float]:

@@ -1,7 +1,6 @@
 """The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (seed 002)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBran
 from pipeline.models.neural.correspondence import Correspondences, match, noun_phrases, unknown_correspondences
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.region_views import RegionBlock, RegionView
-from pipeline.models.neural.task import RegionRows, Settings, Task
+from pipeline.models.neural.task import RegionRows, Task
 from pipeline.models.neural.training import Training, seeded
 from pipeline.models.neural.tree_levels import Levels
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
@@ -27,21 +26,10 @@ REGIONS = 1 << 16
 """Regions that are embedded at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DenseSettings(Settings):
-    """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen anew every
-    `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'."""
-
-    simplified_epochs: int
-    correspondence_epochs: int
-    phrase_share: float
-
-
 class HMLSTM(GlobalModel):
     """A sentence is the root of its phrase tree; in training, noun phrases are drawn to regions of the image."""
 
     sentence_view = "phrase-trees"
-    settings_type = DenseSettings
 
     @classmethod
     def build(
@@ -141,7 +129,7 @@ class Begun:
         norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
         self.training = Training(
             model.network, self._draw, train.owners, train.names,
-            DenseObjective(settings.objective, settings.phrase_share), settings.schedule(task.seed), judge,
+            DenseObjective(task.objective, settings.phrase_share), task.schedule, judge,
             carried={**norms, "chosen": self.found.chosen, "confidence": self.found.confidence},
             before_epoch=self._correspond,
         )  # fmt: skip

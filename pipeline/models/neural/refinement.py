@@ -18,7 +18,7 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
-from pipeline.models.neural.task import Settings, Task
+from pipeline.models.neural.task import Task
 from pipeline.models.neural.training import Training
 
 SENTENCE_LENGTH = 3.0
@@ -82,7 +82,6 @@ class RefinedCCA:
     """
 
     sentence_view: ClassVar[str] = "tfidf"
-    settings_type: ClassVar[type[Settings]] = Settings
     multi_vector: ClassVar[bool] = False
     metric: ClassVar[str] = "inner_product"
 
@@ -161,7 +160,7 @@ class Begun:
 
         self._scale(task.images(some), place(bags(train.sentences[some]), task.device))
         self.training = Training(
-            self.towers, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
+            self.towers, draw, train.owners, train.names, task.objective, task.schedule,
             judge, anchors={"w": self.towers.w.detach().clone(), "u": self.towers.u.detach().clone()},
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import JointNetwork, arrays_of
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
-from pipeline.models.neural.task import Settings, Task
+from pipeline.models.neural.task import Task
 from pipeline.models.neural.training import Training, seeded
 
 BLOCK = 512
@@ -34,7 +34,6 @@ class GlobalModel:
     sentence_encoder: ClassVar[Any]
     multi_vector: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "tokens"
-    settings_type: ClassVar[type[Settings]] = Settings
 
     def __init__(self, view: ImageView, network: JointNetwork, learned: Mapping[str, Any]) -> None:
         self.view = view
@@ -174,7 +173,7 @@ class Begun:
         turns = () if model.network.unit else ({"image_map"}, names - {"image_map"})
         self.model = model
         self.training = Training(
-            model.network, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
+            model.network, draw, train.owners, train.names, task.objective, task.schedule,
             judge, anchors=model.anchors(), turns=turns,
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Sections about generators of descriptions."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pipeline.config.section import (
+from pipeline.settings.section import (
     AboveZero,
     BelowOne,
     Count,
@@ -18,8 +18,17 @@ from pipeline.config.section import (
 class Nearest(Section):
     by: Literal["features", "joint-image", "joint-sentence"]
 
+    @property
+    def in_space(self) -> bool:
+        """Whether it stands on the joint space of a model."""
+        return self.by != "features"
+
 
 class Optimisation(Section):
+    """How long and how fast, as in pipeline.models.neural.training.Schedule, but `clip` is the greatest absolute value
+    of every element of the gradient (seed 000, supplement 6.5)."""
+
+    in_space: ClassVar[bool] = False
     optimiser: Literal["rmsprop", "adam", "sgd"]
     learning_rate: AboveZero
     decay: PositiveShare
@@ -35,6 +44,8 @@ class Optimisation(Section):
 
 
 class Recurrent(Optimisation):
+    """`dimensions` H, `word_dim` of the word vectors, `dropout` of image, words and H."""
+
     cell: Literal["rnn", "gru", "lstm"]
     dimensions: Positive
     word_dim: Positive
@@ -45,6 +56,9 @@ class RegionRecurrent(Recurrent):
 
 
 class LogBilinear(Optimisation):
+    """See pipeline.generate.logbilinear.Sizes."""
+
+    in_space: ClassVar[bool] = True
     context: Positive
     dimensions: Positive
     factors: Positive

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.images import Encoder
-from pipeline.config.section import (
+from pipeline.settings.images import Encoder
+from pipeline.settings.section import (
     AboveZero,
     BelowOne,
     Count,
@@ -15,14 +15,18 @@ from pipeline.config.section import (
     Positive,
     PositiveShare,
     Section,
-    Seed,
 )
-from pipeline.specs import REGISTRY, TRAININGS
 
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
 class Fit(Section):
+    """The values to try.
+
+    By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
+    at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
+    """
+
     dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
     image_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     text_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
@@ -32,6 +36,15 @@ class Fit(Section):
 
 
 class Transfer(Section):
+    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
+
+    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
+    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA. `weight` is the length of
+    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
+    `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
+    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
+    """
+
     beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     auxiliary_dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
     auxiliary_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
@@ -52,6 +65,8 @@ class Transfer(Section):
 
 
 class Kernels(Section):
+    """Kernels by scikit-learn's names, the factor of each one's default gamma, and how many landmarks a view has."""
+
     image_kernel: Kernel
     text_kernel: Kernel
     image_gamma: AboveZero
@@ -60,6 +75,8 @@ class Kernels(Section):
 
 
 class Wsabie(Section):
+    """The grids of the learning rate and of alpha, `max_norm`, and how training goes; see models.linear.wsabie."""
+
     learning_rate: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     max_norm: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     dimensions: Positive
@@ -87,6 +104,10 @@ class WordVectors(Section):
 
 
 class Train(Section):
+    """Every choice about one training; see models.neural's Objective and Schedule. `dimensions` is K, `encoder_dropout`
+    the share of images whose features of an encoder are left out of a batch, every encoder's for itself, but never all
+    of them."""
+
     dimensions: Positive
     loss: Literal["info-nce", "ranking", "squared"]
     negatives: Literal["all", "hardest", "sampled"]
@@ -116,26 +137,38 @@ class Train(Section):
 
 
 class RelationTrain(Train):
+    """`rare`: relations that fewer training words have share one matrix."""
+
     rare: Positive
 
 
 class RecurrentTrain(Train):
+    """`hidden`: of each direction of the network that reads words."""
+
     hidden: Positive
 
 
 class DenseTrain(Train):
+    """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen anew every
+    `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'."""
+
     simplified_epochs: Count
     correspondence_epochs: Positive
     phrase_share: NonNegative
 
 
 class FragmentTrain(Train):
+    """`sum` and `global_weight` are ScoreRule's; `element_clip`, where it is not None, is the greatest size of any
+    entry of the gradient."""
+
     sum: Literal["words", "mean-words", "positive"]
     global_weight: NonNegative
     element_clip: AboveZero | None
 
 
 class AlignedTrain(FragmentTrain):
+    """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
+
     hidden: Positive
     instance_weight: NonNegative
 
@@ -153,17 +186,6 @@ class Study(Section):
     terms: tuple[Positive, Positive, Positive]
     noise: tuple[Name, ...]
     fit: Fit
-
-
-class VariantDefaults(Section):
-    encoders: tuple[Name, ...] | None
-    training: Literal[tuple(TRAININGS)]
-    documents: Name
-    seed: Seed | None
-
-
-class Variant(VariantDefaults):
-    model: Literal[tuple(REGISTRY)]
 
 
 class Phrases(Section):
