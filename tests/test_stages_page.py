@@ -12,7 +12,7 @@ from pipeline.specs import GENERATORS, TRAINED
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-HELPERS = ("inputs", "boxes", "generators", "scores", "starts")
+HELPERS = ("inputs", "boxes", "generators", "starts")
 OWN = {name.replace("-", "_") for name in [*TRAINED, *GENERATORS]}
 """Sections of one model or generator; the page names the defaults that they are laid over."""
 KEYS = Config.model_fields.keys() - OWN

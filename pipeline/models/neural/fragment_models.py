@@ -167,7 +167,7 @@ class Begun:
 
 
 class DVSA(FragmentModel):
-    """Words by a bidirectional recurrent network, each for its best region: Karpathy and Fei-Fei 2015, eqs. 1 to 6, 8, 9.
+    """Words by a bidirectional recurrent network, each for its best region: Karpathy and Fei-Fei 2015, eqs. 1 to 9.
 
     Equation 8 is the rule `words`, equation 9 the objective `ranking` with `all` negatives of a batch and margin 1. By
     default it is `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
