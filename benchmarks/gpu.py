@@ -30,7 +30,8 @@ from pipeline.device import find_device, full_float32, upload  # noqa: E402
 from pipeline.images.encoders import EncoderSpec, untrained  # noqa: E402
 from pipeline.images.extraction import Extractor, choose_plan  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
-from pipeline.index.exact import blocks_of, search_exact  # noqa: E402
+from pipeline.index.exact import search_exact  # noqa: E402
+from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.accumulation import BLOCK_ROWS  # noqa: E402
 from pipeline.models.linear.device_moments import DeviceAccumulator  # noqa: E402
 from pipeline.models.linear.views import ImageView  # noqa: E402
@@ -257,11 +258,11 @@ def search(device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
                 for some in asked.split(1024):
                     some @ part.T
 
-    found = search_exact(queries, blocks_of(vectors), 10, "inner_product", device)
+    found = search_exact(queries, ArrayVectors(vectors).blocks(), 10, "inner_product", device)
     checked = np.arange(0, len(queries), max(1, len(queries) // 8))
-    exact = [queries[checked].astype(float) @ part.T.astype(float) for part in blocks_of(vectors, 1 << 16)]
+    exact = [queries[checked].astype(float) @ part.T.astype(float) for part in ArrayVectors(vectors, 1 << 16).blocks()]
     true = np.argsort(-np.hstack(exact), axis=1, kind="stable")[:, :10]
-    works = (lambda: search_exact(queries, blocks_of(vectors), 10, "inner_product", device), products)
+    works = (lambda: search_exact(queries, ArrayVectors(vectors).blocks(), 10, "inner_product", device), products)
     ours, reference = (finished(work, device) for work in works)
     result = compare("exact search over the bare products", ours, reference, options.pairs)
     right = {"right": bool((found.rows[checked] == true).all()), "queries_per_s": len(queries) / result["ours"]}

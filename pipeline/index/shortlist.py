@@ -9,7 +9,7 @@ list, so where images are found, the regions nearest to each word have their own
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -29,8 +29,7 @@ class Shortlist:
         return None if told["shortlist"] is None else cls(told["nearest"], told["shortlist"])
 
 
-@dataclass(frozen=True)
-class Hits:
+class Hits(NamedTuple):
     """The products of some vectors, `rows` (k,) ascending, with some of the query's, `asked` (k,)."""
 
     rows: np.ndarray

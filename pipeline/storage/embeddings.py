@@ -18,6 +18,7 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, sidecar_path
+from pipeline.storage.chained import Chained
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import open_shards, shard_path
 from pipeline.storage.manifest import Manifest, ShardRows
@@ -84,10 +85,6 @@ class Embeddings:
         self.metric: str = details["metric"]
         self.dim: int = details["dim"]
         self.score: dict[str, Any] | None = details["score"] if self.multi_vector else None
-        self._ends = {
-            "images": [rows.last_image for rows in self.rows],
-            "sentences": [rows.last_sentence for rows in self.rows],
-        }
         self._offsets = {name: self._join_offsets(name) for name in SIDES} if self.multi_vector else {}
 
     @property
@@ -108,47 +105,30 @@ class Embeddings:
 
     def read(self, modality: str, ids: np.ndarray) -> Items:
         """Those of the `images` or `sentences` whose ids are `ids` (k,): (k, c) float32, or MultiVectors."""
-        vectors = self.vectors(modality, self._places(modality, ids))
+        vectors = self.rows_of(modality, ids).take(slice(None))
         return replace(self.outline(modality, ids), vectors=vectors) if self.multi_vector else vectors
 
     def outline(self, modality: str, ids: np.ndarray) -> MultiVectors:
         """The same of a multi-vector model, all but the vectors."""
-        wholes, boxes = f"{SIDES[modality]}_globals", None
+        whole, boxes = f"{SIDES[modality]}_globals", None
         if modality == "images":
-            boxes = self._gather("boxes", self._places(modality, ids), self._last(modality))
-        whole = self._gather(wholes, ids, self._ends[modality]) if wholes in self.shards[0] else None
-        return MultiVectors(None, offsets_of(np.diff(self._offsets[modality])[ids]), whole, boxes)
+            boxes = self._chained("boxes")[self._places(modality, ids)]
+        globals_ = self._chained(whole)[ids] if whole in self.shards[0] else None
+        return MultiVectors(None, offsets_of(np.diff(self._offsets[modality])[ids]), globals_, boxes)
 
     def rows_of(self, modality: str, ids: np.ndarray) -> "EmbeddedRows":
         """The vectors of some `images` or `sentences`, one after another, not yet read."""
-        return EmbeddedRows(self, modality, self._places(modality, ids))
-
-    def vectors(self, modality: str, places: np.ndarray) -> np.ndarray:
-        """(k, c) float32, those that stand at the `places` (k,) of all shards."""
-        return self._gather(modality, places, self._last(modality))
+        return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
+        """Where their vectors stand in all shards."""
         if not self.multi_vector:
             return ids
         starts, stops = self._offsets[modality][ids], self._offsets[modality][ids + 1]
         return runs(starts, stops - starts)
 
-    def _last(self, modality: str) -> Sequence[int]:
-        """Where the vectors of each shard end."""
-        return self._offsets[modality][self._ends[modality]] if self.multi_vector else self._ends[modality]
-
-    def _gather(self, name: str, rows: np.ndarray, ends: Sequence[int]) -> np.ndarray:
-        """(k, ...) float32 of the `rows` (k,) of the dataset `name`, which end at `ends` in each shard."""
-        if (np.diff(rows) < 0).any():
-            rows, order = np.unique(rows, return_inverse=True)
-            return self._gather(name, rows, ends)[order]
-        gathered = np.empty((len(rows), *self.shards[0][name].shape[1:]), np.float32)
-        start = first = 0
-        for shard, end in zip(self.shards, ends, strict=True):
-            stop = int(np.searchsorted(rows, end))
-            gathered[start:stop] = shard[name][rows[start:stop] - first]
-            start, first = stop, end
-        return gathered
+    def _chained(self, name: str) -> Chained:
+        return Chained([shard[name] for shard in self.shards], np.float32)
 
     def _join_offsets(self, modality: str) -> np.ndarray:
         one, lengths = SIDES[modality], []
@@ -161,10 +141,9 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class EmbeddedRows:
-    """The vectors at `places` (n,) of all shards, read block by block, or by row."""
+    """The vectors of all shards at `places` (n,), read block by block, or by row."""
 
-    embeddings: Embeddings
-    modality: str
+    vectors: Chained
     places: np.ndarray
 
     @property
@@ -173,7 +152,7 @@ class EmbeddedRows:
 
     @property
     def dim(self) -> int:
-        return self.embeddings.dim
+        return self.vectors.shape[1]
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All of them, as (n_i, c) float32."""
@@ -181,7 +160,7 @@ class EmbeddedRows:
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """(k, c) float32 of some `rows` (k,)."""
-        return self.embeddings.vectors(self.modality, self.places[rows])
+        return self.vectors[self.places[rows]]
 
 
 def _holds_several(folder: Path) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.ragged import offsets_of
+from pipeline.storage.chained import Chained
 from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import Features, Sentences, TextShards
 from pipeline.storage.manifest import Manifest
@@ -27,19 +28,11 @@ class FeatureRows:
         self.origins = {str(shard.path): origin_of(shard.sidecar) for shard in shards}
         self.origin = same_origin(encoder, self.origins)
         self.fingerprints = {f"features/{encoder}/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
-        self._blocks = [shard["features"] for shard in shards]
-        self._shard_size = features.manifest.shard_size
-        self._image_id = image_id
-        self.shape = (len(image_id), self._blocks[0].shape[1])
+        self._features, self._image_id = Chained([shard["features"] for shard in shards]), image_id
+        self.shape = (len(image_id), self._features.shape[1])
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        ids = self._image_id[rows]
-        numbers, within = np.divmod(ids, self._shard_size)
-        gathered = np.empty((len(ids), self.shape[1]), self._blocks[0].dtype)
-        for number in np.unique(numbers):
-            chosen = numbers == number
-            gathered[chosen] = self._blocks[number][within[chosen]]
-        return gathered
+        return self._features[self._image_id[rows]]
 
 
 class _TextRows:

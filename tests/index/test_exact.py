@@ -11,7 +11,8 @@ from devices import full_beyond
 from pipeline.device import Portions
 from pipeline.errors import IntegrityError
 from pipeline.index import device_search, exact
-from pipeline.index.exact import blocks_of, search_exact
+from pipeline.index.exact import search_exact
+from pipeline.index.vectors import ArrayVectors
 
 MANY = 20_000
 """Rows that are searched in three pieces, the last two of them in bfloat16 where that is fast."""
@@ -57,7 +58,7 @@ def test_ties_go_to_the_lower_row(precision: set, metric: str) -> None:
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_rows_are_those_of_double_precision_and_of_faiss(precision: set, metric: str) -> None:
     vectors, queries = cloud(MANY, 24, 0), cloud(1100, 24, 0)[1030:]
-    found = search_exact(queries, blocks_of(vectors, 15_000), 10, metric)
+    found = search_exact(queries, ArrayVectors(vectors, 15_000).blocks(), 10, metric)
     assert (found.rows == naive(vectors, queries, 10, metric)).all()
     index = faiss.IndexFlatIP(24) if metric == "inner_product" else faiss.IndexFlatL2(24)
     index.add(vectors)

@@ -201,5 +201,5 @@ def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
         for top in (1, 7, 60, 100):
             found = gallery.regions(words, top)
             assert found.rows.tolist() == expected[:top]
-            assert found.items.tolist() == owners[expected[:top]].tolist()
+            assert gallery.owners[found.rows].tolist() == owners[expected[:top]].tolist()
             np.testing.assert_allclose(found.scores, scores[expected[:top]], rtol=1e-4, atol=1e-5)
