@@ -196,17 +196,18 @@ def test_a_second_run_does_nothing(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "expected"),
+    ("keys", "expected"),
     [
-        ("plan={sample: 9}", {"plan", "report"}),
-        ("evaluate={bootstrap: 60}", {"evaluate", "summarise", "report"}),
-        ("index={recall_floor: 0.9}", {"build_index", "report"}),
         (
-            "fit={text_ridge: [2]}",
+            ["plan={sample: 9}", "evaluate={bootstrap: 60}", "index={recall_floor: 0.9}"],
+            {"plan", "evaluate", "summarise", "build_index", "report"},
+        ),
+        (
+            ["fit={text_ridge: [2]}"],
             {"fit", "fit_csls", "embed", "evaluate", "summarise", "build_index", "report"},
         ),
         (
-            "image_view={normalise: [l2]}",
+            ["image_view={normalise: [l2]}"],
             {
                 "accumulate",
                 "fit",
@@ -218,15 +219,14 @@ def test_a_second_run_does_nothing(run: Path) -> None:
                 "report",
             },
         ),
-        ("extract={batch_size: 7}", set()),
-        ("transfer={bandwidth: [2]}", {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
-        ("transfer={beta: [2]}", set()),
-        ("csls={bank: 30}", {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
-        ("models=[ncca]", {"summarise", "report"}),
+        (["extract={batch_size: 7}", "transfer={beta: [2]}"], set()),
+        (["transfer={bandwidth: [2]}"], {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
+        (["csls={bank: 30}"], {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
+        (["models=[ncca]"], {"summarise", "report"}),
     ],
 )
-def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
-    assert planned(run, "--config", key) == expected
+def test_a_changed_key_reruns_what_depends_on_it(run: Path, keys: list[str], expected: set[str]) -> None:
+    assert planned(run, "--config", *keys) == expected
 
 
 def copy_of_the_checkout(folder: Path) -> Path:
@@ -304,6 +304,7 @@ def test_the_report_lays_the_forecast_beside_what_was_taken(run: Path) -> None:
     assert plan["rates"]["images"]["squeezenet-untrained"] > 0
 
 
+@pytest.mark.slow  # faults/test_studies.py runs the same commands
 def test_the_tables_of_gong_et_al(run: Path) -> None:
     """Every number of every table, in two draws; measured again only where something has changed."""
     assert "recall@1" not in snakemake(run, "gong", "--configfile", "tiny.yaml").stdout
@@ -322,6 +323,7 @@ def test_the_tables_of_gong_et_al(run: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
 
 
+@pytest.mark.slow  # which takes the moments of the tables
 def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
     results, options = run / RESULTS, ["--config", f"{RESULTS}/config.yaml", "--output", "sweep"]
     for name in ("manifest", "features"):
