@@ -318,7 +318,7 @@ def regions_of(models):
             return []
         if not CONFIG.regions.encoders:
             raise WorkflowError(f"{wildcards.row} looks at regions; name the encoders of these in regions.encoders")
-            return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=CONFIG.regions.encoders, part=parts())
+        return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=CONFIG.regions.encoders, part=parts())
 
     return shards_of
 
