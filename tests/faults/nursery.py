@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 
 from pipeline import runtime
 

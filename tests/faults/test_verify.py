@@ -17,7 +17,6 @@ from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
 from stages.operations.verify import command
 
-
 UNVOUCHED = ["config.yaml", "summary.md"]
 """What a run has for people, without a checksum."""
 

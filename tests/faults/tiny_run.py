@@ -23,7 +23,7 @@ SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untr
 """Of an encoder that describes nothing."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "models": ["ncca"],
+    "models": ["ncca", "cca"],
     "shard_size": SHARD_SIZE,
     "shards_per_job": 1,
     "text": {"min_count": 2, "size": 20},
