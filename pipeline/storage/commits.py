@@ -11,11 +11,14 @@ from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import TABLES
 from pipeline.storage.parameters import ENCODER, MODEL
 from pipeline.storage.reading import file_sha256
+from pipeline.storage.tables import MOST_DIGITS
 from pipeline.storage.tokens import TOKENS
 from pipeline.storage.trees import PARSES, TREES
 
 REJECTS = "rejects.jsonl"
 MANIFEST = "manifest.json"
+PARTS = "parts"
+"""Folder beside shards of the commits of parts, each of which lists a range of them."""
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl"})
 """Endings of files that do not exist without a commit."""
 READ_BY_PEOPLE = frozenset({".png", ".md", ".json"})
@@ -64,6 +67,15 @@ def target_of(commit: Path) -> Path:
     if artefact.suffix == ".parquet" and artefact.stem in TABLES and commit.with_name(MANIFEST).exists():
         return commit.with_name(MANIFEST)
     return artefact if artefact.suffix in COMMITTED | READ_BY_PEOPLE else commit
+
+
+def listed_shards(commit: Path, value: Any) -> dict[int, str]:
+    """The shards that the commit of a part lists, number -> fingerprint; nothing where `commit` is none of a part."""
+    listed = value.get("shards") if commit.parent.name == PARTS and isinstance(value, Mapping) else None
+    if not isinstance(listed, Mapping):
+        return {}
+    known = {number: digest for number, digest in listed.items() if number.isdecimal() and len(number) <= MOST_DIGITS}
+    return {int(number): str(digest) for number, digest in known.items()}
 
 
 def kind_of_commit(path: Path, value: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ is a fault, too: links, pipes, devices, and what this user may not read.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pipeline.storage.commits import (
     inputs_of,
     kind_of_commit,
     kind_of_input,
+    listed_shards,
     target_of,
 )
 from pipeline.storage.locks import is_held, is_lock
@@ -69,6 +70,7 @@ def examine(run: Path, progress: Callable[[list[Path]], Iterable[Path]] = iter) 
     found.check_manifests()
     found.check_inputs()
     found.check_strays()
+    found.check_parts()
     result = found.result
     result.faults.sort(key=lambda fault: fault.path)
     return result
@@ -219,6 +221,23 @@ class _Examiner:
                 if known and digest not in known:
                     self.add(path, f"mixed: made from another {name} than this run has")
                     break
+
+    def check_parts(self) -> None:
+        """Whether the shards that each part lists are here. A rule makes a shard with all of its part."""
+        there: dict[Path, set[Any]] = defaultdict(set)
+        for path, value in self.commits:
+            there[path.with_suffix("")].add(value.get("fingerprint"))
+        part_of = {}
+        for path, value in self.commits:
+            listed = listed_shards(path, value)
+            shards = {number: path.parents[1] / f"shard-{number:05d}" for number in listed}
+            part_of |= dict.fromkeys(shards.values(), path)
+            if others := [number for number, digest in listed.items() if digest not in there[shards[number]]]:
+                self.add(path, f"mixed: shard {others[0]} is not the one that it lists")
+        self.result.faults = [
+            replace(fault, target=part_of.get(fault.target.with_suffix(""), fault.target)) if fault.target else fault
+            for fault in self.result.faults
+        ]
 
     def _shard_inputs(self, path: Path, name: str) -> set[str]:
         """The manifest's fingerprint of the images, sentences and so on of the shard that `path` is of."""

@@ -1,4 +1,5 @@
-"""What a finished run removes of itself: shards that an earlier, larger manifest has left, and locks of the dead.
+"""What a finished run removes of itself: shards and parts that an earlier, larger manifest has left, parts of another
+division, and locks of the dead.
 
 Nothing reads such shards, and they hold what was taken down. A user's own files may lie beside: only what a sidecar of
 ours vouches for is removed, from the folders that a run has, and nothing through a link.
@@ -12,7 +13,8 @@ from pathlib import Path
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
 from pipeline.storage.batch import file_sha256, is_regular, remove_own
-from pipeline.storage.features import PARTS
+from pipeline.storage.commits import PARTS, listed_shards
+from pipeline.storage.features import PARTS as UNFINISHED
 from pipeline.storage.locks import LOCK, remove_free
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside
@@ -50,7 +52,8 @@ def remove_leftovers(run: Path) -> list[str]:
 
 
 def remove_stale_shards(run: Path) -> Leftovers:
-    """Remove the shards under the folder `run` that its manifest does not count; nothing where there is no manifest.
+    """Remove the shards under the folder `run` that its manifest does not count, and the parts that list such alone, or
+    what an earlier part has, too; nothing where there is no manifest.
 
     Raises IntegrityError for a manifest that is damaged.
     """
@@ -63,6 +66,7 @@ def remove_stale_shards(run: Path) -> Leftovers:
             match = SHARD.fullmatch(path.name)
             if match and int(match["number"]) >= count > 0 and path.exists():
                 _remove(path, match["rest"], found)
+        _remove_parts(folder / PARTS, count, found)
     return found
 
 
@@ -88,7 +92,7 @@ def _folders(run: Path) -> Iterator[Path]:
 def _remove(path: Path, rest: str | None, found: Leftovers) -> None:
     """Remove the stale shard `path` with its sidecar, or its folder of parts; a sidecar goes with its shard."""
     if rest == ".parts":
-        remove_own(path, PARTS)
+        remove_own(path, UNFINISHED)
         (found.kept if path.exists() else found.removed).append(path)
         return
     artefact = path.with_suffix("") if rest else path
@@ -100,6 +104,26 @@ def _remove(path: Path, rest: str | None, found: Leftovers) -> None:
         if part.exists():
             part.unlink()
             found.removed.append(part)
+
+
+def _remove_parts(folder: Path, count: int, found: Leftovers) -> None:
+    covered = 0
+    for path in sorted(folder.glob("*.json")) if not folder.is_symlink() else ():
+        if not (numbers := _listed(path)):
+            continue
+        if covered <= min(numbers) < count or not count:
+            covered = max(numbers) + 1
+        else:
+            path.unlink()
+            found.removed.append(path)
+
+
+def _listed(path: Path) -> dict[int, str]:
+    """The shards of a part; nothing for a file that is not ours."""
+    try:
+        return listed_shards(path, read_json(path)) if is_regular(path) else {}
+    except IntegrityError:
+        return {}
 
 
 def _vouches(commit: Path, artefact: Path) -> bool:

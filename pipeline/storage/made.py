@@ -1,7 +1,7 @@
 """Whether an artefact is there, and what it was made from, by its commit alone."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pipeline.errors import IntegrityError
@@ -13,12 +13,15 @@ from pipeline.storage.reading import is_there
 def fingerprint_of(commit: Path) -> str:
     """The fingerprint that a commit records; of a file that is its own commit and has none, its digest.
 
-    Raises IntegrityError where the artefact is not there.
+    Raises IntegrityError where the artefact is not there, or the file is no commit.
     """
     if not is_there(commit):
         raise IntegrityError(f"{commit} does not exist; run its stage first")
     value = read_json(commit)
-    return value.get("fingerprint") or value[CHECK]
+    digest = (value.get("fingerprint") or value.get(CHECK)) if isinstance(value, Mapping) else None
+    if not isinstance(digest, str):
+        raise IntegrityError(f"{commit} has no fingerprint, so it is no commit; delete it and run its stage again")
+    return digest
 
 
 def combined_fingerprint(parts: Iterable[str]) -> str:

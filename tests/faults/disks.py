@@ -51,7 +51,9 @@ def mounted(root: Path) -> Iterator[Disk]:
 
 
 def files_of(root: Path) -> dict[str, Path]:
-    return {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    """The files under `root`, but for links."""
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return {path.relative_to(root).as_posix(): path for path in files}
 
 
 def pages(paths: list[Path]) -> int:

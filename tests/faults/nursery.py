@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
 
 from pipeline import runtime
 
@@ -75,7 +74,7 @@ def child(stage: str, arguments: list[str], largest: int | None, told: int) -> N
 
     if largest is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-    tell_of_writing(str(Path(arguments[arguments.index("--output") + 1]).parent), told)
+    tell_of_writing(str(tiny_run.place_of(stage, arguments).parent), told)
     try:
         tiny_run.call(stage, arguments)
     except JointspaceError as error:

@@ -17,6 +17,9 @@ from pipeline.storage.integrity import examine
 from pipeline.storage.locks import hold
 from stages.operations.verify import command
 
+UNVOUCHED = ["config.yaml", "summary.md"]
+"""What a run has for people, without a checksum."""
+
 
 def faults_of(run: Path) -> dict[str, str]:
     return {fault.path.relative_to(run).as_posix(): fault.reason.partition(":")[0] for fault in examine(run).faults}
@@ -25,13 +28,13 @@ def faults_of(run: Path) -> dict[str, str]:
 def test_a_whole_run_has_no_fault_and_everything_is_vouched_for(run: Path) -> None:
     found = examine(run)
     assert not found.faults and not found.temporaries
-    assert [path.name for path in found.unvouched] == ["summary.md"]
+    assert [path.name for path in found.unvouched] == UNVOUCHED
     files = [path for path in run.rglob("*") if path.is_file()]
     # Each file is hashed or, being a commit, carries its own check; JSON of a bundle is its card's business.
-    assert found.checked >= len(files) - 3
+    assert found.checked >= len(files) - 4
 
 
-SHARD = "features/colour/shard-00001.h5"
+SHARD, PART = "features/colour/shard-00001.h5", "features/colour/parts/00001.json"
 FAULTS = {
     "truncated": lambda run: os.truncate(run / SHARD, 100),
     "changed": lambda run: (run / SHARD).write_bytes(bytes((run / SHARD).stat().st_size)),
@@ -47,10 +50,11 @@ def test_each_fault_of_a_shard_is_told_from_the_others(reason: str, run: Path) -
     name = f"{SHARD}.json" if reason == "damaged" else SHARD
     found = {fault.path.relative_to(run).as_posix(): fault for fault in examine(run).faults}
     fault = found.pop(name)
-    assert (fault.reason.partition(":")[0], fault.target) == (reason, run / SHARD)
+    assert (fault.reason.partition(":")[0], fault.target) == (reason, run / PART)
     # Where the commit is gone, what was made from the shard is no longer of this run either.
     assert {other.reason.partition(":")[0] for other in found.values()} <= {"mixed"}
-    assert set(found) <= {"embeddings/ncca/shard-00001.h5", "moments/target/shard-00001.h5"}
+    assert set(found) <= {"embeddings/ncca/shard-00001.h5", "moments/target/shard-00001.h5", PART}
+    assert (PART in found) == (reason in ("uncommitted", "damaged"))
 
 
 def test_a_study_lists_its_cells_by_what_they_measure(run: Path) -> None:
@@ -62,7 +66,27 @@ def test_a_study_lists_its_cells_by_what_they_measure(run: Path) -> None:
 def test_a_shard_that_is_gone_with_its_sidecar_is_missed(run: Path) -> None:
     for name in (SHARD, f"{SHARD}.json"):
         (run / name).unlink()
-    assert faults_of(run)[SHARD] == "missing"
+    found = faults_of(run)
+    assert (found[SHARD], found[PART]) == ("missing", "mixed")
+
+
+def test_a_part_lists_the_shards_that_are_here(run: Path) -> None:
+    """A part of other shards than there are, and one whose shards are all gone."""
+    path = run / "text/tokens/parts/00002.json"
+    publish_json(path, {**read_json(path), "shards": {"2": "of another time"}})
+    publish_json(path.with_name("00003.json"), {"fingerprint": "f", "shards": {"3": "a", "4": "b"}})
+    found = {fault.path.relative_to(run).as_posix(): fault for fault in examine(run).faults}
+    assert {name: fault.reason for name, fault in found.items()} == {
+        "text/tokens/parts/00002.json": "mixed: shard 2 is not the one that it lists",
+        "text/tokens/parts/00003.json": "mixed: shard 3 is not the one that it lists",
+    }
+    assert all(fault.target == fault.path for fault in found.values())
+
+
+@pytest.mark.parametrize("shards", [3, ["0"], {"x": "f"}, {"9" * 5000: "f"}, {"\u00b2": 1}])
+def test_a_part_of_another_form_lists_nothing(shards: object, run: Path) -> None:
+    publish_json(run / PART, {"fingerprint": "f", "shards": shards})
+    assert not faults_of(run)
 
 
 def test_artefacts_of_something_else_are_mixed(run: Path) -> None:
@@ -125,7 +149,7 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     assert isinstance(result.exception, IntegrityError) and result.exception.exit_code == 1
     rebuild = shlex.split(str(result.exception).partition("make them anew: ")[2])
     assert rebuild == (
-        f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun results/tiny/{SHARD}".split()
+        f"snakemake all --cores 2 --configfile results/tiny/config.yaml --forcerun results/tiny/{PART}".split()
     )
 
 
@@ -152,7 +176,7 @@ def test_locks_are_told_from_artefacts_and_swept_when_free(run: Path) -> None:
         held = run / "index/.ncca.lock"
         found = examine(run)
         assert not found.faults and found.temporaries == {held: False, free: True}
-        assert [path.name for path in found.unvouched] == ["summary.md"]
+        assert [path.name for path in found.unvouched] == UNVOUCHED
         output = CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False).output
         assert f"{held}: temporary, being written" in output and f"{free}: temporary, removed" in output
         assert held.exists() and not free.exists()

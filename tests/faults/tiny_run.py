@@ -8,12 +8,13 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
+from pipeline.run.layout import Layout
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.shards import write_shard
 from pipeline.storage.trees import FIELDS, KINDS, write_parses, write_trees
-from stages.cli import cli
+from stages.cli import cli, declared
 
 COUNT, SHARD_SIZE, N_SHARDS = 40, 16, 3
 MISSING = "missing.png"
@@ -22,8 +23,9 @@ SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untr
 """Of an encoder that describes nothing."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "models": ["ncca"],
+    "models": ["ncca", "cca"],
     "shard_size": SHARD_SIZE,
+    "shards_per_job": 1,
     "text": {"min_count": 2, "size": 20},
     "tokens": {"min_count": 2},
     "fit": {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
@@ -60,13 +62,11 @@ def make_collection(root: Path) -> None:
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
     """Name of each fast command -> the arguments of each of its calls, and what it makes under `run`."""
-    config, manifest, tfidf = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"], run / "text/tfidf"
-    given = [*manifest, "--features", run / "features", "--tfidf", tfidf]
+    config, manifest = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"]
+    given = [*manifest, "--features", run / "features", "--tfidf", run / "text/tfidf"]
 
-    def per_shard(folder: Path, *arguments: object) -> list[list[object]]:
-        return [
-            [*arguments, "--shard", number, "--output", folder / f"shard-{number:05d}.h5"] for number in range(N_SHARDS)
-        ]
+    def parts(*names: str) -> list[list[object]]:
+        return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
 
     evaluation = run / "evaluation/ncca.test.all-sentences.json"
     calls = {
@@ -76,15 +76,13 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
             + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
         ],
         "build_vocabulary": [[*manifest, *config, "--output", run / "text/vocabulary.json"]],
-        "encode_sentences": per_shard(tfidf, *manifest, "--vocabulary", run / "text/vocabulary.json"),
+        "encode_sentences": parts(),
         "build_token_vocabulary": [[*manifest, *config, "--output", run / "text/tokens.json"]],
-        "encode_tokens": per_shard(run / "text/tokens", *manifest, "--vocabulary", run / "text/tokens.json"),
-        "encode_documents": per_shard(
-            run / "text/documents/all", "all", *manifest, "--vocabulary", run / "text/vocabulary.json", *config
-        ),
-        "accumulate": per_shard(run / "moments/target", *given, *config),
+        "encode_tokens": parts(),
+        "encode_documents": parts("all"),
+        "accumulate": parts("target"),
         "fit": [["ncca", *given, "--moments", run / "moments/target", *config, "--output", run / "models/ncca"]],
-        "embed": per_shard(run / "embeddings/ncca", *given, "--model", run / "models/ncca"),
+        "embed": parts("ncca"),
         "evaluate": [
             [*manifest, "--embeddings", run / "embeddings/ncca", "--split", "test", "--protocol", "all-sentences"]
             + [*config, "--output", evaluation]
@@ -107,6 +105,41 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     return {
         name: ([list(map(str, call)) for call in calls[name]], [run / part for part in made[name]]) for name in calls
     }
+
+
+def place_of(stage: str, arguments: list[str]) -> Path:
+    """The file or folder that a call writes first; of a declared stage, that of shard 0."""
+    if "--output" in arguments:
+        return Path(_value(arguments, "--output"))
+    known, layout = declared()[stage], Layout(Path(_value(arguments, "--run")))
+    return known.outputs(layout, *arguments[: len(known.names)])[0].shard(0)
+
+
+def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
+    """The same call, its output in `folder`, which for a declared stage becomes the run but for what the call makes:
+    all else is links."""
+    place, given = place_of(stage, arguments), list(arguments)
+    if "--output" in arguments:
+        given[given.index("--output") + 1] = str(folder / place.name)
+        return given
+    run, at = Path(_value(arguments, "--run")), given.index("--config")
+    given[given.index("--run") + 1] = str(folder)
+    _link(Path(_value(arguments, "--config")), folder / "config.yaml")
+    for above in place.parent.relative_to(run).parents:
+        (folder / above).mkdir(parents=True, exist_ok=True)
+        for path in (run / above).iterdir():
+            if not place.is_relative_to(path):
+                _link(path, folder / path.relative_to(run))
+    return given[:at] + given[at + 2 :]
+
+
+def _value(arguments: list[str], option: str) -> str:
+    return arguments[arguments.index(option) + 1]
+
+
+def _link(path: Path, link: Path) -> None:
+    if not link.is_symlink():
+        link.symlink_to(path)
 
 
 def call(stage: str, arguments: list[str]) -> None:

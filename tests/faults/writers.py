@@ -26,9 +26,7 @@ def stage(name: str) -> Callable[[Path, Path, Path], None]:
 
     def write(folder: Path, run: Path, collection: Path) -> None:
         calls, _ = tiny_run.stages(collection, run)[name]
-        arguments = calls[0]
-        place = arguments.index("--output") + 1
-        tiny_run.call(name, [*arguments[:place], str(folder / Path(arguments[place]).name), *arguments[place + 1 :]])
+        tiny_run.call(name, tiny_run.elsewhere(name, calls[0], folder))
 
     return write
 
@@ -87,7 +85,8 @@ WRITERS = {
     **{name: stage(name) for name in STAGES},
     **{one.__name__: one for one in (report, picture, demo, unfinished, checkpoint, parser, cell, other_kinds)},
 }
-ONE_BY_ONE = {"import_features", "other_kinds", "unfinished", "demo"}
+SHARDED = {"encode_sentences", "encode_documents", "encode_tokens", "accumulate", "embed"}
+ONE_BY_ONE = {"import_features", "other_kinds", "unfinished", "demo", *SHARDED}
 """Writers of several artefacts, or of parts, each of which is whole or not there."""
 RESUMED = {"import_features", "unfinished", "demo"}
 """Writers that leave alone what is there already."""

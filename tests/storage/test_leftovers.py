@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import JointspaceError, UsageError
+from pipeline.run.layout import Shards
+from pipeline.run.runner import commit_part
 from pipeline.storage.atomic import publish, publish_json, sidecar_path
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.drawn import DrawnFolder
@@ -47,7 +49,7 @@ def files(folder: Path) -> set[str]:
 
 FOLDERS = [
     "features/net", "regions/net", "embeddings/gone", "text/tfidf", "text/tokens", "text/trees", "text/documents/all",
-    "moments/target", "moments/dev", "moments/auxiliary/all", "study/moments/target", "study/moments/auxiliary/all",
+    "moments/target", "moments/dev", "moments/auxiliary/all", "moments/study/target", "moments/study/auxiliary/all",
 ]  # fmt: skip
 
 
@@ -67,6 +69,30 @@ def test_parses_and_parts_go_too(run: Path) -> None:
     assert not remove_leftovers(run)
     assert {name for name in files(run / "text/parses") if "00002" in name} == set()
     assert [path.name for path in (run / "features/net").iterdir()] == ["shard-00001.h5.parts"]
+
+
+def put_parts(folder: Path, *parts: range) -> None:
+    """Shards, and the commits of these parts of them."""
+    for number, shards in enumerate(parts):
+        for shard in shards:
+            put(folder / f"shard-{shard:05d}.h5")
+        commit_part(Shards("features/net", folder), number, shards)
+
+
+def test_parts_go_of_which_the_manifest_has_no_shard(run: Path) -> None:
+    put_parts(run / "features/net", range(1), range(1, 3), range(3, 5))
+    (run / "features/net/parts/mine.json").write_text("{}")
+    (run / "features/net/parts/00007.json").write_text("mine, too")
+    assert not remove_leftovers(run)
+    assert files(run / "features/net/parts") == {"00000.json", "00001.json", "mine.json", "00007.json"}
+
+
+def test_parts_of_an_earlier_division_go(run: Path) -> None:
+    """When `shards_per_job` has become larger: what the first part has, no other one has."""
+    put_parts(run / "features/net", range(1), range(1, 2))
+    put_parts(run / "features/net", range(2))
+    assert not remove_leftovers(run)
+    assert files(run / "features/net/parts") == {"00000.json"}
 
 
 def test_a_users_files_stay_whatever_they_are_called(run: Path) -> None:

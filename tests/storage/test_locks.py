@@ -15,9 +15,11 @@ import click
 import pytest
 
 from pipeline.errors import JointspaceError
-from pipeline.storage.atomic import to_json
+from pipeline.run.run import Run
+from pipeline.run.runner import make
+from pipeline.storage.atomic import publish_json, publish_text, to_json
 from pipeline.storage.locks import hold, is_held, lock_path, remove_free
-from stages.cli import COMMANDS, cli
+from stages.cli import COMMANDS, cli, declared
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "stages.cli", "summarise"]
@@ -156,6 +158,25 @@ def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
     arguments |= {"shard": 0} if "shard" in arguments else {}
     with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
         command.callback(**{**arguments, "output": tmp_path / "x"})
+
+
+def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
+    encoder = {"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}
+    chosen = {
+        "encoders": [encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"}], "shards_per_job": 1,
+        "regions": {"encoders": ["eyes"]}, "models": ["both"], "ensembles": {"both": {"members": ["ncca", "gru"]}},
+    }  # fmt: skip
+    publish_text(tmp_path / "config.yaml", json.dumps(chosen))
+    counts = {"counts": {}, "splits": {"train": 3}, "rejects": ""}
+    about = {"fingerprint": "m", "root": str(tmp_path), "shard_size": 2, "shards": 2, **counts}
+    publish_json(tmp_path / "manifest/manifest.json", about)
+    sharded, run = [stage for stage in declared().values() if stage.sharded], Run(tmp_path)
+    assert len(sharded) > 10
+    for stage in sharded:
+        names = stage.choices(run.config)[0]
+        part = stage.outputs(run.layout, *names)[0].part(1)
+        with hold(part), pytest.raises(JointspaceError, match=f"{part} is being written by"):
+            make(run, stage, names, 1)
 
 
 SNAKEFILE = """
