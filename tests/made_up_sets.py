@@ -10,6 +10,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.run.layout import shard_path
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
@@ -21,9 +22,9 @@ THING, OTHER = [5.0, 5.0, 25.0, 35.0], [30.0, 5.0, 50.0, 35.0]
 
 
 def add_fragments(run: Path, row: str, score: dict) -> None:
-    """Write `rows/<row>` and `models/<row>`, an untrained model of that fingerprint whose vectors these are not."""
+    """Write `embeddings/<row>` and `models/<row>`, an untrained model of that fingerprint, which did not make these."""
     manifest = Manifest(run / "manifest")
-    value = json.loads((run / "vocabulary.json").read_text())
+    value = json.loads((run / "text/vocabulary.json").read_text())
     analyze = make_analyzer(Vocabulary.from_dict(value).settings)
     for number in range(manifest.n_shards):
         span = manifest.shard(number)
@@ -38,7 +39,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
         details = {"model": row, "registered": "dvsa", "metric": "inner_product", "inputs": inputs}
         details["vocabulary"] = value["fingerprint"]
         write_embeddings(
-            run / "rows" / row / f"shard-{number:05d}.h5", sides, {"images": ids, "sentences": sentence_id}, details,
+            shard_path(run / "embeddings" / row, number), sides, {"images": ids, "sentences": sentence_id}, details,
             ScoreRule(**score), fingerprint=f"{row} {number}",
         )  # fmt: skip
     words = np.zeros((9, 4), np.float32)

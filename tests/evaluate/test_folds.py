@@ -97,7 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("row", ["embeddings", "rows/dvsa"])
+@pytest.mark.parametrize("row", ["embeddings/ncca", "embeddings/dvsa"])
 @pytest.mark.parametrize("protocol", ["all-sentences", "first-sentence"])
 def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, row: str, protocol: str) -> None:
     given = ("--manifest", run / "manifest", "--embeddings", run / row, "--split", "train", "--protocol", protocol)

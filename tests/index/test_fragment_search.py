@@ -24,14 +24,6 @@ from pipeline.storage.manifest import Manifest
 SCORE = {"sum": "words", "global_weight": 0}
 
 
-def build(run: Path, output: str, *more: object) -> Path:
-    parts = {"manifest": "manifest", "embeddings": "rows/dvsa", "model": "models/dvsa", "encoders": "encoders"}
-    parts |= {"vocabulary": "vocabulary.json", "output": output}
-    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
-    run_command("build_index", *arguments, *more)
-    return run / output
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
@@ -41,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(run: Path) -> Path:
-    return build(run, "exact")
+    return build_bundle(run, model="dvsa", output="exact")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +41,7 @@ def inverted(run: Path) -> Path:
     """The same with an inverted file, and a shortlist that holds everything."""
     config = run / "inverted.yaml"
     config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
-    return build(run, "inverted", "--config", config)
+    return build_bundle(run, "--config", config, model="dvsa", output="inverted")
 
 
 class Worded(dict):
@@ -71,7 +63,7 @@ def worded(folder: Path) -> Searcher:
 
 
 def test_the_bundle_holds_every_fragment_and_its_card_says_what_it_does(run: Path, bundle: Path) -> None:
-    opened, stored = Bundle(bundle), Embeddings(Manifest(run / "manifest"), run / "rows/dvsa")
+    opened, stored = Bundle(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
     opened.check()
     card, arrays = opened.card, opened.arrays("fragments.safetensors")
     assert {"regions.faiss", "words.faiss", "images.parquet", "sentences.parquet", "fragments.safetensors"} <= set(

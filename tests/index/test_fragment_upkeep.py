@@ -6,9 +6,9 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from made_up import make_run, run_command
+from made_up import build_bundle, make_run, run_command
 from made_up_sets import add_fragments, whole_length
-from test_fragment_search import SCORE, build, worded
+from test_fragment_search import SCORE, worded
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
@@ -35,17 +35,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind, limit in (("exact", 1000), ("inverted", 10)):
         config = made["small"] / f"{kind}.yaml"
         config.write_text(f"index: {{exact_limit: {limit}, shortlist: {{nearest: 30, shortlist: 12}}}}")
-        build(made["small"], kind, "--config", config)
+        build_bundle(made["small"], "--config", config, model="dvsa", output=kind)
     return made
 
 
 def given(run: Path) -> tuple[object, ...]:
-    return "--manifest", run / "manifest", "--embeddings", run / "rows/dvsa"
+    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/dvsa"
 
 
 def require_right(folder: Path, run: Path) -> None:
     """The bundle is whole, and each row that is left has its own fragments, boxes and numbers."""
-    bundle, embeddings = Bundle(folder), Embeddings(Manifest(run / "manifest"), run / "rows/dvsa")
+    bundle, embeddings = Bundle(folder), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
     bundle.check()
     for modality, name in NAMES:
         table, sets = bundle.table(modality), bundle.outline(modality)
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
     with pytest.raises(IntegrityError, match="numbers its images otherwise"):
         run_command("index_add", "--index", start, *given(other), "--output", tmp_path / "a")
     with pytest.raises(IntegrityError, match="model"):  # the embeddings of another row, of one vector each
-        vectors = ("--manifest", small / "manifest", "--embeddings", small / "embeddings")
+        vectors = ("--manifest", small / "manifest", "--embeddings", small / "embeddings/ncca")
         run_command("index_add", "--index", start, *vectors, "--output", tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -164,7 +164,7 @@ def test_the_cost_of_a_shortlist(runs: dict[str, Path], tmp_path: Path) -> None:
         run_command("evaluate", *given(small), "--split", "test", "--protocol", "all-sentences",
                     "--through-index", small / kind, "--output", tmp_path / "evaluation.json")  # fmt: skip
         told[kind] = json.loads((tmp_path / "evaluation.json").read_text())["through_index"]
-    embeddings = Embeddings(Manifest(small / "manifest"), small / "rows/dvsa")
+    embeddings = Embeddings(Manifest(small / "manifest"), small / "embeddings/dvsa")
     both = [embeddings.read(modality, np.arange(n)) for modality, n in (("images", 40), ("sentences", 80))]
     scores, owners, test = exact_scores(*both, ScoreRule("words", 0)), np.repeat(np.arange(40), 2), range(2, 40, 3)
     ranks = {"image_to_sentence": [], "sentence_to_image": []}

@@ -19,14 +19,14 @@ def name_only(row: dict) -> Picture:
 
 def gallery_of(run: Path, split: str) -> Gallery:
     manifest = Manifest(run / "manifest")
-    embeddings = Embeddings(manifest, run / "embeddings")
+    embeddings = Embeddings(manifest, run / "embeddings/ncca")
     return read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
 
 
 def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path) -> None:
     run = make_run(tmp_path, images=240)
     gallery = gallery_of(run, "test")
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings")
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     pairs = split_pairs(embeddings.manifest, "test")
     np.testing.assert_array_equal(gallery.images["image_id"].to_numpy(), pairs.image_id)
     np.testing.assert_array_equal(gallery.image_vectors, embeddings.read("images", pairs.image_id))

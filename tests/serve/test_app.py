@@ -73,12 +73,7 @@ def test_arithmetic(client: TestClient, run: Path) -> None:
 def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
-    parts = {"manifest": "manifest", "embeddings": "rows/dvsa", "model": "models/dvsa", "encoders": "encoders"}
-    parts |= {"vocabulary": "vocabulary.json", "output": "bundle"}
-    run_command(
-        "build_index", *(argument for option, name in parts.items() for argument in (f"--{option}", run / name))
-    )
-    searcher = Searcher(Bundle(run / "bundle"))
+    searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
     client = make_client(Gallery(searcher, see, ImageSource(run / "data").read, PIXELS, 32))
     told = client.get("/api/models").json()["models"][0]
     assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, run_command
-from made_up_training import add_moments, embed, fit, make_trainable, options, read_model
+from made_up import THINGS, make_stage, run_command
+from made_up_training import add_moments, fit, make_trainable, options, read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -20,14 +20,14 @@ ROWS = {
     "csls": {"neighbours": [2, 4], "weight": [0.25, 0.5], "bank": 20},
     "variants": {"other": {"model": "ncca"}, "far": {"model": "cca"}},
     "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
-    "models": ["both"],
+    "models": ["both", "far", "ncca-csls-refit"],
 }
 
 
 def scale(run: Path, row: str, plain: str, *more: object, model: str | None = None) -> Parameters:
     run_command(
         "fit_csls", row, "--manifest", run / "manifest", "--embeddings", run / "embeddings" / plain, "--model",
-        run / "models" / (model or plain), "--config", run / "rows.yaml", "--output", run / "models" / row, *more,
+        run / "models" / (model or plain), "--config", run / "config.yaml", "--output", run / "models" / row, *more,
     )  # fmt: skip
     return read_model(run, row)
 
@@ -40,9 +40,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fit(run, row)
     fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
     for row in ("ncca", "other", "far", "ncca-refit"):
-        embed(run, row)
+        make_stage("embed", run, row)
     scale(run, "ncca-csls", "ncca")
-    embed(run, "ncca-csls")
+    make_stage("embed", run, "ncca-csls")
     return run
 
 
@@ -73,7 +73,7 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
     refit = scale(run, "ncca-csls-refit", "ncca-refit", "--chosen", run / "models/ncca-csls")
     assert refit.settings["csls"] == chosen.settings["csls"]
     assert refit.details["refits"] == "ncca-csls" and refit.details["row"] == "ncca-csls-refit"
-    embed(run, "ncca-csls-refit")
+    make_stage("embed", run, "ncca-csls-refit")
     with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):
         run_command(
             "evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls-refit",
@@ -82,8 +82,8 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
 
 
 def test_an_ensemble_takes_scaled_members(run: Path) -> None:
-    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "vocabulary.json")
-    run_command("combine", "both", *given, "--config", run / "rows.yaml", "--output", run / "models/both")
+    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "text/vocabulary.json")
+    run_command("combine", "both", *given, "--config", run / "config.yaml", "--output", run / "models/both")
     details = read_model(run, "both").details
     assert set(details["weights"]) == {"ncca-csls", "other"}
 
@@ -91,7 +91,7 @@ def test_an_ensemble_takes_scaled_members(run: Path) -> None:
 def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_path: Path) -> None:
     run_command(
         "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls", "--model",
-        run / "models/ncca-csls", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders",
+        run / "models/ncca-csls", "--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders",
         "--output", tmp_path / "bundle",
     )  # fmt: skip
     searcher = Searcher(Bundle(tmp_path / "bundle"))
