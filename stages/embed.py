@@ -82,7 +82,7 @@ def command(
         "sentences": rows.fingerprints["sentences"],
     }
     details = {
-        "model": parameters.details["row"], "refits": parameters.details.get("refits"),
+        "model": parameters.details["model"], "refits": parameters.details.get("refits"),
         "registered": parameters.details["registered"], "metric": model.metric, "vocabulary": opened.vocabulary,
     }  # fmt: skip
     if model.kind == "fragments":

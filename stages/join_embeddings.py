@@ -43,7 +43,7 @@ def command(manifest_folder: Path, shard: int, embeddings_root: Path, model_fold
     }
     known = parameters.details
     details = {
-        "model": known["row"], "refits": known.get("refits"), "registered": known["registered"],
+        "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
         "metric": "inner_product", "vocabulary": known["vocabulary"], "inputs": inputs,
     }  # fmt: skip
 

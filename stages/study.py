@@ -17,8 +17,8 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
 
     from tqdm import tqdm
 
+    from benchmarks.papers import gong
     from pipeline import config
-    from pipeline.models.linear import gong
     from pipeline.models.linear.study import Cell, count_draws, pinned
     from pipeline.specs.models import model_spec
     from pipeline.storage.atomic import publish_record

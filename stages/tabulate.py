@@ -15,10 +15,10 @@ def command(study_folder: Path, config_path: Path | None, output: Path) -> None:
     """Write Tables 1 to 6, and those of our own, from the numbers that `study` measured."""
     from functools import cache
 
+    from benchmarks.papers import gong
     from benchmarks.papers.tables import render
     from pipeline import config
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.models.linear import gong
     from pipeline.models.linear.study import Cell
     from pipeline.storage.atomic import TABLES, publish
     from pipeline.storage.fingerprint import fingerprint

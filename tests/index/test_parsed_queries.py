@@ -95,7 +95,7 @@ def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
     model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, unit=True)
     write_parameters(
         folder / "model" / "model.safetensors", MODEL, model.tensors(), settings=model.settings(), fingerprint="trees",
-        details={"row": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
+        details={"model": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
                  "labels": table["fingerprint"]},
     )  # fmt: skip
     given = ("--manifest", run / "manifest", "--model", folder / "model")

@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_shard(path, EMBEDDINGS, arrays, rows=shard.rows, fingerprint=f"{row} {path}", details=details)
         write_parameters(
             run / "models" / row / "model.safetensors", MODEL, tensors, settings=parameters.settings,
-            fingerprint=row, details={**parameters.details, "row": row},
+            fingerprint=row, details={**parameters.details, "model": row},
         )  # fmt: skip
     return run
 
