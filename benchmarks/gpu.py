@@ -6,7 +6,7 @@ Extraction from pixels in memory, over the bare forward pass of the same network
 Moments of blocks of 4,096 halves and 3,000 sparse terms, over the bare product of such a block with itself in float32.
 Training steps at batch 100: `busy` is the share of the time in which the device computes, `drawing` that in which the
 processor draws the next batch. Exact search, over the bare products. It needs torch, torchvision, scikit-learn, h5py,
-pyarrow and click, and nothing else that the stages need. `--device cpu` is for trying it out.
+pyarrow, pydantic and click, and nothing else that the stages need. `--device cpu` is for trying it out.
 """
 
 import argparse

@@ -122,7 +122,7 @@ def gather_sources(
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.generate.beam import Search
-    from pipeline.generate.describing import Candidates, Sources
+    from pipeline.generate.describing import Sources
     from pipeline.generate.space import JointSpace
     from pipeline.storage.fingerprint import require_same
 
@@ -137,5 +137,4 @@ def gather_sources(
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     chosen = settings.describe
     search = Search(chosen.beam, chosen.length_power, chosen.longest)
-    candidates = Candidates(**chosen.candidates.model_dump())
-    return Sources(text.corpus, search, chosen.temperature, candidates, settings.seed, space, trigram)
+    return Sources(text.corpus, search, chosen.temperature, chosen.candidates, settings.seed, space, trigram)

@@ -89,19 +89,19 @@ def read_start(folder: Path | None, registered: str, learned: dict[str, Any]) ->
     return start, {"start": parameters.fingerprint}
 
 
-def read_chosen(settings: Any, row: str, folder: Path | None) -> Any:
-    """The model in `folder`, which has chosen on dev what `row` is refitted by; None where `row` is no refit."""
+def read_chosen(settings: Any, name: str, folder: Path | None) -> Any:
+    """The model in `folder`, which has chosen on dev what `name` is refitted by; None where `name` is no refit."""
     from pipeline.errors import UsageError
     from pipeline.storage.parameters import MODEL, read_parameters
 
-    base = settings.refitted(row)
+    base = settings.refitted(name)
     if base is None:
         if folder is not None:
-            raise UsageError(f"{row} is no refit and chooses for itself; leave --chosen out")
+            raise UsageError(f"{name} is no refit and chooses for itself; leave --chosen out")
         return None
     if folder is None:
-        raise UsageError(f"{row} is fitted by what {base} chose on dev; give the folder of that model as --chosen")
+        raise UsageError(f"{name} is fitted by what {base} chose on dev; give the folder of that model as --chosen")
     parameters = read_parameters(folder / "model.safetensors", MODEL)
-    if (held := parameters.details["row"]) != base:
+    if (held := parameters.details["model"]) != base:
         raise UsageError(f"{folder} holds {held}; give the folder of {base} as --chosen")
     return parameters

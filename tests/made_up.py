@@ -72,7 +72,7 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         model.tensors(),
         settings=model.settings(),
         fingerprint="model",
-        details={"row": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
+        details={"model": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
     )
     _embed(layout.embeddings(registered).folder, manifest, model, vocabulary, registered, digest)
     return folder

@@ -49,7 +49,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
     write_parameters(
         run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         fingerprint=row, details={
-            "row": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
+            "model": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
             "regions": {"colour": MADE_BY},
         },
     )  # fmt: skip

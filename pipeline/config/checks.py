@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import HIDDEN_LAYERS, WITHOUT_MAPS, require_detector, require_network
-from pipeline.config.variants import Model
+from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
 from pipeline.settings.images import Encoder
 from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import MODELS, model_spec
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def check(config: "Config") -> None:
     """Raises ValueError, in one sentence, for the first thing that `config` cannot do."""
+    _check_names(config)
     _check_encoders(config)
     _check_regions(config)
     try:
@@ -25,6 +27,58 @@ def check(config: "Config") -> None:
         _check_model(config, name, model)
     _check_generators(config, models)
     _check_parser(config, models.values())
+
+
+def _check_names(config: "Config") -> None:
+    """Raises ValueError, in one sentence, for the first name or variant that is wrong."""
+    _check_variants(config, [encoder.name for encoder in config.encoders])
+    _check_ensembles(config)
+    for name in config.models:
+        if reason := config.why_not(name):
+            raise ValueError(f"models: {reason}" if reason.startswith("unknown") else reason)
+
+
+def _check_variants(config: "Config", encoders: list[str]) -> None:
+    registered = {spec.name for spec in MODELS}
+    for name, variant in config.variants.items():
+        if name.endswith((REFIT, CSLS, PLAIN)):
+            raise ValueError(f"variants: {name} has an ending that makes it a model of another; leave it out")
+        if name in registered:
+            raise ValueError(f"variants: {name} is the name of a registered model; choose another")
+        spec = model_spec(variant.model)
+        if spec.made_by == "combine":
+            raise ValueError(f"variants.{name}: an {spec.name} is no variant; name it in ensembles")
+        if unknown := set(variant.encoders or ()) - set(encoders):
+            raise ValueError(f"variants.{name}: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
+        if variant.documents not in config.documents:
+            known = ", ".join(config.documents)
+            raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
+        if variant.fit and not spec.grid:
+            raise ValueError(f"variants.{name}.fit: {spec.name} is not chosen by the grids of fit; leave it out")
+        if variant.transfer and variant.training == "target":
+            raise ValueError(f"variants.{name}.transfer: training target has no auxiliary pairs; leave it out")
+        config.model(name)
+
+
+def _check_ensembles(config: "Config") -> None:
+    for name, ensemble in config.ensembles.items():
+        if name.endswith((REFIT, CSLS)):
+            raise ValueError(f"ensembles: {name} has an ending that makes it a model of another; leave it out")
+        if name in config.single:
+            raise ValueError(f"ensembles: {name} is the name of another model; choose another")
+        members = {member: config.parts(member) for member in ensemble.members}
+        if unknown := [m for m in members if m.removesuffix(CSLS) not in config.single or config.why_not(m)]:
+            known = ", ".join(config.single)
+            raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")
+        if refits := [member for member, parts in members.items() if parts.refit]:
+            raise ValueError(
+                f"ensembles.{name}: {refits[0]} has learned from dev, on which weights are chosen; take"
+                f" {config.refitted(refits[0])}, and name {name}{REFIT}"
+            )
+        if len(members) < len(ensemble.members):
+            raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
+        if not any(ensemble.weights):
+            raise ValueError(f"ensembles.{name}: no weight is positive; put one into weights")
 
 
 def _check_encoders(config: "Config") -> None:

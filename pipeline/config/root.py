@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from pipeline.config.checks import check
+from pipeline.config.models import Models
 from pipeline.config.places import check_places
-from pipeline.config.variants import OWN, Variants
+from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
 from pipeline.settings.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
 from pipeline.settings.generators import Describe, ExtraText, Optimisation
@@ -73,7 +74,7 @@ class Cluster(Section):
     options: dict[str, Any]
 
 
-class Keys(Variants):
+class Keys(Models):
     name: Name
     data_root: str
     weights_root: str
@@ -123,7 +124,6 @@ class Config(OwnKeys):
         if unknown := set(self.study.noise) - set(self.documents):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
         try:
-            self._check_models()
             check(self)
         except UsageError as error:
             raise ValueError(str(error)) from error

@@ -72,6 +72,15 @@ class ExtraText(Section):
 
 
 class Candidates(Section):
+    """How lbl, mnlm and sc-nlm make and rank candidates (seed 001, supplement 5.2).
+
+    `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
+    its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech
+    guide them. Structures are those of training sentences of `shortest` to `longest` words. A candidate's score is its
+    cosine with the image, times `repeat_penalty` for every repetition of a word that is no stop word (see
+    `candidates.penalise` for a negative one), plus `language_weight` times the trigram's log probability a word.
+    """
+
     count: Positive
     neighbours: Positive
     temperature: AboveZero

@@ -57,7 +57,7 @@ def stated(record: Mapping[str, Any]) -> dict[str, Any]:
     encoder = record.get("encoder")
     known = {
         "encoder": encoder.get("name") if isinstance(encoder, Mapping) else record.get("name"),
-        "model": record.get("model", record.get("row")),
+        "model": record.get("model"),
         **{key: record.get(key) for key in ("shard", "generator", "documents", "pairs", "split", "protocol", "of")},
     }
     return {key: value for key, value in known.items() if value is not None}

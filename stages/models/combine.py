@@ -10,7 +10,7 @@ from stages import options
 
 
 @click.command("combine")
-@click.argument("row")
+@click.argument("ensemble")
 @options.manifest
 @click.option(
     "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the members' embeddings."
@@ -24,7 +24,7 @@ from stages import options
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
-    row: str,
+    ensemble: str,
     manifest_folder: Path,
     embeddings_root: Path,
     models_root: Path,
@@ -33,7 +33,7 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Choose the weights of ROW, one of the configuration's ensembles, and put its members into one model.
+    """Choose the weights of ENSEMBLE, one of the configuration's ensembles, and put its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
     import logging
@@ -52,19 +52,20 @@ def command(
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    if not settings.members(row):
-        raise UsageError(f"{row} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})")
-    manifest, base = Manifest(manifest_folder), read_chosen(settings, row, chosen_folder)
-    members = {
-        name: _open_member(name, manifest, embeddings_root / name, models_root / name) for name in settings.members(row)
-    }
+    require_output(output / "model.safetensors", {"model": ensemble})
+    if not settings.members(ensemble):
+        raise UsageError(
+            f"{ensemble} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})"
+        )
+    manifest, base = Manifest(manifest_folder), read_chosen(settings, ensemble, chosen_folder)
+    names = settings.members(ensemble)
+    members = {name: _open_member(name, manifest, embeddings_root / name, models_root / name) for name in names}
     stored = {name: parameters for name, (_, parameters) in members.items()}
     if base:
         log = base.details["training_log"]
         weights = {name: base.details["weights"][settings.refitted(name)] for name in members}
     else:
-        log = _choose(row, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
+        log = _choose(ensemble, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
         weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
     model = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
@@ -89,10 +90,10 @@ def command(
         settings=model.settings(),
         fingerprint=fingerprint("ensemble", 2, weights, inputs),
         details={
-            "row": row,
-            "refits": settings.refitted(row),
+            "model": ensemble,
+            "refits": settings.refitted(ensemble),
             "registered": combining(model.multi_vector).name,
-            "training": settings.model(row).training,
+            "training": settings.model(ensemble).training,
             **learned,
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
@@ -103,10 +104,10 @@ def command(
     )
     batch.publish()
     judged = "weights chosen before" if base else f"recall sum {log['recall_sum']:.1f} on dev"
-    logging.getLogger(__name__).info("%s: %s, with %s", row, judged, weights)
+    logging.getLogger(__name__).info("%s: %s, with %s", ensemble, judged, weights)
 
 
-def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
     """The weights of `members`, name -> embeddings, that are best on dev, with what led to them."""
     from tqdm import tqdm
 
@@ -121,8 +122,8 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
         score(one.read("images", pairs.image_id), one.read("sentences", pairs.sentence_id), one.comparison)
         for one in members.values()
     ]
-    with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
-        found = combine_scores(scores, pairs.owners, settings.ensemble(row).weights, bar.update)
+    with tqdm(desc=f"combine {ensemble}", unit="trial", disable=None) as bar:
+        found = combine_scores(scores, pairs.owners, settings.ensemble(ensemble).weights, bar.update)
     return {
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "weights": dict(zip(members, found.values, strict=True)),
@@ -165,7 +166,7 @@ def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path])
     for view in model.views:
         members = zip(model.members, stored, strict=True)
         used = {
-            p.details["row"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
+            p.details["model"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
         }
         if (digest := require_same("vocabulary", used)) not in given:
             raise IntegrityError(f"the vocabulary of {min(used)} is none of {', '.join(map(str, paths))}; give it too")

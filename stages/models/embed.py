@@ -37,7 +37,7 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
             "sentences": np.arange(job.rows.first_sentence, job.rows.last_sentence),
         }
         details = {
-            "model": known["row"], "refits": known.get("refits"), "registered": known["registered"],
+            "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
             "metric": mapping.metric, "vocabulary": vocabulary, "inputs": job.inputs,
         }  # fmt: skip
         given = ()

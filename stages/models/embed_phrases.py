@@ -106,7 +106,7 @@ def command(
             }
         ),
         fingerprint=fingerprint("embedded-phrases", 1, split, inputs),
-        details={"row": parameters.details["row"], "split": split, "dim": vectors.shape[1], "inputs": inputs},
+        details={"model": parameters.details["model"], "split": split, "dim": vectors.shape[1], "inputs": inputs},
     )
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 

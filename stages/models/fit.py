@@ -8,7 +8,7 @@ from stages import options
 
 
 @click.command("fit")
-@click.argument("row")
+@click.argument("name", metavar="MODEL")
 @options.manifest
 @options.features
 @options.tfidf
@@ -27,7 +27,7 @@ from stages import options
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
-    row: str,
+    name: str,
     manifest_folder: Path,
     features_root: Path,
     tfidf_folder: Path,
@@ -40,7 +40,7 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Fit ROW: a registered model, one of the configuration's variants, or a refit of either."""
+    """Fit MODEL: a registered model, one of the configuration's variants, or a refit of either."""
     import logging
 
     from tqdm import tqdm
@@ -62,8 +62,8 @@ def command(
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    model = settings.model(row)
+    require_output(output / "model.safetensors", {"model": name})
+    model = settings.model(name)
     registered = require_made_by("fit", model.spec.name).load()
     features = Features(Manifest(manifest_folder), features_root)
     sentences = Sentences(features.manifest, tfidf_folder)
@@ -75,7 +75,7 @@ def command(
         weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder, "auxiliary")
         vocabularies[str(auxiliary_folder)] = weak.vocabulary
     vocabulary = require_same("vocabulary", vocabularies)
-    base = read_chosen(settings, row, chosen_folder)
+    base = read_chosen(settings, name, chosen_folder)
     if bool(base) != bool(dev_folder):
         raise UsageError("a refit, and only that, learns from --dev-moments too; give --chosen and it, or neither")
     known = Trial(**base.details["training_log"]["chosen"]) if base else None
@@ -103,7 +103,7 @@ def command(
         model.transfer,
         model.settings,
         model.seed,
-        progress=lambda trials: tqdm(trials, desc=f"fit {row}", unit="trial", disable=None),
+        progress=lambda trials: tqdm(trials, desc=f"fit {name}", unit="trial", disable=None),
         device=find_gpu(settings.device),
         chosen=known,
     )
@@ -121,8 +121,8 @@ def command(
         settings=tuned.model.settings(),
         fingerprint=fingerprint("model", 4, model.hyperparameters, inputs),
         details={
-            "row": row,
-            "refits": settings.refitted(row),
+            "model": name,
+            "refits": settings.refitted(name),
             "registered": model.spec.name,
             "hyperparameters": model.hyperparameters,
             "named": model.named,
@@ -133,7 +133,7 @@ def command(
         },
     )
     log = logging.getLogger(__name__)
-    log.info("%s on %d pairs, chosen on %d dev images: %s", row, sets.target.n, len(dev.image_id), tuned.chosen)
+    log.info("%s on %d pairs, chosen on %d dev images: %s", name, sets.target.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())

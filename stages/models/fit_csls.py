@@ -1,4 +1,4 @@
-"""`fit-csls`: a row whose scores are scaled by how near its neighbours are, as dev would have it."""
+"""`fit-csls`: a model whose scores are corrected for hubs, as far as dev would have it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,15 @@ from stages import options
 
 
 @click.command("fit-csls")
-@click.argument("row")
+@click.argument("name", metavar="MODEL")
 @options.manifest
 @options.embeddings
-@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of that row's model.")
+@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of NAME or NAME-refit.")
 @options.chosen
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
-    row: str,
+    name: str,
     manifest_folder: Path,
     embeddings_folder: Path,
     model_folder: Path,
@@ -25,7 +25,7 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Make ROW, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
+    """Make MODEL, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
     import logging
 
     from pipeline import config
@@ -41,17 +41,17 @@ def command(
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    plain, refits = settings.scaled(row), settings.refitted(row)
+    require_output(output / "model.safetensors", {"model": name})
+    plain, refits = settings.scaled(name), settings.refitted(name)
     if plain is None:
-        raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
-    settings.model(row)  # or there is no such model
-    base = read_chosen(settings, row, chosen_folder)
+        raise UsageError(f"{name} is not scaled; name {name}-csls")
+    settings.model(name)  # or there is no such model
+    base = read_chosen(settings, name, chosen_folder)
     embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
-    if parameters.details["row"] != plain:
-        raise UsageError(f"{model_folder} holds {parameters.details['row']}; {row} is made of {plain}, give that")
+    if parameters.details["model"] != plain:
+        raise UsageError(f"{model_folder} holds {parameters.details['model']}; {name} is made of {plain}, give that")
     if embeddings.metric != "inner_product":
         raise UsageError(f"{plain} scores by distance, not by inner products, and cannot be scaled")
 
@@ -79,10 +79,10 @@ def command(
         MODEL,
         model.tensors(),
         settings=model.settings(),
-        fingerprint=fingerprint("model", 3, [row, settings.csls.model_dump(), settings.seed], inputs),
-        details={**parameters.details, "row": row, "refits": refits, "inputs": inputs, "training_log": log},
+        fingerprint=fingerprint("model", 3, [name, settings.csls.model_dump(), settings.seed], inputs),
+        details={**parameters.details, "model": name, "refits": refits, "inputs": inputs, "training_log": log},
     )
-    logging.getLogger(__name__).info("%s: %s", row, log["chosen"])
+    logging.getLogger(__name__).info("%s: %s", name, log["chosen"])
 
 
 def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:

@@ -27,7 +27,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
         members[name] = Embeddings(run.manifest, path, name)
         require_same("model", {str(path): members[name].model, str(folder): known["inputs"][f"models/{name}"]})
     details = {
-        "model": known["row"], "refits": known.get("refits"), "registered": known["registered"],
+        "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
         "metric": "inner_product", "vocabulary": known["vocabulary"],
     }  # fmt: skip
     rules = [member.comparison if member.multi_vector else None for member in members.values()]

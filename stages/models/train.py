@@ -9,7 +9,7 @@ from stages import options
 
 
 @click.command("train")
-@click.argument("row")
+@click.argument("name", metavar="MODEL")
 @options.manifest
 @options.features
 @options.tfidf
@@ -30,7 +30,7 @@ from stages import options
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
 def command(
-    row: str,
+    name: str,
     manifest_folder: Path,
     features_root: Path,
     tfidf_folder: Path,
@@ -46,7 +46,7 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Train ROW: a registered neural model, one of the configuration's variants, or a refit of either."""
+    """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either."""
     import logging
 
     from pipeline import config
@@ -65,13 +65,13 @@ def command(
     from stages.starts import read_chosen, read_start, read_word_start, read_words
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    model = settings.model(row)
+    require_output(output / "model.safetensors", {"model": name})
+    model = settings.model(name)
     spec, own = require_made_by("train", model.spec.name), model.settings
     registered = spec.load()
     device = find_device(settings.device)
     precision = choose_precision(own.precision, device)
-    base = read_chosen(settings, row, chosen_folder)
+    base = read_chosen(settings, name, chosen_folder)
     if base:
         # Refit for dev's best number of epochs; dev is training data now, so there is no early stopping.
         own = own.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
@@ -110,7 +110,7 @@ def command(
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
     inputs |= {"chosen": base.fingerprint} if base else {}
     digest = fingerprint("model", 4, about, inputs)
-    with follow_training(row, own, output / "checkpoints", digest) as (checkpoint, after_step):
+    with follow_training(name, own, output / "checkpoints", digest) as (checkpoint, after_step):
         trained = train(registered, task, checkpoint, after_step)
         write_parameters(
             output / "model.safetensors",
@@ -119,8 +119,8 @@ def command(
             settings=trained.model.settings(),
             fingerprint=digest,
             details={
-                "row": row,
-                "refits": settings.refitted(row),
+                "model": name,
+                "refits": settings.refitted(name),
                 "registered": spec.name,
                 "hyperparameters": model.hyperparameters,
                 "named": model.named,
@@ -133,9 +133,9 @@ def command(
         )
     log = logging.getLogger(__name__)
     if base:
-        log.info("%s on %d pairs, for %d epochs as %s", row, trained.log["pairs"], own.epochs, base.details["row"])
+        log.info("%s on %d pairs, for %d epochs as %s", name, trained.log["pairs"], own.epochs, base.details["model"])
     else:
-        log.info("%s on %d pairs: %s", row, trained.log["pairs"], trained.log["chosen"])
+        log.info("%s on %d pairs: %s", name, trained.log["pairs"], trained.log["chosen"])
 
 
 def _read_pairs(

@@ -6,7 +6,7 @@ import torch
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import Pairs
-from pipeline.settings.generators import LogBilinear, Nearest, Recurrent
+from pipeline.settings.generators import Candidates, LogBilinear, Nearest, Recurrent
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
@@ -68,3 +68,8 @@ def make_material(settings: dict, **more: object) -> Material:
         "seed": 0, "precision": torch.float32, "checkpoint": None, "after_step": lambda training: None,
     }  # fmt: skip
     return Material(**{**values, **more})
+
+
+def make_candidates(*values: float) -> Candidates:
+    """By the order of the fields: count, neighbours, temperature, shortest, longest, penalty and weight."""
+    return Candidates(**dict(zip(Candidates.model_fields, values, strict=True)))

@@ -87,7 +87,7 @@ def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
     write_parameters(
         run / "models" / registered / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         fingerprint="trees", details={
-            "row": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
+            "model": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
             "labels": table["fingerprint"],
         },
     )  # fmt: skip

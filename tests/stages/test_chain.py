@@ -120,8 +120,7 @@ def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Pa
             train(run, "bow-refit", "models/bow-refit", "--vocabulary", run / "text/tokens.json", *chosen, config=QUICK)
         else:
             for path in (run / "models/ncca/model.json", *(run / "embeddings/ncca").glob("*.json")):
-                name = "row" if path.name == "model.json" else "model"
-                retell(path, "details", name, value="ncca-refit")
+                retell(path, "details", "model", value="ncca-refit")
             (run / "models/ncca").rename(run / "models/ncca-refit")
             (run / "embeddings/ncca").rename(run / "embeddings/ncca-refit")
             of = ("--embeddings", run / "embeddings/ncca-refit", "--model", run / "models/ncca-refit")

@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_shard(run / "embeddings" / row / path.name, EMBEDDINGS, arrays, **made)
         write_parameters(
             run / "models" / row / "model.safetensors", MODEL, tensors, settings=parameters.settings,
-            fingerprint=row, details={**parameters.details, "row": row},
+            fingerprint=row, details={**parameters.details, "model": row},
         )  # fmt: skip
     return run
 

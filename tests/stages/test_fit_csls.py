@@ -72,7 +72,7 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
     chosen = read_model(run, "ncca-csls")
     refit = scale(run, "ncca-csls-refit", "ncca-refit", "--chosen", run / "models/ncca-csls")
     assert refit.settings["csls"] == chosen.settings["csls"]
-    assert refit.details["refits"] == "ncca-csls" and refit.details["row"] == "ncca-csls-refit"
+    assert refit.details["refits"] == "ncca-csls" and refit.details["model"] == "ncca-csls-refit"
     make_stage("embed", run, "ncca-csls-refit")
     with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):
         run_command(
@@ -110,7 +110,7 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_pa
 @pytest.mark.parametrize(
     ("row", "plain", "model", "error", "message"),
     [
-        ("ncca", "ncca", None, UsageError, "ncca is not scaled; name the row that shall be, ncca-csls"),
+        ("ncca", "ncca", None, UsageError, "ncca is not scaled; name ncca-csls"),
         ("other-csls", "ncca", None, UsageError, "models/ncca holds ncca; other-csls is made of other, give that"),
         ("far-csls", "far", None, UsageError, "far scores by distance, not by inner products, and cannot be scaled"),
         ("ncca-csls", "ncca", "ncca-refit", IntegrityError, "model of .*embeddings/ncca and of .*models/ncca-refit"),

@@ -46,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mean = np.zeros(DIM, np.float32)
     model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, unit=True)
     told = {
-        "row": "hm",
+        "model": "hm",
         "registered": "hmlstm",
         "vocabulary": vocabulary["fingerprint"],
         "labels": table["fingerprint"],
@@ -132,7 +132,7 @@ def know(run: Path, folder: Path) -> None:
         table.append_column("vector", vectors_column(vectors))
         for table, vectors in ((found.regions, regions), (found.phrases, phrases))
     ]
-    details = {"row": "known", "split": "test", "dim": len(kinds), "inputs": found.inputs}
+    details = {"model": "known", "split": "test", "dim": len(kinds), "inputs": found.inputs}
     write_phrases(folder, *tables, fingerprint="known", details=details)
 
 

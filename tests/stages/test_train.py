@@ -38,7 +38,7 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
     folder = train(run, "lstm", "models/lstm", "--vocabulary", run / "text/tokens.json")
     model = read_parameters(folder / "model.safetensors", MODEL)
     vocabulary = json.loads((run / "text/tokens.json").read_text())
-    assert model.details["registered"] == model.details["row"] == "lstm"
+    assert model.details["registered"] == model.details["model"] == "lstm"
     assert model.details["vocabulary"] == vocabulary["fingerprint"] and vocabulary["min_count"] == 1
     history = model.details["training_log"]["history"]
     assert max(entry["dev"] for entry in history) == model.details["training_log"]["chosen"]["recall_sum"]
