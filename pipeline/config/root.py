@@ -1,5 +1,6 @@
 """The whole configuration."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
@@ -138,6 +139,11 @@ class Config(OwnKeys):
         if name not in self.documents:
             raise UsageError(f"no documents {name} in the configuration; there are {', '.join(self.documents)}")
         return self.documents[name]
+
+    def evaluations(self, models: Iterable[str] | None = None) -> list[tuple[str, str, str]]:
+        """Model, split and protocol of each evaluation, of all that are asked for unless `models` are given."""
+        names, protocols = self.models if models is None else models, self.evaluate.protocols
+        return [(name, split, one) for name in names for split in self.judged_splits(name) for one in protocols]
 
     @property
     def every_encoder(self) -> tuple[Encoder, ...]:

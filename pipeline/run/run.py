@@ -61,6 +61,13 @@ class Run:
             self.manifest.n_shards, self.manifest.shard_size, config.shards_per_job, config.scheduler is not None
         )
 
+    @property
+    def sums(self) -> str:
+        """Where `pipeline.mapreduce` computes for a whole stage: at the Dask scheduler that the configuration gives the
+        address of, or here."""
+        scheduler = self.config.scheduler
+        return scheduler if scheduler and "://" in scheduler else "local"
+
     def encoder(self, name: str) -> "Parameters":
         """The settings, tensors and details of an encoder of this run."""
         from pipeline.storage.provenance import read_encoder

@@ -73,7 +73,8 @@ class Stage:
     (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, rows, *names)` are
     fingerprints of whatever else decides. `writes(layout, *names)` is what it makes, first of all what others read.
     `needs` is of one job (None: it stands in the table of pipeline.plan.needs), `threads` is what a job can use.
-    `shown` is the category in Snakemake's report of each output that is shown there, by its caption.
+    `options` are of the command alone, click's, and go to the function of a whole stage by their names. `shown` is the
+    category in Snakemake's report of each output that is shown there, by its caption.
     """
 
     function: Callable[..., Any]
@@ -90,6 +91,7 @@ class Stage:
     shown: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     needs: "Need | None" = None
+    options: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
