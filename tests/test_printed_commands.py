@@ -154,7 +154,7 @@ def test_printed_options_are_of_a_command() -> None:
 
 
 def test_printed_modules_are_there() -> None:
-    rooms = ("pipeline", "stages", "tests", "benchmarks")
+    rooms = ("pipeline", "stages", "tests", "benchmarks", "examples")
     files = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.py")]
     for span in spans():
         if re.fullmatch(r"[\w/]+\.py", span.text) and not PLACEHOLDER.search(span.text):

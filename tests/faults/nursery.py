@@ -25,7 +25,10 @@ from pipeline import runtime
 runtime.configure(1)
 ROOMS = (
     "stages",
-    *(f"pipeline.{room}" for room in ("storage", "text", "models.linear", "collections", "evaluate", "index")),
+    *(
+        f"pipeline.{room}"
+        for room in ("storage", "text", "metrics", "models.linear", "collections", "evaluate", "index")
+    ),
 )
 FURTHER = (
     "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.inspection",
