@@ -225,11 +225,14 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
     counts = {"images": {"given": 12, "kept": 12, "rejected": 0, "duplicate": 0}}
     counts["sentences"] = counts["images"]
     write_manifest(tmp_path / "manifest", tmp_path / "data", tables, [], counts, 1000)
+    small = yaml.safe_load((tmp_path / "planned.yaml").read_text())
+    small["encoders"][0]["architecture"] = "squeezenet1_1"
+    (tmp_path / "planned.yaml").write_text(yaml.safe_dump(small))
     options = ["--manifest", tmp_path / "manifest", "--sample", 8, "--config", tmp_path / "planned.yaml"]
     result = CliRunner().invoke(command, [*map(str, options), "--output", str(tmp_path / "plan.json")])
     assert result.exit_code == 0, result.output
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan["rates"]["images"]["net"] > 0 and plan["dims"] == {"net": 2048}
+    assert plan["rates"]["images"]["net"] > 0 and plan["dims"] == {"net": 512}
     assert plan["rates"]["starts"] > plan["rates"]["starts_light"] > 0 and 0 < plan["rates"]["share"] <= 1
     assert plan["terms"] < 20
     assert "extract" in result.output and "total" in result.output
