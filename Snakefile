@@ -19,18 +19,10 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.config.section import DESCRIBED
+from pipeline.settings.section import DESCRIBED
+from pipeline.specs.generators import GENERATORS, generator_spec
+from pipeline.specs.models import made_by
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.specs import (
-    GENERATORS,
-    PHRASAL,
-    REGION_GENERATORS,
-    REGIONAL,
-    SETS,
-    STARTED,
-    TRAINED,
-    TREES,
-)
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.atomic import publish_text
@@ -47,7 +39,7 @@ try:
     for path in workflow.configfiles:
         read_mapping(path)  # Snakemake takes a key that is given twice without a word
     CONFIG = validate(config)
-    MODELS = CONFIG.every_row()
+    MODELS = {name: CONFIG.model(name) for name in CONFIG.every_model()}
 except UsageError as error:
     raise WorkflowError(str(error))
 
@@ -65,10 +57,10 @@ PROGRAM = Path(sys.executable).with_name("jointspace")
 JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
 COMBINED_ROWS = [row for row in MODELS if CONFIG.members(row)]
-SET_ROWS = [row for row in ROWS if CONFIG.row(row).model in SETS]
-PHRASE_ROWS = [row for row in ROWS if CONFIG.row(row).model in PHRASAL]
+SET_ROWS = [row for row in ROWS if MODELS[row].spec.multi_vector and row not in COMBINED_ROWS]
+PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
-TRAINED_ROWS = [row for row in MODELS if CONFIG.row(row).model in TRAINED and row not in SCALED_ROWS]
+TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
 FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
@@ -77,6 +69,7 @@ LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
 STUDY_Q = quoted(STUDY)
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
+FITTED_SECTIONS = [spec.key for spec in made_by("fit") if spec.section]
 STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
@@ -92,7 +85,7 @@ wildcard_constraints:
     split="|".join(DESCRIBED),
     protocol="all-sentences|first-sentence",
     documents="|".join(CONFIG.documents),
-    generator="|".join(GENERATORS),
+    generator="|".join(spec.name for spec in GENERATORS),
 
 
 def slice_of(*sections, **values):
@@ -122,11 +115,6 @@ def each(option, paths):
     return [word for path in paths for word in (option, path)]
 
 
-# Snakemake 9 tells a submission that is a group no limits: without this, its jobs would be on its GPU all at once.
-if workflow.remote_exec:
-    workflow.register_resource("gpu", 1)
-
-
 def shown(path, caption, category):
     """An output that `snakemake --report` shows."""
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)
@@ -154,17 +142,13 @@ def encoder_slice(encoder):
     return slice_of("weights_root", "seed", encoder=encoder.model_dump(exclude=unused))
 
 
-def fit_slice(row):
-    """What `fit` of a row depends on: the grids that its model and its training use."""
-    transfer, own = CONFIG.transfer_of(row.training), CONFIG.own_section(row.model)
-    return slice_of("fit", row=row.model_dump(), transfer=transfer, own=own)
-
-
-def train_slice(row):
-    """What `train` of a row depends on."""
-    geometry = {"geometry": CONFIG.regions.geometry} if row.model in REGIONAL else {}
-    own = CONFIG.own_section(row.model)
-    return slice_of("seed", "image_view", "word_vectors", row=row.model_dump(), own=own, **geometry)
+def model_slice(wildcards):
+    """What `fit` or `train` of a model depends on: its hyperparameters, and for `train` how it reads."""
+    model = MODELS[wildcards.row]
+    if model.spec.made_by == "fit":
+        return slice_of(model=model.hyperparameters)
+    geometry = {"geometry": CONFIG.regions.geometry} if model.spec.regions != "none" else {}
+    return slice_of("seed", "image_view", "word_vectors", model=model.hyperparameters, **geometry)
 
 
 def collection_files(wildcards):
@@ -220,27 +204,18 @@ def every_region_shard(wildcards):
 
 def features_of(wildcards):
     """The feature shards of the encoders that the row `wildcards.row` uses; all shards, or one."""
-    names = CONFIG.row(wildcards.row).encoders
+    names = MODELS[wildcards.row].encoders
     return expand(f"{RUN}/features/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts())
-
-
-def takes_tokens(row):
-    """Whether a row reads sentences word by word; all others take tf-idf vectors."""
-    model = CONFIG.row(row).model
-    return model in TRAINED and model != "ncca-refined"
 
 
 def sentences_of(wildcards):
     """The sentence shards that the row `wildcards.row` takes; all shards, or one."""
-    form = "tokens" if takes_tokens(wildcards.row) else "tfidf"
-    if CONFIG.row(wildcards.row).model in TREES:
-        form = "trees"
-    return expand(f"{RUN}/text/{form}/parts/{{part}}.json", part=parts())
+    return expand(f"{RUN}/text/{MODELS[wildcards.row].spec.form}/parts/{{part}}.json", part=parts())
 
 
 def labels_of(wildcards):
     """The label table of the row `wildcards.row`, if it takes trees."""
-    return [LABELS] if CONFIG.row(wildcards.row).model in TREES else []
+    return [LABELS] if MODELS[wildcards.row].spec.trees else []
 
 
 def treebank_files(wildcards):
@@ -254,12 +229,16 @@ def treebank_files(wildcards):
 def vocabulary_of(wildcards):
     if wildcards.row in COMBINED_ROWS:
         return f"{RUN}/models/{wildcards.row}/vocabulary.json"
-    return f"{RUN}/text/{'tokens' if takes_tokens(wildcards.row) else 'vocabulary'}.json"
+    return vocabulary_file(MODELS[wildcards.row])
+
+
+def vocabulary_file(model):
+    return f"{RUN}/text/{'tokens' if model.spec.words else 'vocabulary'}.json"
 
 
 def reads_trees(row):
     """Whether a row, or a member of an ensemble, takes sentences as trees."""
-    return any(CONFIG.row(member).model in TREES for member in CONFIG.members(row) or [row])
+    return any(MODELS[member].spec.trees for member in CONFIG.members(row) or [row])
 
 
 def query_parser_of(wildcards):
@@ -300,24 +279,22 @@ def dev_moments_of(wildcards):
 
 def words_of(wildcards):
     """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
-    row = CONFIG.row(wildcards.row)
-    learned = CONFIG.word_vectors.source == "corpus" and takes_tokens(wildcards.row) and row.model not in STARTED
+    spec = MODELS[wildcards.row].spec
+    learned = CONFIG.word_vectors.source == "corpus" and spec.words and spec.starts_from is None
     return [f"{RUN}/text/word-vectors.safetensors"] if learned else []
 
 
 def terms_of(wildcards):
-    """The vocabulary of the ncca that a row which reads words starts from."""
-    return f"{RUN}/text/vocabulary.json" if CONFIG.row(wildcards.row).model == "ncca-recurrent" else []
+    """The vocabulary of the model of terms that a row which reads words starts from."""
+    return f"{RUN}/text/vocabulary.json" if MODELS[wildcards.row].spec.starts_from_terms else []
 
 
-def regions_of(models):
-    """An input function: the region shards that the row `wildcards.row` looks at, if its model is one of `models`."""
+def regions_of(looks):
+    """An input function: the region shards of the row `wildcards.row`, if its spec `looks` at them."""
 
     def shards_of(wildcards):
-        if CONFIG.row(wildcards.row).model not in models:
+        if not looks(MODELS[wildcards.row].spec):
             return []
-        if not CONFIG.regions.encoders:
-            raise WorkflowError(f"{wildcards.row} looks at regions; name the encoders of these in regions.encoders")
         return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=CONFIG.regions.encoders, part=parts())
 
     return shards_of
@@ -340,31 +317,25 @@ def members_of(wildcards):
 
 def member_vocabularies(wildcards):
     """The vocabularies that the members of the ensemble `wildcards.row` were trained with."""
-    tokens = {takes_tokens(member) for member in CONFIG.members(wildcards.row)}
-    return [f"{RUN}/text/{'tokens' if form else 'vocabulary'}.json" for form in sorted(tokens)]
-
-
-def is_of_sets(row):
-    """Whether the images and sentences of a row are sets of fragments."""
-    return CONFIG.row(row).model in (*SETS, "fragment-ensemble")
+    return sorted({vocabulary_file(MODELS[member]) for member in CONFIG.members(wildcards.row)})
 
 
 def encoders_of(wildcards):
     """The encoders that a bundle of the row `wildcards.row` carries."""
-    of_regions = CONFIG.regions.encoders if is_of_sets(wildcards.row) else ()
-    names = dict.fromkeys((*CONFIG.row(wildcards.row).encoders, *of_regions))
+    of_regions = CONFIG.regions.encoders if MODELS[wildcards.row].spec.multi_vector else ()
+    names = dict.fromkeys((*MODELS[wildcards.row].encoders, *of_regions))
     return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=names)
 
 
 def index_slice(wildcards):
     """What `build-index` depends on; only fragments have a shortlist."""
-    unused = set() if is_of_sets(wildcards.row) else {"shortlist"}
+    unused = set() if MODELS[wildcards.row].spec.multi_vector else {"shortlist"}
     return slice_of(index=CONFIG.index.model_dump(exclude=unused))
 
 
 def auxiliary_of(wildcards):
     """What the row `wildcards.row` needs of the auxiliary set, all shards; nothing where it learns from targets alone."""
-    row = CONFIG.row(wildcards.row)
+    row = MODELS[wildcards.row]
     if row.training == "target":
         return []
     folders = (f"{RUN}/moments/auxiliary/{row.documents}", f"{RUN}/text/documents/{row.documents}")
@@ -372,7 +343,7 @@ def auxiliary_of(wildcards):
 
 
 def auxiliary_options(wildcards):
-    row = CONFIG.row(wildcards.row)
+    row = MODELS[wildcards.row]
     if row.training == "target":
         return []
     documents = row.documents
@@ -386,8 +357,7 @@ def generator_features(wildcards):
 
 def generator_space(wildcards):
     """The index whose joint space a generator stands on, if it does."""
-    free = ["mrnn", *REGION_GENERATORS, *(["nearest"] if CONFIG.nearest.by == "features" else [])]
-    if wildcards.generator in free:
+    if not CONFIG.section(generator_spec(wildcards.generator)).in_space:
         return []
     if CONFIG.describe.space not in ROWS:
         raise WorkflowError(f"describe.space: {CONFIG.describe.space} is not among models ({', '.join(ROWS)}); add it")
@@ -400,29 +370,22 @@ def index_option(wildcards, input):
 
 def generator_slice(wildcards):
     """What `train-generator` depends on."""
-    silent = wildcards.generator in ("nearest", "mrnn", *REGION_GENERATORS)
-    text = {} if silent else CONFIG.language_text.model_dump()
-    return slice_of("seed", "image_view", text=text, own=CONFIG.own_section(wildcards.generator))
+    spec = generator_spec(wildcards.generator)
+    text = CONFIG.language_text.model_dump() if spec.text else {}
+    return slice_of("seed", "image_view", text=text, own=CONFIG.section(spec).model_dump())
 
 
 def snippets_of(wildcards):
     """The alignments that a generator of regions learns from."""
-    if wildcards.generator not in REGION_GENERATORS:
+    spec = generator_spec(wildcards.generator)
+    if not spec.regions:
         return []
-    row = CONFIG.own_section(wildcards.generator)["snippets"]
+    row = CONFIG.section(spec).snippets
     return expand(f"{RUN}/alignments/{row}/{{split}}.jsonl", split=["train", "dev"])
 
 
 def snippets_options(wildcards, input):
     return [*each("--snippets", input.snippets), "--regions", f"{RUN}/regions"] if input.snippets else []
-
-
-def lift_rate_limit():
-    """Let jobs start as soon as there is room. To start no more than a hundred in a second, Snakemake 9 looks at every
-    ready job again each second for each job that it has started, which takes a core once they are hundreds."""
-    limiter = workflow.scheduler.job_rate_limiter
-    if limiter and (limiter.max_jobs, limiter.timespan) == (100, 1):  # its default: a limit of the user's own stays
-        workflow.scheduler.job_rate_limiter = None
 
 
 def say_what_was_found():
@@ -441,7 +404,6 @@ onsuccess:
 
 
 onstart:
-    lift_rate_limit()
     publish_text(Path(RESOLVED), yaml.safe_dump(dict(config), sort_keys=False))
 
 
@@ -687,14 +649,14 @@ rule train:
         labels=labels_of,
         terms=terms_of,
         words=words_of,
-        regions=regions_of(REGIONAL),
+        regions=regions_of(lambda spec: spec.regions != "none"),
     output:
         f"{RUN}/models/{{row}}/model.json",
         f"{RUN}/models/{{row}}/model.safetensors",
     wildcard_constraints:
         row="|".join(TRAINED_ROWS) or "(?!)",
     params:
-        slice=lambda wildcards: train_slice(CONFIG.row(wildcards.row)),
+        slice=model_slice,
         start=lambda wildcards, input: each("--start", map(os.path.dirname, input.start)),
         chosen=chosen_option,
         labels=lambda wildcards, input: ["--trees", f"{RUN}/text/trees", "--labels", *input.labels] if input.labels else [],
@@ -727,7 +689,7 @@ rule fit:
     wildcard_constraints:
         row="|".join(row for row in MODELS if row not in [*TRAINED_ROWS, *SCALED_ROWS, *COMBINED_ROWS]) or "(?!)",
     params:
-        slice=lambda wildcards: fit_slice(CONFIG.row(wildcards.row)),
+        slice=model_slice,
         auxiliary=auxiliary_options,
         chosen=chosen_option,
         dev=lambda wildcards, input: ["--dev-moments", f"{RUN}/moments/dev"] if input.dev else [],
@@ -841,7 +803,7 @@ rule embed_phrases:
     input:
         f"{RUN}/manifest/manifest.json",
         every_part(f"{RUN}/text/parses"),
-        regions_of(PHRASAL),
+        regions_of(lambda spec: spec.phrases),
         f"{RUN}/models/{{row}}/model.json",
         vocabulary=f"{RUN}/text/tokens.json",
         labels=LABELS,
@@ -968,7 +930,7 @@ rule study:
     output:
         f"{STUDY}/study.json",
     params:
-        slice=slice_of("study", "transfer", "auxiliary", "kcca", "wsabie_sgd", "wsabie_adagrad", "seed"),
+        slice=slice_of("study", "transfer", "auxiliary", *FITTED_SECTIONS, "seed"),
     threads: 8
     benchmark:
         f"{BENCHMARKS}/study/all.tsv"
@@ -1008,7 +970,7 @@ rule train_generator:
         vocabulary=f"{RUN}/text/tokens.json",
         index=generator_space,
         snippets=snippets_of,
-        regions=lambda wildcards: every_region_shard(wildcards) if wildcards.generator in REGION_GENERATORS else [],
+        regions=lambda wildcards: every_region_shard(wildcards) if generator_spec(wildcards.generator).regions else [],
     output:
         f"{RUN}/generators/{{generator}}/model.json",
         f"{RUN}/generators/{{generator}}/model.safetensors",

@@ -19,19 +19,20 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores  # noqa: E402
+from pipeline.metrics.multivector_scores import multivector_scores  # noqa: E402
+from pipeline.multivectors import MultiVectors, ScoreRule  # noqa: E402
 
 COUNT = 100
 RULE = ScoreRule("words", 0)
 
 
-def make_sets(lengths: np.ndarray, dimensions: int, seed: int) -> FragmentSets:
+def make_sets(lengths: np.ndarray, dimensions: int, seed: int) -> MultiVectors:
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((lengths.sum(), dimensions), dtype=np.float32)
-    return FragmentSets(torch.from_numpy(vectors), np.concatenate([[0], np.cumsum(lengths)]))
+    return MultiVectors(torch.from_numpy(vectors), np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def pad(sets: FragmentSets) -> tuple[torch.Tensor, torch.Tensor]:
+def pad(sets: MultiVectors) -> tuple[torch.Tensor, torch.Tensor]:
     """(n, longest, c), zeros behind each set's own, and the mask (n, longest) of these."""
     mask = torch.arange(int(sets.lengths.max())) < torch.from_numpy(sets.lengths)[:, None]
     padded = torch.zeros(*mask.shape, sets.vectors.shape[1])
@@ -39,7 +40,7 @@ def pad(sets: FragmentSets) -> tuple[torch.Tensor, torch.Tensor]:
     return padded, mask
 
 
-def loop(images: FragmentSets, sentences: FragmentSets) -> torch.Tensor:
+def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
     """One product of matrices a pair."""
     scores = torch.empty(len(images), len(sentences))
     for k in range(len(images)):
@@ -82,7 +83,7 @@ def main() -> None:
     padded, (words, mask) = pad(images)[0], pad(sentences)
 
     def ours() -> torch.Tensor:
-        return fragment_scores(images, sentences, RULE)
+        return multivector_scores(images, sentences, RULE)
 
     references: dict[str, Callable[[], torch.Tensor]] = {
         "a loop over pairs": lambda: loop(images, sentences),

@@ -6,7 +6,7 @@ Extraction from pixels in memory, over the bare forward pass of the same network
 Moments of blocks of 4,096 halves and 3,000 sparse terms, over the bare product of such a block with itself in float32.
 Training steps at batch 100: `busy` is the share of the time in which the device computes, `drawing` that in which the
 processor draws the next batch. Exact search, over the bare products. It needs torch, torchvision, scikit-learn, h5py,
-pyarrow and click, and nothing else that the stages need. `--device cpu` is for trying it out.
+pyarrow, pydantic and click, and nothing else that the stages need. `--device cpu` is for trying it out.
 """
 
 import argparse
@@ -30,7 +30,8 @@ from pipeline.device import find_device, full_float32, upload  # noqa: E402
 from pipeline.images.encoders import EncoderSpec, untrained  # noqa: E402
 from pipeline.images.extraction import Extractor, choose_plan  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
-from pipeline.index.exact import blocks_of, search_exact  # noqa: E402
+from pipeline.index.exact import search_exact  # noqa: E402
+from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.accumulation import BLOCK_ROWS  # noqa: E402
 from pipeline.models.linear.device_moments import DeviceAccumulator  # noqa: E402
 from pipeline.models.linear.views import ImageView  # noqa: E402
@@ -38,16 +39,17 @@ from pipeline.models.neural.region_views import RegionView  # noqa: E402
 from pipeline.models.neural.task import Pairs, Task  # noqa: E402
 from pipeline.models.neural.training import Training  # noqa: E402
 from pipeline.precision import choose_precision, to_float32  # noqa: E402
-from pipeline.specs import model_class  # noqa: E402
+from pipeline.specs.models import model_spec  # noqa: E402
+from pipeline.specs.places import import_place  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WORDS, WORD_DIM, SENTENCES, REGIONS, WARM = 8000, 300, 5, 20, 10
 SETTINGS = {
-    "dimensions": 512, "loss": "info-nce", "negatives": "all", "contrastive": 0, "margin": 0.2, "temperature": 0.1,
+    "dimensions": 512, "loss": "info-nce", "negatives": "all", "contrastive": 1, "margin": 0.2, "temperature": 0.1,
     "optimiser": "adam", "adagrad_reset": 5, "learning_rate": 0.001, "decay": 1.0, "weight_decay": 0.0,
     "averaging": 0.98, "dropout": 0.3, "encoder_dropout": 0.0, "clip": 2.0, "batch_size": 100, "epochs": 10**6,
-    "patience": 10**6,
+    "patience": 10**6, "precision": "auto", "checkpoint_seconds": 60,
 }  # fmt: skip
 OWN = {
     "lstm": {},
@@ -175,14 +177,14 @@ def make_features(n: int) -> np.ndarray:
 
 def make_task(name: str, device: torch.device, images: int) -> Task:
     """Images with five sentences of about 11 words each."""
-    rng, m, kind = np.random.default_rng(0), SENTENCES * images, model_class(name)
+    rng, m, spec = np.random.default_rng(0), SENTENCES * images, model_spec(name)
     lengths = np.clip(rng.normal(11, 4, m).astype(int), 3, 35)
     sentences = Tokens(rng.integers(0, WORDS, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
     regions = MadeUpRegions(images) if name == "dvsa" else None
     view, owners = ImageView(("made-up",), (DIM_X,), ("l2",)), np.repeat(np.arange(images), SENTENCES)
     pairs = Pairs({"made-up": make_features(images)}, sentences, owners, np.arange(m), regions)
     return Task(
-        view, pairs, pairs, kind.settings_type(**SETTINGS, **OWN[name]), seed=0,
+        view, pairs, pairs, import_place(spec.section)(**SETTINGS, **OWN[name]), seed=0,
         precision=choose_precision("auto", device), train_words=True, region_view=RegionView(view, geometry=False),
         words=rng.standard_normal((WORDS + 1, WORD_DIM), dtype=np.float32) * np.float32(0.1), device=device,
     )  # fmt: skip
@@ -211,7 +213,7 @@ def seconds_of(training: Training, steps: int, device: torch.device) -> float:
 def training(name: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     """Steps of the registered model `name`; dev is judged at no cost."""
     task = make_task(name, device, options.trained)
-    begun = model_class(name).begin(task).training
+    begun = model_spec(name).load().begin(task).training
     begun.judge, draw, drawing = lambda: 0.0, begun.draw, [0.0]
 
     def timed(rows: np.ndarray) -> Any:
@@ -256,11 +258,11 @@ def search(device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
                 for some in asked.split(1024):
                     some @ part.T
 
-    found = search_exact(queries, blocks_of(vectors), 10, "inner_product", device)
+    found = search_exact(queries, ArrayVectors(vectors).blocks(), 10, "inner_product", device)
     checked = np.arange(0, len(queries), max(1, len(queries) // 8))
-    exact = [queries[checked].astype(float) @ part.T.astype(float) for part in blocks_of(vectors, 1 << 16)]
+    exact = [queries[checked].astype(float) @ part.T.astype(float) for part in ArrayVectors(vectors, 1 << 16).blocks()]
     true = np.argsort(-np.hstack(exact), axis=1, kind="stable")[:, :10]
-    works = (lambda: search_exact(queries, blocks_of(vectors), 10, "inner_product", device), products)
+    works = (lambda: search_exact(queries, ArrayVectors(vectors).blocks(), 10, "inner_product", device), products)
     ours, reference = (finished(work, device) for work in works)
     result = compare("exact search over the bare products", ours, reference, options.pairs)
     right = {"right": bool((found.rows[checked] == true).all()), "queries_per_s": len(queries) / result["ours"]}

@@ -30,7 +30,7 @@ import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402, F401  exact search uses it where it is loaded
 
 from pipeline.index.build import build_index  # noqa: E402
-from pipeline.index.exact import Neighbours, blocks_of, search_exact  # noqa: E402
+from pipeline.index.exact import Neighbours, search_exact  # noqa: E402
 from pipeline.index.format import from_bytes, view_bytes  # noqa: E402
 from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
@@ -81,7 +81,7 @@ def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> Non
             np.matmul(queries, part.T, out=table[:, : len(part)])
 
     def ours() -> Neighbours:
-        return search_exact(queries, blocks_of(vectors), 10, "inner_product")
+        return search_exact(queries, ArrayVectors(vectors).blocks(), 10, "inner_product")
 
     name = f"exact search of {len(queries)} among {len(vectors)}"
     differing = int((ours().rows != flat.search(queries, 10)[1]).sum())
@@ -134,7 +134,7 @@ def main() -> None:
         if given.autofaiss:
             theirs, about = run_autofaiss(given.autofaiss, vectors, folder)
             ours = from_bytes(built.data, "images.faiss", card)
-            questions = ask(queries, blocks_of(vectors), len(vectors), "inner_product")
+            questions = ask(queries, ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
             operation = tune(theirs, questions, FLOOR)[-1]
             sides = [partial(index.search, queries, 10) for index in (ours, theirs)]
             speed = compare("queries of the chosen index over autofaiss's", *sides, given.repeats, runtime.threads())

@@ -2,9 +2,9 @@
 
     python benchmarks/sae.py [--rows 16384]
 
-The map is drawn by the rule that is the default, then by Rahimi and Recht's with a phase for each frequency, as the
-sampler's is. Both second fits are timed from rows in memory to moments, at 4,096 + 3,000 image and 3,000 + 3,000 text
-columns; what follows is the same for both. The last line also says by how much their canonical correlations differ.
+The map is drawn by the rule that is the default, then with a phase for each frequency, as the sampler's is. Both second
+fits are timed from rows in memory to moments, at 4,096 + 3,000 image and 3,000 + 3,000 text columns; what follows is
+the same for both. The last line also says by how much their canonical correlations differ.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def main() -> None:
     z = x @ maps.image.matrix
     sampler = RBFSampler(gamma=1 / (2 * SIGMA**2), n_components=FEATURES, random_state=0).fit(z)
     threads = runtime.threads()
-    phased = draw("rahimi-recht", np.random.default_rng(3))
+    phased = draw("paper", np.random.default_rng(3))
     for name, drawn in (("map", maps.image.fourier), ("map with drawn phases", phased)):
         report(compare(f"{name} over RBFSampler", partial(drawn, z), lambda: sampler.transform(z), 7, threads))
 

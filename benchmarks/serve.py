@@ -31,7 +31,7 @@ from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView  # noqa: E402
-from pipeline.specs import model_class  # noqa: E402
+from pipeline.specs.models import model_spec  # noqa: E402
 from pipeline.storage.bundle import BundleWriter  # noqa: E402
 from pipeline.storage.parameters import MODEL, write_parameters  # noqa: E402
 from pipeline.text.tokens import TermSettings  # noqa: E402
@@ -64,7 +64,7 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     size = len(vocabulary.index)
     u = rng.standard_normal((size, dim), dtype=np.float32)
     directions = Directions(np.eye(dim, dtype=np.float32), u, np.ones(dim, np.float32))
-    model = model_class("ncca")(ImageView(("none",), (dim,), ()), np.zeros(dim), np.zeros(size), directions)
+    model = model_spec("ncca").load()(ImageView(("none",), (dim,), ()), np.zeros(dim), np.zeros(size), directions)
     path = folder / "model" / "model.safetensors"
     write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="made up")
     writer.add_parameters(path.parent)

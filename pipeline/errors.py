@@ -1,5 +1,14 @@
 """What can go wrong, in one sentence each; the command line turns these into exit codes."""
 
+import textwrap
+
+LONGEST_REASON = 200
+"""Characters of another library's error that an error of ours repeats."""
+MALFORMED = (
+    LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError, MemoryError,
+)  # fmt: skip
+"""What computation raises where stored settings and arrays are not of the form that their class wrote."""
+
 
 class JointspaceError(Exception):
     """A failure whose message names the file (and row) and the remedy. Exit code 1."""
@@ -17,6 +26,18 @@ class InputError(JointspaceError):
     """Data from outside (photographs, sentences, weights, features) that cannot be used."""
 
 
+class Refused(InputError):
+    """A file that is not used, for a `reason` of a fixed few; `detail` says more."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}"
+
+
 class IntegrityError(JointspaceError):
     """An artefact of ours that is missing, incomplete, changed, or of another run than its neighbours."""
 
@@ -25,3 +46,9 @@ class RejectLimitError(JointspaceError):
     """Done, but more input was rejected than the configuration allows. Exit code 3."""
 
     exit_code = 3
+
+
+def brief(error: BaseException) -> str:
+    """An error in one line; other people's with its type, which may be all that it says."""
+    said = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
+    return textwrap.shorten(said, LONGEST_REASON, placeholder=" ...")

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 
-from pipeline.errors import InputError
+from pipeline.errors import Refused
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Of a file that is opened: a pipe would be waited for, and a terminal become ours."""
@@ -17,16 +17,8 @@ KINDS = (
 )
 
 
-class UnopenedFile(InputError):
+class UnopenedFile(Refused):
     """A file that is not read. `reason` is one of missing, outside, unreadable and too-large; `detail` says more."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.detail}"
 
 
 def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> int:

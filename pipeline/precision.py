@@ -62,21 +62,3 @@ def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
         raise IntegrityError(
             f"{source}: {name} row {bad[0]} is not finite ({len(bad)} such rows); remove or repair its source"
         )
-
-
-def require_sets(
-    path: Path, count: int, total: int | None, offsets: np.ndarray | None, whole: np.ndarray | None
-) -> None:
-    """Raises IntegrityError naming `path` unless `offsets` divide `total` fragments (None: as many as they say) into
-    `count` sets, of each of which `whole` has one more vector where it is given."""
-    fits = offsets is not None and offsets.shape == (count + 1,) and offsets.dtype.kind == "i"
-    if not fits or offsets[0] != 0 or (np.diff(offsets) < 0).any() or total not in (None, offsets[-1]):
-        raise IntegrityError(f"{path}: its offsets are not of {count} sets of fragments; make it again")
-    if whole is not None and (whole.ndim != 2 or len(whole) != count or whole.dtype.kind != "f"):
-        raise IntegrityError(f"{path}: its globals are not one vector for each of {count} sets; make it again")
-
-
-def require_boxes(path: Path, total: int, boxes: np.ndarray | None) -> None:
-    """Raises IntegrityError naming `path` unless `boxes` are four numbers for each of `total` fragments."""
-    if boxes is None or boxes.shape != (total, 4) or boxes.dtype.kind != "f":
-        raise IntegrityError(f"{path}: its boxes are not of {total} regions; make it again")

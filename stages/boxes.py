@@ -57,17 +57,19 @@ def read_regions(
 
     IntegrityError where other `encoders` made them than those of `where`, by their origins.
     """
+    import numpy as np
+
     from pipeline.generate.snippets import Regions
     from pipeline.storage.names import plain
     from pipeline.storage.provenance import require_origins
-    from pipeline.storage.regions import Regions as StoredRegions
+    from pipeline.storage.region_rows import RegionRows
 
     found = {}
     for name in encoders:
-        stored = StoredRegions(manifest, regions_root / plain(name, where), name)
-        require_origins(encoders, where, {name: stored.origins})
-        block, order = stored.packed(image_id)
-        found[name] = Regions(image_id[order], block.offsets, block.boxes, block.features)
+        stored = RegionRows(manifest, {name: regions_root / plain(name, where)}, image_id, complete=False)
+        require_origins(encoders, where, stored.origins)
+        block = stored.packed(np.arange(len(image_id)))
+        found[name] = Regions(image_id, block.offsets, block.boxes, block.features)
     return found
 
 

@@ -48,15 +48,15 @@ def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
     """What `train-generator` wrote into `folder`."""
     from pipeline.device import find_device
     from pipeline.precision import choose_precision
-    from pipeline.specs import generator_class
+    from pipeline.specs.generators import generator_spec
     from pipeline.storage.parameters import MODEL, read_parameters
 
     parameters = read_parameters(folder / "model.safetensors", MODEL)
     name = parameters.details["generator"]
-    generator: Any = generator_class(name).from_parts(parameters.settings, parameters.tensors)
+    generator: Any = generator_spec(name).load().from_parts(parameters.settings, parameters.tensors)
     device = find_device(settings.device)
     generator.to(device)
-    precision = settings.own_section(name).get("precision")
+    precision = getattr(settings.section(generator_spec(name)), "precision", None)
     if precision:  # `nearest` has none
         generator.network.precision = choose_precision(precision, device)
         precision = str(generator.network.precision)
@@ -122,7 +122,7 @@ def gather_sources(
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.generate.beam import Search
-    from pipeline.generate.describing import Candidates, Sources
+    from pipeline.generate.describing import Sources
     from pipeline.generate.space import JointSpace
     from pipeline.storage.fingerprint import require_same
 
@@ -137,5 +137,4 @@ def gather_sources(
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     chosen = settings.describe
     search = Search(chosen.beam, chosen.length_power, chosen.longest)
-    candidates = Candidates(**chosen.candidates.model_dump())
-    return Sources(text.corpus, search, chosen.temperature, candidates, settings.seed, space, trigram)
+    return Sources(text.corpus, search, chosen.temperature, chosen.candidates, settings.seed, space, trigram)

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config import Config
-    from pipeline.config.images import Encoder as EncoderSection
     from pipeline.images.encoders import Encoder
     from pipeline.models.linear.study import Study
     from pipeline.models.neural.training import Checkpoint, Training
-    from pipeline.storage.fragments import StoredSets
+    from pipeline.settings.images import Encoder as EncoderSection
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
@@ -49,9 +48,7 @@ def read_study(
     from pipeline.device import find_gpu
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
-    from pipeline.models.linear.training import Transfer
-    from pipeline.models.linear.tuning import Grid
-    from pipeline.specs import model_class
+    from pipeline.specs.models import model_spec
     from pipeline.storage.gather import Features, Sentences, read_split
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.moments import PairSet
@@ -65,10 +62,6 @@ def read_study(
         texts = Sentences(features.manifest, documents_root / documents)
         return FoldedMoments(PairSet(features, texts, auxiliary_root / documents, "auxiliary"))
 
-    def own(model: str) -> Any:
-        values = settings.own_section(model)
-        return model_class(model).settings_type(**values) if values else None
-
     every = features.manifest.images.num_rows
     return Study(
         target,
@@ -76,9 +69,9 @@ def read_study(
         overlap="train" in settings.auxiliary.splits,
         dev=read_split(features, sentences, target.view.encoders, "dev", settings.study.fit.dev_images),
         test=read_split(features, sentences, target.view.encoders, "test", every),
-        grid=Grid(**settings.study.fit.model_dump(exclude={"dev_images"})),
-        transfer=Transfer(**settings.transfer.model_dump()),
-        own=own,
+        grid=settings.study.fit,
+        transfer=settings.transfer,
+        own=lambda model: settings.section(model_spec(model)),
         protocol=settings.study.protocol,
         seed=settings.seed,
         device=find_gpu(settings.device),
@@ -250,9 +243,9 @@ def read_own_vocabulary(path: Path, embeddings: Any) -> "Vocabulary":
 
 
 def read_words(
-    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary: "Vocabulary", path: Path, sets: "StoredSets"
+    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary: "Vocabulary", path: Path, stored: Any
 ) -> list[list[str]]:
-    """The words of some sentences that their stored `sets` have one vector for each, by the `vocabulary` in the file
+    """The words of some sentences that have one vector for each, `stored`, by the `vocabulary` in the file
     `path`; a sentence without words has the vector of one unknown word. IntegrityError where there are more or fewer
     vectors."""
     import numpy as np
@@ -262,28 +255,28 @@ def read_words(
 
     analyze = make_analyzer(vocabulary.settings)
     words = [analyze(text) or [""] for text in manifest.sentences["text"].take(sentence_id).to_pylist()]
-    if not np.array_equal(list(map(len, words)), np.diff(sets.offsets)):
+    if not np.array_equal(list(map(len, words)), stored.lengths):
         raise IntegrityError(f"the sentences have other words by {path} than vectors; give the row's own")
     return words
 
 
 @contextmanager
 def follow_training(
-    name: str, epochs: int, folder: Path, digest: str, seconds: float
+    name: str, settings: Any, folder: Path, digest: str
 ) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
     """Where the training of fingerprint `digest` goes on from, and what to call after each step: it moves a bar and
-    keeps a checkpoint in `folder` every so many `seconds`. Checkpoints go when the block ends well."""
+    keeps a checkpoint in `folder` as often as its `settings` say. Checkpoints go when the block ends well."""
     from tqdm import tqdm
 
     from pipeline.models.neural.training import Checkpoint
     from pipeline.storage.checkpoints import Checkpoints
 
-    checkpoints = Checkpoints(folder, digest, seconds)
+    checkpoints = Checkpoints(folder, digest, getattr(settings, "checkpoint_seconds", 0))
     found = checkpoints.latest()
     with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
 
         def after_step(training: "Training") -> None:
-            bar.total, bar.n = training.steps * epochs, training.steps_done
+            bar.total, bar.n = training.steps * settings.epochs, training.steps_done
             bar.update(0)
             checkpoints.offer(lambda: vars(training.checkpoint()).values())
 

@@ -1,4 +1,4 @@
-"""What a training begins with: word vectors, another model, or what another row has chosen."""
+"""What a training begins with: word vectors, another model, or what another model has chosen."""
 
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,10 @@ def _read_learned_words(path: Path | None, vocabulary: str) -> Any:
 
 
 def read_word_start(
-    folder: Path | None, terms_path: Path | None, vocabulary_path: Path | None, learned: dict[str, Any]
+    folder: Path | None, registered: str, terms_path: Path | None, vocabulary_path: Path | None, learned: dict[str, Any]
 ) -> tuple[Any, dict[str, str]]:
-    """The ncca in `folder` with the terms of every word, and its fingerprint; `learned` as for `read_start`, of which
-    the vocabulary is that of the words."""
+    """The `registered` model in `folder` with the terms of every word, and its fingerprint; `learned` as for
+    `read_start`, of which the vocabulary is that of the words."""
     from dataclasses import replace
 
     from pipeline.errors import UsageError
@@ -58,12 +58,12 @@ def read_word_start(
 
     if folder is None or terms_path is None or vocabulary_path is None:
         raise UsageError(
-            "this model starts from an ncca; give its folder as --start, text/vocabulary.json as --terms, and"
+            f"this model starts from an {registered}; give its folder as --start, text/vocabulary.json as --terms, and"
             " text/tokens.json as --vocabulary"
         )
     value, words = read_vocabulary(terms_path), read_vocabulary(vocabulary_path)
     require_same("vocabulary", {str(vocabulary_path): words["fingerprint"], "the token shards": learned["vocabulary"]})
-    start, inputs = read_start(folder, "ncca", {**learned, "vocabulary": value["fingerprint"]})
+    start, inputs = read_start(folder, registered, {**learned, "vocabulary": value["fingerprint"]})
     vocabulary = replace(Vocabulary.from_dict(value), normalise=False)
     return WordStart(start, encode([*words["terms"], ""], vocabulary)), inputs
 
@@ -75,7 +75,7 @@ def read_start(folder: Path | None, registered: str, learned: dict[str, Any]) ->
     details of the model that starts from it.
     """
     from pipeline.errors import UsageError
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.provenance import require_same_origins
 
@@ -89,19 +89,19 @@ def read_start(folder: Path | None, registered: str, learned: dict[str, Any]) ->
     return start, {"start": parameters.fingerprint}
 
 
-def read_chosen(settings: Any, row: str, folder: Path | None) -> Any:
-    """The model in `folder`, whose row has chosen on dev what `row` is refitted by; None where `row` is no refit."""
+def read_chosen(settings: Any, name: str, folder: Path | None) -> Any:
+    """The model in `folder`, which has chosen on dev what `name` is refitted by; None where `name` is no refit."""
     from pipeline.errors import UsageError
     from pipeline.storage.parameters import MODEL, read_parameters
 
-    base = settings.refitted(row)
+    base = settings.refitted(name)
     if base is None:
         if folder is not None:
-            raise UsageError(f"{row} is no refit and chooses for itself; leave --chosen out")
+            raise UsageError(f"{name} is no refit and chooses for itself; leave --chosen out")
         return None
     if folder is None:
-        raise UsageError(f"{row} is fitted by what {base} chose on dev; give the folder of that model as --chosen")
+        raise UsageError(f"{name} is fitted by what {base} chose on dev; give the folder of that model as --chosen")
     parameters = read_parameters(folder / "model.safetensors", MODEL)
-    if (held := parameters.details["row"]) != base:
+    if (held := parameters.details["model"]) != base:
         raise UsageError(f"{folder} holds {held}; give the folder of {base} as --chosen")
     return parameters

@@ -2,20 +2,23 @@
 
 import hashlib
 import json
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import yaml
 from click.testing import CliRunner
 from PIL import Image
 
+from pipeline.config import merge
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import model_class
+from pipeline.run.layout import Layout, shard_path
+from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint
-from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, write_shard
@@ -27,18 +30,23 @@ from stages.cli import cli
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
-
+CONFIG = {
+    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
+    "image_view": {"normalise": []},
+}
 
 MADE_BY = {"encoder": "encoder"}
 """The origin of all features: the fingerprint of the encoder `colour`."""
 
 
 def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
-    """Manifest, model, vocabulary, encoder and embeddings of a run in `folder`. Image i shows thing i mod 8.
+    """Configuration, manifest, vocabulary, encoder, the model `registered` and its embeddings in the run `folder`.
 
-    It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image is of the split `held_out`.
+    Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image
+    is of the split `held_out`.
     """
-    manifest = _make_manifest(folder, images, held_out)
+    layout, manifest = Layout(folder), _make_manifest(folder, images, held_out)
+    write_config(folder)
     vocabulary = build_vocabulary(
         manifest.sentences["text"].to_pylist(),
         TermSettings(True, "words", False, ("a", "the", "big", "number"), 1),
@@ -49,9 +57,9 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
     )
     value = vocabulary.to_dict()
     digest = fingerprint("vocabulary", 1, value)
-    publish_json(folder / "vocabulary.json", {"fingerprint": digest, **value})
+    publish_json(layout.vocabulary.path, {"fingerprint": digest, **value})
     write_parameters(
-        folder / "encoders" / "colour" / "model.safetensors",
+        layout.encoder("colour").path / "model.safetensors",
         ENCODER,
         {"nothing": np.zeros(1, np.float32)},
         settings=ENCODER_SETTINGS,
@@ -59,15 +67,20 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
     )
     model = _make_model(registered, vocabulary)
     write_parameters(
-        folder / "model" / "model.safetensors",
+        layout.model(registered).path / "model.safetensors",
         MODEL,
         model.tensors(),
         settings=model.settings(),
         fingerprint="model",
-        details={"row": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
+        details={"model": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
     )
-    _embed(folder / "embeddings", manifest, model, vocabulary, registered, digest)
+    _embed(layout.embeddings(registered).folder, manifest, model, vocabulary, registered, digest)
     return folder
+
+
+def write_config(run: Path, *more: dict) -> None:
+    """Have the run the configuration CONFIG with `more` over it."""
+    Layout(run).config.write_text(yaml.safe_dump(reduce(merge, more, CONFIG)))
 
 
 def write_feature_shards(manifest: Manifest, folder: Path) -> None:
@@ -127,7 +140,9 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     u = np.zeros((size, size), np.float32)
     u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
     directions = Directions(np.eye(size, dtype=np.float32), u, np.ones(size, np.float32))
-    return model_class(registered)(ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions)
+    return model_spec(registered).load()(
+        ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions
+    )
 
 
 def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str, digest: str) -> None:
@@ -148,7 +163,7 @@ def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Voc
         inputs = {"model": "model", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
         details = {"model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "inputs": inputs}
         details["vocabulary"] = digest
-        path = folder / f"shard-{number:05d}.h5"
+        path = shard_path(folder, number)
         write_shard(path, EMBEDDINGS, arrays, rows=len(ids), fingerprint=f"shard {number}", details=details)
 
 
@@ -160,13 +175,18 @@ def run_command(name: str, *arguments: object) -> str:
     return result.stdout
 
 
-def build_bundle(run: Path, *more: object) -> Path:
-    """The bundle of a run that `make_run` made, by the command `build-index`."""
-    parts = {"manifest": "manifest", "embeddings": "embeddings", "model": "model", "encoders": "encoders"}
-    parts |= {"vocabulary": "vocabulary.json", "output": "bundle"}
+def make_stage(name: str, run: Path, *arguments: object) -> str:
+    """What the command of the declared stage `name` prints, on the run."""
+    return run_command(name, *arguments, "--run", run)
+
+
+def build_bundle(run: Path, *more: object, model: str = "ncca", output: str = "bundle") -> Path:
+    """The bundle of a model of the run, by the command `build-index`."""
+    parts = {"manifest": "manifest", "embeddings": f"embeddings/{model}", "model": f"models/{model}"}
+    parts |= {"encoders": "encoders", "vocabulary": "text/vocabulary.json", "output": output}
     arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
     run_command("build_index", *arguments, *more)
-    return run / "bundle"
+    return run / output
 
 
 def retell(path: Path, *keys: str, value: object) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import yaml
-from made_up import MADE_BY, THINGS, build_bundle, make_run, run_command
+from made_up import CONFIG, MADE_BY, THINGS, build_bundle, make_run, run_command, write_config
+from made_up_training import build_tokens
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -19,8 +19,7 @@ CONLLU = "\n".join(
     for sentence in TAGGED
 )
 FAST = {
-    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "image_view": {"normalise": []},
+    **CONFIG,
     "tokens": {"min_count": 1},
     "mrnn": {"dimensions": 16, "word_dim": 8, "epochs": 8, "batch_size": 8, "learning_rate": 0.02, "dropout": 0},
     "language_defaults": {"averaging": 0, "batch_size": 8, "learning_rate": 0.005, "precision": "float32"},
@@ -44,20 +43,15 @@ def make_described_run(folder: Path) -> Path:
         features = np.eye(len(THINGS), dtype=np.float16)[ids % len(THINGS)]
         write_features(folder / f"features/colour/shard-{number:05d}.h5", features, ids, f"shard {number}", inputs)
     (folder / "bank.conllu").write_text(CONLLU)
-    settings = {**FAST, "language_text": {"treebank": str(folder / "bank.conllu")}}
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    run_command("build_token_vocabulary", "--manifest", folder / "manifest", "--config", folder / "config.yaml",
-                "--output", folder / "tokens.json")  # fmt: skip
-    for number in range(manifest.n_shards):
-        run_command("encode_tokens", "--manifest", folder / "manifest", "--shard", number, "--vocabulary",
-                    folder / "tokens.json", "--output", folder / f"tokens/shard-{number:05d}.h5")  # fmt: skip
+    write_config(folder, FAST, {"language_text": {"treebank": str(folder / "bank.conllu")}})
+    build_tokens(folder)
     build_bundle(folder)
     return folder
 
 
 def options(run: Path, **more: object) -> list[object]:
     """The options of commands about generators, with `more` in place of them or beside them."""
-    given = {"manifest": run / "manifest", "tokens": run / "tokens", "vocabulary": run / "tokens.json"}
+    given = {"manifest": run / "manifest", "tokens": run / "text/tokens", "vocabulary": run / "text/tokens.json"}
     given |= {"config": run / "config.yaml", **more}
     return [part for name, value in given.items() for part in (f"--{name}", value)]
 

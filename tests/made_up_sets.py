@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 from made_up import MADE_BY, THINGS
 
-from pipeline.metrics.fragment_scores import FragmentSets
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
-from pipeline.storage.fragments import write_fragments
+from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.run.layout import shard_path
+from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
 from pipeline.text.tokens import make_analyzer
@@ -21,25 +22,25 @@ THING, OTHER = [5.0, 5.0, 25.0, 35.0], [30.0, 5.0, 50.0, 35.0]
 
 
 def add_fragments(run: Path, row: str, score: dict) -> None:
-    """Write `rows/<row>` and `models/<row>`, an untrained model of that fingerprint whose vectors these are not."""
+    """Write `embeddings/<row>` and `models/<row>`, an untrained model of that fingerprint, which did not make these."""
     manifest = Manifest(run / "manifest")
-    value = json.loads((run / "vocabulary.json").read_text())
+    value = json.loads((run / "text/vocabulary.json").read_text())
     analyze = make_analyzer(Vocabulary.from_dict(value).settings)
     for number in range(manifest.n_shards):
         span = manifest.shard(number)
         ids = np.arange(span.first_image, span.last_image)
-        images, boxes = _images(manifest, ids)
+        images = _images(manifest, ids)
         words = [analyze(text) or [""] for text in manifest.texts(span)]
         offsets = np.concatenate([[0], np.cumsum(list(map(len, words)))])
         vectors = np.array([[2.0 * (word == thing) for thing in THINGS] for own in words for word in own], np.float32)
-        sides = {"images": images, "sentences": FragmentSets(vectors, offsets)}
+        sides = {"images": images, "sentences": MultiVectors(vectors, offsets)}
         sentence_id = np.arange(span.first_sentence, span.last_sentence)
         inputs = {"model": row, **{what: span.fingerprints[what] for what in ("images", "sentences")}}
-        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "dim": 8, "inputs": inputs}
+        details = {"model": row, "registered": "dvsa", "metric": "inner_product", "inputs": inputs}
         details["vocabulary"] = value["fingerprint"]
-        write_fragments(
-            run / "rows" / row / f"shard-{number:05d}.h5", sides, {"images": ids, "sentences": sentence_id}, boxes,
-            fingerprint=f"{row} {number}", details={**details, "score": score},
+        write_embeddings(
+            shard_path(run / "embeddings" / row, number), sides, {"images": ids, "sentences": sentence_id}, details,
+            ScoreRule(**score), fingerprint=f"{row} {number}",
         )  # fmt: skip
     words = np.zeros((9, 4), np.float32)
     shape = {"dimensions": 8, "hidden": 3, "dropout": 0, "sum": score["sum"]}
@@ -48,7 +49,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
     write_parameters(
         run / "models" / row / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         fingerprint=row, details={
-            "row": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
+            "model": row, "registered": "dvsa", "vocabulary": value["fingerprint"], "encoders": {"colour": MADE_BY},
             "regions": {"colour": MADE_BY},
         },
     )  # fmt: skip
@@ -59,11 +60,11 @@ def whole_length(ids: np.ndarray) -> np.ndarray:
     return (0.5 + 0.001 * ids).astype(np.float32)
 
 
-def _images(manifest: Manifest, ids: np.ndarray) -> tuple[FragmentSets, np.ndarray]:
+def _images(manifest: Manifest, ids: np.ndarray) -> MultiVectors:
     """The whole image, each by its own amount, its thing, and the next thing, less clearly."""
     axes = np.eye(len(THINGS), dtype=np.float32)
     own, following = axes[ids % 8], axes[(ids + 1) % 8]
     vectors = np.stack([whole_length(ids)[:, None] * own, own, 0.6 * following], axis=1).reshape(-1, 8)
     widths = manifest.images["width"].to_numpy()[ids]
     boxes = np.array([box for width in widths for box in ([0, 0, width, 40], THING, OTHER)], np.float32)
-    return FragmentSets(vectors, 3 * np.arange(len(ids) + 1)), boxes
+    return MultiVectors(vectors, 3 * np.arange(len(ids) + 1), boxes=boxes)

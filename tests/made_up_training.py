@@ -1,24 +1,21 @@
 """A small collection ready for `fit` and `train`: features, tf-idf and tokens of all shards, with a dev split."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import yaml
-from made_up import MADE_BY, THINGS, features_of, make_run, run_command
+from made_up import CONFIG as COLOUR
+from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, run_command, write_config
 
 from pipeline.config import merge
+from pipeline.run.layout import shard_path
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest, write_manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters
-from pipeline.storage.sentences import write_tfidf
-from pipeline.text.tfidf import encode
-from pipeline.text.vocabulary import Vocabulary
 
 CONFIG = {
-    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "image_view": {"normalise": []},
+    **COLOUR,
     "tokens": {"min_count": 1},
     "word_vectors": {"dim": 16},
     "train_defaults": {
@@ -31,26 +28,34 @@ CONFIG = {
 def make_trainable(folder: Path) -> Path:
     """A run of 48 images in five shards in `folder`; every third image is of the dev split."""
     make_run(folder, images=48)
-    manifest, vocabulary = with_dev(folder), json.loads((folder / "vocabulary.json").read_text())
-    (folder / "c.yaml").write_text(yaml.safe_dump(CONFIG))
-    about = ("--manifest", folder / "manifest")
-    run_command("build_token_vocabulary", *about, "--config", folder / "c.yaml", "--output", folder / "tokens.json")
+    manifest = with_dev(folder)
+    write_config(folder, CONFIG)
+    build_tokens(folder)
     for number in range(manifest.n_shards):
-        name, rows = f"shard-{number:05d}.h5", manifest.shard(number)
-        ids, texts = np.arange(rows.first_image, rows.last_image), slice(rows.first_sentence, rows.last_sentence)
+        rows = manifest.shard(number)
+        ids = np.arange(rows.first_image, rows.last_image)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
         features += np.random.default_rng(number).normal(0, 0.1, features.shape).astype(np.float32)
         made_from = {"inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
-        write_features(folder / "features/colour" / name, features, ids, f"features {number}", made_from)
-        matrix = encode(manifest.sentences["text"][texts].to_pylist(), Vocabulary.from_dict(vocabulary))
-        inputs = {"vocabulary": vocabulary["fingerprint"], "sentences": rows.fingerprints["sentences"]}
-        write_tfidf(
-            folder / "tfidf" / name, matrix, np.arange(rows.first_sentence, rows.last_sentence),
-            manifest.sentence_images[texts], fingerprint=f"tfidf {number}", inputs=inputs,
-        )  # fmt: skip
-        tokens = ("--vocabulary", folder / "tokens.json", "--output", folder / "tokens" / name)
-        run_command("encode_tokens", *about, "--shard", number, *tokens)
+        write_features(shard_path(folder / "features/colour", number), features, ids, f"features {number}", made_from)
+    make_stage("encode_sentences", folder)
     return folder
+
+
+def build_tokens(run: Path) -> None:
+    """The vocabulary of words, and the sentences over it."""
+    given = ("--manifest", run / "manifest", "--config", run / "config.yaml")
+    run_command("build_token_vocabulary", *given, "--output", run / "text/tokens.json")
+    make_stage("encode_tokens", run)
+
+
+def parse_sentences(run: Path) -> None:
+    """Parses, and trees over the words that `build_tokens` finds."""
+    build_tokens(run)
+    make_stage("parse", run)
+    given = ("--manifest", run / "manifest", "--parses", run / "text/parses", "--vocabulary", run / "text/tokens.json")
+    run_command("build_label_table", *given, "--output", run / "text/labels.json")
+    make_stage("encode_trees", run)
 
 
 def with_dev(folder: Path) -> Manifest:
@@ -74,26 +79,21 @@ def train(run: Path, row: str, output: str, *more: object, config: dict | None =
 
 def options(run: Path, *parts: str) -> list[object]:
     """The options of a command that are called as their artefacts in `run`."""
-    return [argument for name in parts for argument in (f"--{name}", run / name)]
+    places = {"tfidf": "text/tfidf", "tokens": "text/tokens"}
+    return [argument for name in parts for argument in (f"--{name}", run / places.get(name, name))]
 
 
 def add_moments(run: Path, rows: dict) -> None:
-    """The configuration CONFIG | `rows` as `rows.yaml`, and the moments of both splits."""
-    (run / "rows.yaml").write_text(yaml.safe_dump(CONFIG | rows))
-    given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
+    """The configuration CONFIG | `rows`, and the moments of both splits."""
+    write_config(run, CONFIG | rows)
     for pairs in ("target", "dev"):
-        run_command("accumulate", *given, "--pairs", pairs, "--output", run / "moments" / pairs)
+        make_stage("accumulate", run, pairs)
 
 
 def fit(run: Path, row: str, *more: object) -> None:
-    """The model of `row` by `rows.yaml`, in `run / models`."""
+    """The model of `row` by the configuration, in `run / models`."""
     given = (*options(run, "manifest", "features", "tfidf"), "--moments", run / "moments/target")
-    run_command("fit", row, *given, "--config", run / "rows.yaml", "--output", run / "models" / row, *more)
-
-
-def embed(run: Path, row: str) -> None:
-    given = options(run, "manifest", "features", "tfidf", "tokens")
-    run_command("embed", *given, "--model", run / "models" / row, "--output", run / "embeddings" / row)
+    run_command("fit", row, *given, "--config", run / "config.yaml", "--output", run / "models" / row, *more)
 
 
 def read_model(run: Path, row: str) -> Parameters:

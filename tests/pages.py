@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PROGRAMS = ("snakemake", "jointspace", "python", "python3", "pip", "pytest", "dask", "cp")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-"""A word of a command that stands for something else: ROW, COMMAND."""
+"""A word of a command that stands for something else: MODEL, COMMAND."""
 BLOCK, SPAN = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$", r"(?<!`)`(?P<span>[^`\n]+(?:\n[^`\n]+)*)`(?!`)"
 CODE = re.compile(f"{BLOCK}|{SPAN}", re.M | re.S)
 

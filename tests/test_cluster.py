@@ -1,17 +1,20 @@
 """Beyond one machine: jobs through a submit script, and how many jobs a large collection is."""
 
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pipeline.plan.needs import NEEDS
-from stages.cli import COMMANDS
+from pipeline.plan.needs import NEEDS, needs_of
+from pipeline.storage.atomic import to_json
+from stages.cli import COMMANDS, declared
 
 ROOT = Path(__file__).parents[1]
 ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
@@ -25,8 +28,9 @@ SMALL = {
     "evaluate": {"bootstrap": 10, "splits": ["test"], "protocols": ["all-sentences"]},
     "index": {"splits": ["test"]},
 }
-SHARDS = 20
-RULE = re.compile(r"^(?:rule|checkpoint) (\w+):.*?(?=^\S|\Z)", flags=re.M | re.S)
+
+
+RULE = re.compile(r"^(?:rule|checkpoint) (\w+):\n(?:(?!^\S).*\n)*", flags=re.M)
 
 
 def snakemake(folder: Path, *arguments: str) -> str:
@@ -56,6 +60,9 @@ def test_what_may_use_a_gpu_asks_for_one() -> None:
             source = (ROOT / COMMANDS[command[1]].replace(".", "/")).with_suffix(".py").read_text()
             uses = bool(re.search(r"(settings|configured)\.device|read_(gpu|study|generator)\(", source))
             assert uses == (NEEDS[match[1]].gpu is not None), match[1]
+    for name, stage in declared().items():
+        source = Path(inspect.getfile(stage.function)).read_text()
+        assert bool(re.search(r"config\.device|settings\.device", source)) == (needs_of(stage).gpu is not None), name
 
 
 def test_profiles_hold_options_of_snakemake() -> None:
@@ -88,7 +95,7 @@ GPU_JOBS = """
 from pathlib import Path
 import time
 rule all:
-    input: expand("alone-{n}", n=range(4)), expand("grouped-{n}", n=range(3))
+    input: expand("alone-{n}", n=range(4))
 rule alone:
     output: "alone-{n}"
     resources: gpu=1
@@ -99,27 +106,20 @@ rule alone:
             assert time.monotonic() < end, "the others wait for this one"
             time.sleep(0.1)
         Path(output[0]).touch()
-rule grouped:
-    output: "grouped-{n}"
-    resources: gpu=1
-    group: "together"
-    shell: "mkdir busy && sleep 0.3 && rmdir busy && touch {output}"
 """
 
 
 def test_jobs_with_a_gpu_run_at_once_in_a_cluster(tmp_path: Path) -> None:
-    """By the profile for SLURM, through another executor: four jobs that end only when all of them have started; and
-    a group of three, which asks for one GPU and uses it in turn."""
-    limit = re.search(r"^if workflow\.remote_exec:\n.+\n", (ROOT / "Snakefile").read_text(), flags=re.M)[0]
-    (tmp_path / "Snakefile").write_text(limit + GPU_JOBS)
+    """By the profile for SLURM, through another executor: four jobs that end only when all of them have started."""
+    (tmp_path / "Snakefile").write_text(GPU_JOBS)
     profile = {name: profile_of("slurm")[name] for name in ("jobs", "cores", "resources", "set-resource-scopes")}
     submit = f"echo {{resources.gpu}} >> asked && {ROOT}/profiles/cluster/submit"
     profile |= {"executor": "cluster-generic", "cluster-generic-submit-cmd": submit}
-    profile |= {"group-components": ["together=3"], "seconds-between-status-checks": 1, "latency-wait": 10}
+    profile |= {"seconds-between-status-checks": 1, "latency-wait": 10}
     (tmp_path / "profile").mkdir()
     (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump(profile))
     snakemake(tmp_path, "all", "-s", "Snakefile", "--profile", "profile")
-    assert (tmp_path / "asked").read_text().split() == ["1"] * 5
+    assert (tmp_path / "asked").read_text().split() == ["1"] * 4
 
 
 @pytest.mark.slow
@@ -141,32 +141,40 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     assert len(logs) == 8 + 2 * 2 + 2, sorted(log.name for log in logs)
 
 
-def test_a_million_images_are_a_few_hundred_submissions(tmp_path: Path) -> None:
-    """Counted on a third of the shards, whose number each term but the last is proportional to."""
-    config = yaml.safe_load((ROOT / "config/million.yaml").read_text())
-    manifest = tmp_path / "results/million/manifest"
-    (tmp_path / "million").mkdir()
-    (tmp_path / "million/00000.tar").touch()
+def fake_manifest(run: Path, shards: int, shard_size: int) -> None:
+    """What Snakemake reads of a manifest of that many shards, half of their images with sentences."""
+    manifest, images = run / "manifest", shards * shard_size
     (manifest / "shards").mkdir(parents=True)
     for name in ("rejects.jsonl", *(f"{table}.parquet" for table in ("images", "sentences", "documents", "boxes"))):
         (manifest / name).touch()
-    for number in range(SHARDS):
-        (manifest / f"shards/{number:05d}.json").touch()
-    images = SHARDS * config["shard_size"]
-    counts = {"images": {"kept": images}, "sentences": {"kept": images}}
+    columns = dict.fromkeys(("images", "splits", "sentences", "documents", "boxes"), "0" * 64)
+    for number in range(shards):
+        (manifest / f"shards/{number:05d}.json").write_bytes(to_json({"shard": number, **columns}))
     splits = {"train": images // 2 - 2000, "dev": 1000, "test": 1000, "weak": images // 2}
-    (manifest / "manifest.json").write_text(json.dumps({"shards": SHARDS, "counts": counts, "splits": splits}))
+    kept = {"given": images, "kept": images, "rejected": 0, "duplicate": 0}
+    about = {"fingerprint": "1", "version": 3, "root": "/", "shard_size": shard_size, "shards": shards, "rejects": "0"}
+    about |= {"counts": {"images": kept, "sentences": kept}, "splits": splits}
+    (manifest / "manifest.json").write_bytes(to_json(about))
+
+
+def dry_run(folder: Path, shards: int) -> Counter[str]:
+    """The jobs of `config/million.yaml`, by rule, for a faked manifest of that many shards."""
+    config = yaml.safe_load((ROOT / "config/million.yaml").read_text())
+    (folder / "million").mkdir(parents=True)
+    (folder / "million/00000.tar").touch()
+    fake_manifest(folder / "results/million", shards, config["shard_size"])
     output = snakemake(
-        tmp_path, "all", "-n", "--configfile", str(ROOT / "config/million.yaml"),
+        folder, "all", "-n", "--configfile", str(ROOT / "config/million.yaml"),
         "--profile", str(ROOT / "profiles/cluster"),
     )  # fmt: skip
-    groups = re.findall(r"Group job (\w+)", output)
-    alone = re.findall(r"^(?:rule|checkpoint) (\w+):", output, flags=re.M)
-    assert {name: groups.count(name) for name in set(groups)} == {"shard": SHARDS, "embed": 3, "evaluate": 1}
-    assert alone.count("extract") == SHARDS
-    rest = len(alone) - SHARDS + 4
-    assert rest < 20
-    assert 2 * -(-1_000_000 // config["shard_size"]) + rest < 200
+    return Counter(re.findall(r"^(?:rule|checkpoint) (\w+):", output, flags=re.M))
+
+
+def test_jobs_do_not_grow_with_the_shards(tmp_path: Path) -> None:
+    """A million images, and 164 millions."""
+    few, many = dry_run(tmp_path / "few", 62), dry_run(tmp_path / "many", 10_000)
+    assert few["extract"] == 16 and many["extract"] == 64 and few.keys() == many.keys()
+    assert few.total() < 200 and many.total() < 600
 
 
 def test_a_kubernetes_job_asks_for_what_its_rule_says(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ({"generators": ["mrnn"], "describe": {"boxes": True}}, "add squeezenet-boxes to regions.encoders"),
         (
             {"generators": ["mrnn-regions"], "regions": {"encoders": ["squeezenet-boxes"]}},
-            "mrnn_regions.snippets: not a row of fragments in models (none); name one",
+            "mrnn_regions.snippets: not a multi-vector model in models (none); name one",
         ),
         ({"variants": 3}, "key variants: "),
         ({"models": ["nca-refit"]}, "unknown model nca-refit; there are"),
@@ -47,7 +47,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ),
         (
             {"variants": {"a-refit": {"model": "ncca"}}},
-            "variants: a-refit has an ending that makes it a row of another",
+            "variants: a-refit has an ending that makes it a model of another",
         ),
     ],
 )
@@ -70,19 +70,75 @@ def test_a_refit_means_what_its_row_does_and_needs_the_rows_that_it_comes_from()
         "models": ["two-refit"],
     }
     config = validate(merge(defaults(), change))
-    assert config.row("fine-refit") == config.row("fine") and config.row("two-refit").model == "ensemble"
+    assert config.model("fine-refit") == config.model("fine") and config.model("two-refit").spec.name == "ensemble"
     assert config.start("fine-refit") == "small-refit" and config.start("fine") == "small"
     assert config.members("two-refit") == ("fine-refit", "bow-refit") and config.members("bow-refit") == ()
     needed = {"fine", "bow", "small", "two"}
-    assert set(config.every_row()) == needed | {f"{name}-refit" for name in needed}
+    assert set(config.every_model()) == needed | {f"{name}-refit" for name in needed}
     assert config.judged_splits("two") == ("dev", "test") and config.judged_splits("two-refit") == ("test",)
     scaled = validate(merge(defaults(), change | {"models": ["fine-csls-refit"]}))
     assert scaled.refitted("fine-csls-refit") == "fine-csls" and scaled.scaled("fine-csls-refit") == "fine-refit"
     assert scaled.scaled("fine") is None and scaled.start("fine-csls") is None
     rows = {"fine-csls-refit", "fine-csls", "fine-refit", "fine", "small-refit", "small"}
-    assert set(scaled.every_row()) == rows
-    with pytest.raises(UsageError, match="fine starts from a row of ncca on the same encoders; add one to variants"):
+    assert set(scaled.every_model()) == rows
+    with pytest.raises(UsageError, match="fine starts from a model of ncca on the same encoders; add one to variants"):
         validate(merge(defaults(), change | {"variants": {"fine": change["variants"]["fine"]}, "models": ["fine"]}))
+
+
+def test_a_variant_has_any_hyperparameter_of_its_model() -> None:
+    config = validate(
+        merge(
+            defaults(),
+            {
+                "gru": {"margin": 0.4, "epochs": 9},
+                "variants": {
+                    "vsepp": {"model": "gru", "loss": "ranking", "negatives": "hardest", "margin": 0.2},
+                    "gong": {
+                        "model": "ncca", "training": "sae", "fit": {"eigenvalue_power": [4]},
+                        "transfer": {"rule": ["paper"], "features": 300},
+                    },
+                    "kernels": {"model": "kcca", "landmarks": 50, "fit": {"dimensions": [8]}},
+                },
+            },
+        )
+    )  # fmt: skip
+    vsepp, gru, gong = (config.model(name) for name in ("vsepp", "gru", "gong"))
+    assert (vsepp.settings.loss, vsepp.settings.negatives, vsepp.settings.margin) == ("ranking", "hardest", 0.2)
+    assert (gru.settings.loss, gru.settings.margin) == ("info-nce", 0.4) and vsepp.settings.epochs == 9
+    assert gong.fit.eigenvalue_power == (4,) and gong.fit.image_ridge == config.fit.image_ridge
+    assert (gong.transfer.rule, gong.transfer.features) == (("paper",), 300)
+    assert config.model("sae").transfer == config.transfer
+    assert config.model("kernels").settings.landmarks == 50 and config.model("kcca").settings.landmarks == 2000
+
+
+def test_hubness_correction_and_refitting_are_options_of_a_variant() -> None:
+    change = {
+        "variants": {
+            "a": {"model": "ncca", "csls": True},
+            "b": {"model": "ncca", "refit": True},
+            "c": {"model": "ncca", "csls": True, "refit": True},
+        },
+        "ensembles": {"both": {"members": ["a", "ncca"]}},
+    }
+    config = validate(merge(defaults(), change))
+    assert (config.scaled("a"), config.refitted("a")) == ("a-plain", None)
+    assert (config.scaled("b"), config.refitted("b")) == (None, "b-plain")
+    assert (config.scaled("c"), config.refitted("c")) == ("c-plain-refit", "c-plain-csls")
+    assert (config.scaled("a-refit"), config.refitted("a-refit")) == ("a-plain-refit", "a")
+    assert (config.scaled("b-csls"), config.refitted("b-csls")) == ("b", "b-plain-csls")
+    assert config.model("c") == config.model("c-plain")
+    assert config.members("both-refit") == ("a-refit", "ncca-refit")
+    config = validate(merge(defaults(), change | {"models": ["c"]}))
+    assert set(config.every_model()) == {"c", "c-plain-csls", "c-plain-refit", "c-plain"}
+    assert config.judged_splits("c") == ("test",) and config.judged_splits("a") == ("dev", "test")
+    for name, message in {
+        "a-csls": "a-csls: the variant has this ending as an option; say a",
+        "ncca-plain": "unknown model ncca-plain; there are",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            config.model(name)
+    with pytest.raises(UsageError, match="both: b has learned from dev, .*; take b-plain, and name both-refit"):
+        validate(merge(defaults(), {**change, "ensembles": {"both": {"members": ["b", "ncca"]}}}))
 
 
 def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:
@@ -92,7 +148,7 @@ def test_a_file_is_laid_over_the_defaults(tmp_path) -> None:
     assert (config.name, config.fit.dimensions) == ("mine", (7,))
     assert config.fit.image_ridge == load().fit.image_ridge
     assert config.encoder("a").resize == defaults()["encoder_defaults"]["resize"]
-    assert config.row("ncca").encoders == ("a",)
+    assert config.model("ncca").encoders == ("a",)
 
 
 def test_an_ensemble_has_the_default_grid_or_its_own(tmp_path) -> None:
@@ -107,9 +163,9 @@ def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("seed: 4\nvariants: {again: {model: lstm, seed: 0}}\n")
     config = load(path)
-    assert [config.row(name).seed for name in ("lstm", "sae", "again")] == [4, 4, 0]
-    with pytest.raises(UsageError, match="no row lstn in the configuration; there are ridge, .*, again"):
-        config.row("lstn")
+    assert [config.model(name).seed for name in ("lstm", "sae", "again")] == [4, 4, 0]
+    with pytest.raises(UsageError, match="unknown model lstn; there are ridge, .*, again"):
+        config.model("lstn")
 
 
 DEEP = 1_000_000

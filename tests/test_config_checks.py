@@ -10,7 +10,7 @@ import yaml
 from pipeline.config import default_path, load, merge, validate
 from pipeline.config.architectures import DETECTORS, HIDDEN_LAYERS, NETWORKS, WITHOUT_MAPS
 from pipeline.errors import UsageError
-from pipeline.specs import BY_DISTANCE, REGISTRY, model_class
+from pipeline.specs.models import MODELS
 
 CONFIGS = Path(__file__).parents[1] / "config"
 ONE = "encoders: [{name: net, architecture: alexnet}]"
@@ -75,7 +75,7 @@ def read(text: str):
         ("evaluate: {splits: [weak]}", "key evaluate.splits.0: must be 'train', 'dev' or 'test', not 'weak'"),
         (
             f"{TWO}\nmodels: [fine]\nvariants: {{fine: {{model: ncca-refined, encoders: [b]}}}}",
-            "models: fine starts from a row of ncca on the same encoders; add one to variants",
+            "models: fine starts from a model of ncca on the same encoders; add one to variants",
         ),
         ("models: [cca-csls]", "cca-csls: cca compares by distance, and cannot be scaled; take ncca"),
         (
@@ -122,7 +122,7 @@ def read(text: str):
         ),
         (
             "generators: [mnlm]\ndescribe: {space: cca}",
-            "describe.space: a cca gives no cosine of an image and words; name a row such as ncca",
+            "describe.space: a cca gives no cosine of an image and words; name a model such as ncca",
         ),
         (
             "models: [sdtrnn]\nparse: {engine: spacy}",
@@ -182,9 +182,18 @@ def test_networks_without_hidden_layers_or_maps_are_told_by_their_names(name: st
     assert isinstance(network, models.VisionTransformer) == name.startswith(WITHOUT_MAPS)
 
 
-def test_models_by_distance_are_those_whose_classes_say_so() -> None:
-    found = {name for name in REGISTRY if getattr(model_class(name), "metric", "inner_product") == "euclidean"}
-    assert found == set(BY_DISTANCE)
+@pytest.mark.parametrize("spec", MODELS, ids=lambda spec: spec.name)
+def test_a_spec_says_what_its_class_does(spec) -> None:
+    model = spec.load()
+    assert model.sentence_view == spec.sentences
+    assert model.kind == ("fragments" if spec.multi_vector else "global")
+    assert getattr(model, "metric", "inner_product") == spec.metric
+    assert hasattr(model, "embed_phrases") == spec.phrases
+    assert spec.made_by == "combine" or hasattr(model, {"fit": "fit", "train": "begin"}[spec.made_by])
+    assert not spec.grid or ("text_ridge" in spec.grid, "eigenvalue_power" in spec.grid) == (
+        model.uses_text_ridge,
+        model.uses_eigenvalue_power,
+    )
 
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:

@@ -1,10 +1,16 @@
 """The checklists of docs/extending.md: one new part of each kind, added as they say."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from made_up import build_bundle, make_run, run_command
+from made_up_training import add_moments, make_trainable, options, read_model
 from PIL import Image
 
 from pipeline.collections.formats import FORMATS
@@ -12,30 +18,94 @@ from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.images import proposals
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.proposals import Grid, ProposalSettings, Search
-from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.specs import REGISTRY
+from pipeline.settings.section import merge
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, read_parameters
 
+ROOT = Path(__file__).parents[1]
+TURNED = '''"""The registered model `turned`: a gru whose space may be turned round."""
+
+from pipeline.models.neural.word_models import GRU
+from pipeline.settings.models import Train
+
+
+class TurnedTrain(Train):
+    """`sign`: of every embedding."""
+
+    sign: int = 1
+
+
+class Turned(GRU):
+    @classmethod
+    def begin(cls, task):
+        assert task.settings.margin == 0.3 and task.settings.sign == -1
+        return super().begin(task)
+'''
+MIRRORED = '''"""The registered model `mirrored`: a normalized CCA whose space is turned round."""
+
+from pipeline.models.linear.cca import NormalizedCCA
+
 
 class Mirrored(NormalizedCCA):
-    """A model of this file: a normalized CCA whose space is turned round."""
-
     def embed_images(self, features):
         return -super().embed_images(features)
 
     def embed_sentences(self, sentences):
         return -super().embed_sentences(sentences)
+'''
+MODELS = {
+    "turned": (
+        TURNED,
+        '_trained("turned", "turned:Turned", "pipeline.models.neural.turned:TurnedTrain", defaults="gru"),',
+        {"loss": "ranking", "margin": 0.3, "sign": -1},
+    ),
+    "mirrored": (MIRRORED, '_fitted("mirrored", "mirrored:Mirrored", grid=ALL),', {"fit": {"eigenvalue_power": [3]}}),
+}
+"""Name -> its file, its line of the registry, and a variant's hyperparameters."""
 
 
-def test_a_model_is_evaluated_indexed_and_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REGISTRY, "mirrored", f"{__name__}:Mirrored")
-    run = make_run(tmp_path, "mirrored")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--split", "test")
-    run_command("evaluate", *given, "--protocol", "all-sentences", "--output", run / "evaluation.json")
-    assert read_json(run / "evaluation.json")["model"] == "mirrored"
-    found = run_command("search", "a horse", "--index", build_bundle(run), "--top", 1)
-    assert "horse-" in found
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path) -> None:
+    source, line, hyperparameters = MODELS[name]
+    tree, run = tmp_path / "tree", make_trainable(tmp_path / "run")
+    for part in ("pipeline", "stages", "config"):
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    made_by = "fit" if "_fitted" in line else "train"
+    (tree / "pipeline/models" / {"fit": "linear", "train": "neural"}[made_by] / f"{name}.py").write_text(source)
+    registry = tree / "pipeline/specs/models.py"
+    text, head = registry.read_text(), "MODELS: tuple[ModelSpec, ...] = (\n"
+    registry.write_text(text.replace(head, f"{head}    {line}\n"))
+    variants = {"models": ["ours"], "variants": {"ours": {"model": name, **hyperparameters}}}
+    add_moments(run, {"fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [0.1]}})
+    (run / "ours.yaml").write_text(yaml.safe_dump(merge(yaml.safe_load((run / "rows.yaml").read_text()), variants)))
+
+    def jointspace(*words: object) -> str:
+        program = [sys.executable, "-c", "from stages.cli import cli; cli()"]
+        given = {"cwd": run, "env": {**os.environ, "PYTHONPATH": str(tree)}}
+        result = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, **given)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    inputs, configured = options(run, "manifest", "features", "tfidf"), ("--config", run / "ours.yaml")
+    tokens = options(run, "tokens")
+    if made_by == "fit":
+        jointspace("fit", "ours", *inputs, "--moments", run / "moments/target", *configured, "--output", "models/ours")
+    else:
+        vocabulary = ("--vocabulary", run / "tokens.json")
+        jointspace("train", "ours", *inputs, *tokens, *vocabulary, *configured, "--output", "models/ours")
+    recorded = read_model(run, "ours").details
+    assert recorded["registered"] == name
+    assert recorded["hyperparameters"]["seed"] == 0
+    stated = {**recorded["hyperparameters"].get("settings", {}), "fit": recorded["hyperparameters"].get("fit", {})}
+    assert merge(stated, hyperparameters) == stated
+    jointspace("embed", *inputs, *tokens, "--model", "models/ours", "--output", "embeddings/ours")
+    embedded = (*options(run, "manifest"), "--embeddings", "embeddings/ours")
+    jointspace("evaluate", *embedded, "--split", "dev", "--protocol", "all-sentences", "--output", "evaluation.json")
+    assert read_json(run / "evaluation.json")["model"] == "ours"
+    vocabulary = run / ("vocabulary.json" if made_by == "fit" else "tokens.json")
+    bundled = ("--model", "models/ours", "--encoders", "encoders", "--vocabulary", vocabulary, "--output", "bundle")
+    jointspace("build-index", *embedded, *bundled, *configured)
+    assert "horse-" in jointspace("search", "a horse", "--index", "bundle", "--top", 1)
 
 
 def test_an_encoder_is_an_entry_of_the_configuration(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 ABSENT = (
-    "faiss", "snakemake", "dask", "distributed", "pydantic", "yaml", "safetensors", "tqdm", "simplemma", "nltk",
+    "faiss", "snakemake", "dask", "distributed", "yaml", "safetensors", "tqdm", "simplemma", "nltk",
     "matplotlib", "fastapi",
 )  # fmt: skip
 WITHOUT = f"""

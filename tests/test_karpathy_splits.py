@@ -16,7 +16,7 @@ from made_up_downloads import Drawn, keep_weights, write_coco, write_flickr8k, w
 
 from pipeline import config
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.regions import Regions
+from pipeline.storage.region_rows import RegionRows
 
 ROOT = Path(__file__).parents[1]
 WRITE = {"coco": write_coco, "flickr30k": write_flickr30k, "karpathy-flickr8k": write_flickr8k}
@@ -89,8 +89,8 @@ def check_boxes(run: Path, folder: Path, name: str, drawn: list[Drawn]) -> None:
         "--boxes", folder / BOXES[name], "--config", run / "boxes.yaml", "--output", run / "boxes/shard-00000.h5",
     )  # fmt: skip
     manifest = Manifest(run / "manifest")
-    block, order = Regions(manifest, run / "boxes").packed(np.arange(len(drawn)))
-    assert order.tolist() == list(range(len(drawn))) and np.diff(block.offsets).tolist() == [2] * len(drawn)
+    block = RegionRows(manifest, {"resnet50": run / "boxes"}, np.arange(len(drawn))).packed(np.arange(len(drawn)))
+    assert block.lengths.tolist() == [2] * len(drawn)
     np.testing.assert_array_equal(block.boxes[1::2], [one.box for one in drawn])
 
 

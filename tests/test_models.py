@@ -4,29 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.kernels import KernelSettings
 from pipeline.models.linear.mapped import Block
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.training import Sets, Task, Transfer
-from pipeline.models.linear.tuning import Grid, Pairs
+from pipeline.models.linear.training import Sets, Task
+from pipeline.models.linear.tuning import Pairs
 from pipeline.models.linear.views import ImageView
-from pipeline.models.linear.wsabie_models import WsabieSettings
-from pipeline.specs import (
-    BY_DISTANCE,
-    COMBINED,
-    REGISTRY,
-    STACKING,
-    TRAINED,
-    TRAININGS,
-    TRANSFERRING,
-    model_class,
-    restore,
-)
+from pipeline.specs.models import MODELS, made_by, model_spec
+from pipeline.specs.stored import restore
+from pipeline.specs.trainings import TRAININGS
 
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 
@@ -43,23 +34,13 @@ def make_collection():
     return features, sparse.csr_array(words.astype(np.float32)), owners
 
 
-SETTINGS = {
-    KernelSettings: KernelSettings("rbf", "cosine", 0.5, 0.5, 100),
-    WsabieSettings: WsabieSettings((0.1,), (100,), 4, 10, 64, 200, 5, 2),
-}
-TRANSFER = Transfer(
-    (0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=200, neighbours=5,
-    neighbour_share=(0.3,),
-)  # fmt: skip
-
-
 def moments_of(block: Block) -> Moments:
     accumulator = MomentsAccumulator(VIEW.dim, 20, threads=1)
     accumulator.add(block.x, block.y, block.owners)
     return accumulator.result()
 
 
-def make_task(model: type, training: str) -> tuple[Task, Pairs]:
+def make_task(name: str, training: str) -> tuple[Task, Pairs]:
     """250 target images, 150 auxiliary ones whose words are blurred, and the 60 that nothing has seen."""
     features, sentences, owners = make_collection()
 
@@ -73,11 +54,11 @@ def make_task(model: type, training: str) -> tuple[Task, Pairs]:
     dev = np.flatnonzero(owners >= 400)
     held_out = Pairs({name: part[400:] for name, part in features.items()}, sentences[dev], owners[dev] - 400)
     sets = Sets(moments_of(target), moments_of(weak), lambda: [target], lambda: [weak])
-    grid, own = Grid((4,), (0.01, 0.1), (0.01, 0.1), (0, 1), "grid"), SETTINGS.get(model.settings_type)
-    return Task(training, VIEW, sets, held_out, grid, TRANSFER, own, seed=0), held_out
+    grid = make_grid([4], [0.01, 0.1], [0.01, 0.1], [0, 1])
+    return Task(training, VIEW, sets, held_out, grid, TRANSFER, own_settings(name), seed=0), held_out
 
 
-FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
+FITTED = [spec.name for spec in made_by("fit")]
 ROWS = [(name, "target") for name in FITTED] + [("ncca", training) for training in TRAININGS if training != "target"]
 
 
@@ -85,8 +66,8 @@ ROWS = [(name, "target") for name in FITTED] + [("ncca", training) for training 
 def fitted(request: pytest.FixtureRequest):
     """A registered model by one training, and the 60 images it has not seen."""
     name, training = request.param
-    task, held_out = make_task(model_class(name), training)
-    return model_class(name).fit(task).model, held_out
+    task, held_out = make_task(name, training)
+    return model_spec(name).load().fit(task).model, held_out
 
 
 def test_embeddings_are_finite_rows_of_one_space(fitted) -> None:
@@ -152,9 +133,9 @@ def test_missing_or_misshapen_features_are_named(fitted) -> None:
 
 @pytest.mark.parametrize(("name", "training"), ROWS)
 def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) -> None:
-    task, _ = make_task(model_class(name), training)
-    tuned = model_class(name).fit(task)
-    again = model_class(name).fit(replace(task, chosen=tuned.chosen))
+    task, _ = make_task(name, training)
+    tuned = model_spec(name).load().fit(task)
+    again = model_spec(name).load().fit(replace(task, chosen=tuned.chosen))
     assert len(again.trials) == 1
     for part, tensor in tuned.model.tensors().items():
         np.testing.assert_allclose(again.model.tensors()[part], tensor, rtol=1e-5, atol=1e-6, err_msg=part)
@@ -162,8 +143,8 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
 
 @pytest.mark.parametrize("name", ["wsabie-sgd", "wsabie-adagrad"])
 def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> None:
-    task, held_out = make_task(model_class(name), "target")
-    tuned = model_class(name).fit(replace(task, settings=replace(task.settings, epochs=2, interval=5)))
+    task, held_out = make_task(name, "target")
+    tuned = model_spec(name).load().fit(replace(task, settings=replace(task.settings, epochs=2, interval=5)))
     assert tuned.chosen.transfer["epochs"] == 2
     assert tuned.model.embed_images(held_out.features).shape == (60, 4)
 
@@ -171,8 +152,8 @@ def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> N
 @pytest.mark.parametrize("share", [0.1, 1.0])
 def test_mean_texts_of_neighbours_have_a_share_of_the_features_variance(share: float) -> None:
     """Found by the plain variances of the training rows, each image counted once a sentence."""
-    task, _ = make_task(model_class("ncca"), "text-feature")
-    tuned = model_class("ncca").fit(replace(task, transfer=replace(task.transfer, neighbour_share=(share,))))
+    task, _ = make_task("ncca", "text-feature")
+    tuned = model_spec("ncca").load().fit(replace(task, transfer=replace(task.transfer, neighbour_share=(share,))))
     (block,) = task.sets.target_blocks()
     own, texts = block.x[block.owners], tuned.model.maps.image(block.x)[block.owners]
     assert texts.shape == (len(block.owners), 20)
@@ -181,9 +162,11 @@ def test_mean_texts_of_neighbours_have_a_share_of_the_features_variance(share: f
 
 
 def test_the_share_of_the_mean_texts_is_chosen_on_dev() -> None:
-    task, _ = make_task(model_class("ncca"), "text-feature")
-    tuned = model_class("ncca").fit(replace(task, transfer=replace(task.transfer, neighbour_share=(0.0, 0.1, 1.0))))
-    plain = model_class("ncca").fit(replace(task, training="target"))
+    task, _ = make_task("ncca", "text-feature")
+    tuned = (
+        model_spec("ncca").load().fit(replace(task, transfer=TRANSFER.changed({"neighbour_share": [0.0, 0.1, 1.0]})))
+    )
+    plain = model_spec("ncca").load().fit(replace(task, training="target"))
     best = {
         share: max(t.recall_sum for t in tuned.trials if t.transfer.get("neighbour_share") == share)
         for share in (0.0, 0.1, 1.0)
@@ -195,20 +178,20 @@ def test_the_share_of_the_mean_texts_is_chosen_on_dev() -> None:
 @pytest.mark.parametrize("name", FITTED)
 def test_a_model_learns_from_auxiliary_pairs_if_the_table_says_so(name: str) -> None:
     for training in ("joint", "stacked"):
-        task, _ = make_task(model_class(name), training)
-        if name in TRANSFERRING and not (training in STACKING and name in BY_DISTANCE):
-            assert model_class(name).fit(task).trials
+        task, _ = make_task(name, training)
+        if training in model_spec(name).trainings:
+            assert model_spec(name).load().fit(task).trials
         else:
             with pytest.raises(UsageError, match="take ncca|give it to model ncca"):
-                model_class(name).fit(task)
+                model_spec(name).load().fit(task)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown model nca; there are ridge, cca, ncca"):
-        model_class("nca")
+        model_spec("nca").load()
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", [spec.name for spec in MODELS])
 def test_a_stored_model_of_another_form_is_refused_with_the_command_that_makes_it(name: str) -> None:
     with pytest.raises(IntegrityError, match=f"the stored {name} has another form .* run (fit|train|combine) again"):
         restore(name, {}, {})

@@ -14,11 +14,12 @@ from PIL import Image
 
 from pipeline import config
 from pipeline.errors import IntegrityError
-from pipeline.index import build, fragment_index
+from pipeline.index import build, build_gallery
 from pipeline.models.linear import accumulation
-from pipeline.plan import needs, work
-from pipeline.plan.comparison import Fact, add_up, compare, render, total
-from pipeline.plan.forecast import Stage, forecast, misfits
+from pipeline.plan import forecast as forecasts
+from pipeline.plan import needs
+from pipeline.plan.comparison import Fact, add_up, compare, cost_table, duration, misfits, render, total
+from pipeline.plan.forecast import Stage, forecast
 from pipeline.plan.machine import examine, free_disk
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates, extraction_rate, rate
@@ -27,6 +28,7 @@ from pipeline.storage.benchmarks import read_benchmarks
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manifest, write_manifest
 
 SUMMARY = {"splits": {"train": 6000, "dev": 1000, "test": 1000}, "counts": {"sentences": {"kept": 40000}}}
+FACTS = {"fit": Fact(2, 30.0, 55.0, 700.0), "make_demo": Fact(1, 90.0, 80.0, 200.0)}
 
 
 @pytest.fixture
@@ -55,22 +57,44 @@ def test_extraction_is_images_over_rate_and_a_start_for_each_shard(settings: con
     assert (s.images, s.shards, s.dim, s.texts) == (8000, 8, 2048, 5)
     rates = rates_of(50.0, 100.0, 1000.0, 1e11, 2.0)
     stages = forecast(settings, s, rates, gpu=False)
-    assert seconds(stages, "extract") == 8000 / 50 + 2 * 8 * 2
-    assert seconds(stages, "ingest") == 1 + 8000 / 100
+    assert seconds(stages, "extract") == 160 + 32  # eight jobs of two processes that take two seconds to start
+    assert seconds(stages, "ingest") == 80 + 1
     twice = forecast(settings, s, rates_of(100.0, 100.0, 1000.0, 2e11, 2.0), gpu=False)
-    assert seconds(twice, "extract") == 8000 / 100 + 2 * 8 * 2
+    assert seconds(twice, "extract") == 80 + 32
     assert seconds(twice, "fit") < seconds(stages, "fit") < 2 * seconds(twice, "fit")
     unknown = forecast(settings, s, rates_of(None, 100.0, 1000.0, 1e11, 2.0), gpu=False)
     assert seconds(unknown, "extract") is None
 
 
-def test_moments_take_the_operations_of_their_rows(settings: config.Config) -> None:
-    rates = rates_of(50.0, 100.0, 1000.0, 1e11, 0.0)
-    few = seconds(forecast(settings, sizes_of(settings, SUMMARY), rates, False), "accumulate")
-    more = {"splits": {**SUMMARY["splits"], "train": 12000}, "counts": SUMMARY["counts"]}
-    many = seconds(forecast(settings, sizes_of(settings, more), rates, False), "accumulate")
-    shards = 6 * sizes_of(settings, SUMMARY).moments_bytes / 2 / 150e6
-    assert many - few == pytest.approx(6000 * 2048**2 / 1e11 / 0.6 + shards)
+def summary_of(train: int, dev: int = 1000) -> dict:
+    return {"splits": {"train": train, "dev": dev}, "counts": {"sentences": {"kept": 5 * (train + dev)}}}
+
+
+def test_work_grows_as_its_operations_do(settings: config.Config) -> None:
+    """X'X with the images and with the square of the dimensions, searching and ranking with the vectors' product; on a
+    processor so slow that nothing else counts."""
+    rates = rates_of(1e9, 1e9, 1e9, 1e6, 0.0)
+
+    def taken(rule: str, summary: dict, terms: int = 2000, **dims: int) -> float:
+        return seconds(forecast(settings, sizes_of(settings, summary, dims, terms), rates, False), rule)
+
+    base, more, longer = summary_of(6000), summary_of(12000), summary_of(6000, dev=2000)
+    assert taken("accumulate", more) == pytest.approx(2 * taken("accumulate", base), rel=0.02)
+    assert taken("accumulate", base, net=4096) == pytest.approx(4 * taken("accumulate", base), rel=0.02)
+    assert taken("embed", more) == pytest.approx(13 / 7 * taken("embed", base), rel=0.02)
+    assert taken("embed", base, net=4096) == pytest.approx(2 * taken("embed", base), rel=0.02)
+    assert taken("evaluate", longer) == pytest.approx(4 * taken("evaluate", base), rel=0.02)
+    assert taken("build_index", more) == pytest.approx(13 / 7 * taken("build_index", base), rel=0.02)
+    alone = summary_of(6000, dev=0)  # no ranks
+    assert taken("fit", more) == pytest.approx(taken("fit", base), rel=0.01)  # from moments, whatever their rows
+    assert 7 * taken("fit", alone) < taken("fit", alone, 4000, net=4096) < 8.1 * taken("fit", alone)
+
+
+def test_two_thousand_dimensions_of_six_thousand_images_by_hand(settings: config.Config) -> None:
+    """25.2e9 operations at six tenths of 1e10 a second, and six files of 39 MB at 150 MB a second."""
+    summary = summary_of(6000, dev=0)
+    found = seconds(forecast(settings, sizes_of(settings, summary), rates_of(9, 9, 9, 1e10, 0.0), False), "accumulate")
+    assert found == pytest.approx(4.19 + 1.55, abs=0.05)
 
 
 def test_memory_does_not_grow_with_the_number_of_shards_where_it_must_not(settings: config.Config) -> None:
@@ -152,12 +176,37 @@ def test_forecast_beside_fact(tmp_path: Path) -> None:
     assert rows[0]["ratio"] == pytest.approx(80 * 2 / 4 / 30)
     assert "ratio" not in rows[1] and rows[1]["seconds"] is None
     assert total(rows)["seconds_run"] == pytest.approx(30.2) and total(rows)["processor_run"] == 39.5
-    lines = render(rows)
-    assert lines[-1].startswith("total") and "1.33" in lines[-1] and "-" in lines[2]
+    lines = render(cost_table(rows))
+    assert lines[-1].startswith("total") and "1.33" in lines[-1] and "–" in lines[2]
     assert len({len(line) for line in lines}) == 1
     (tmp_path / "bad").mkdir()
     with pytest.raises(IntegrityError, match="no benchmark"):
         read_benchmarks(tmp_path / "bad")
+
+
+def test_forecast_stands_beside_fact() -> None:
+    stages = [Stage("fit", 2, 60.0, 900.0, 0.0, 5.0), Stage("report", 1, 2.0, 800.0, 0.0, 5.0)]
+    table = cost_table(compare(stages, FACTS))
+    assert table.planned
+    cells = {stage: dict(zip(table.headings, line, strict=True)) for stage, line in table.lines}
+    assert list(cells) == ["fit", "report", "make-demo", "total"]
+    assert cells["fit"] == {
+        "jobs": "2", "forecast": "1 min 0 s", "took": "30.0 s", "forecast / took": "2.00", "processor": "55.0 s",
+        "jobs run": "2", "disk": "5 MB", "memory asked for": "900 MB", "largest job": "700 MB",
+    }  # fmt: skip
+    assert (cells["make-demo"]["forecast"], cells["report"]["took"]) == ("–", "–")
+    assert (cells["total"]["took"], cells["total"]["forecast / took"]) == ("2 min 0 s", "2.00")
+
+
+def test_without_a_plan_there_is_only_what_was_taken() -> None:
+    table = cost_table(compare([], FACTS))
+    assert not table.planned and table.headings == ["took", "processor", "jobs run", "largest job"]
+    assert cost_table([]) is None
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.04, 59.9, 59.96)] == ["0.0 s", "59.9 s", "1 min 0 s"]
+    assert [duration(seconds) for seconds in (119.7, 125.0)] == ["2 min 0 s", "2 min 5 s"]
 
 
 def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: Path) -> None:
@@ -205,4 +254,4 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
 
 def test_counts_are_those_of_the_stages() -> None:
     assert needs.BLOCK_ROWS == accumulation.BLOCK_ROWS
-    assert (work.QUERIES, work.SET_QUERIES) == (build.QUERIES, fragment_index.SET_QUERIES)
+    assert (forecasts.QUERIES, forecasts.SET_QUERIES) == (build.QUERIES, build_gallery.SET_QUERIES)

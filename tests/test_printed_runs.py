@@ -68,7 +68,7 @@ INSTEAD = {
     "pip install 'jointspace[parse]'": Instead(NETWORK),
     "pip install snakemake-executor-plugin-slurm": Instead(NETWORK),
     "jointspace COMMAND --help": Instead("the fast checks run it of every command"),
-    "jointspace sweep ROW": Instead(
+    "jointspace sweep MODEL": Instead(
         PATTERN,
         "jointspace sweep ncca --manifest results/demo/manifest --features results/demo/features"
         " --tfidf results/demo/text/tfidf --moments results/demo/study/moments/target"

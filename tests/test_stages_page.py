@@ -1,4 +1,4 @@
-"""docs/stages.md names every command, and the keys that its module and its rule read."""
+"""docs/stages.md as a reader has it: every command, the keys that it and its rule read, what a job asks for."""
 
 import ast
 import re
@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
-from pipeline.plan.reference import STAGES, render
-from pipeline.specs import GENERATORS, TRAINED
+from pipeline.config import Config, load
+from pipeline.plan.needs import NEEDS
+from pipeline.plan.sizes import sizes_of
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import made_by
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-HELPERS = ("inputs", "boxes", "generators", "scores", "starts")
-OWN = {name.replace("-", "_") for name in [*TRAINED, *GENERATORS]}
+HELPERS = ("inputs", "boxes", "generators", "starts")
+OWN = {spec.key for spec in [*made_by("train"), *GENERATORS]}
 """Sections of one model or generator; the page names the defaults that they are laid over."""
 KEYS = Config.model_fields.keys() - OWN
+PAGE = {
+    line.split("`")[1]: [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in (ROOT / "docs/stages.md").read_text().splitlines()
+    if line.startswith("| `")
+}
+"""Command -> the cells of its line."""
 RULE = re.compile(r"^(?:rule|checkpoint) \w+:.*?\{JOINTSPACE\} (?P<command>[a-z-]+).*?(?=^\S|\Z)", flags=re.M | re.S)
 
 
@@ -63,22 +71,32 @@ def shared_keys(tree: ast.AST) -> set[str]:
     return taken
 
 
-def test_the_page_is_of_these_stages() -> None:
-    assert (ROOT / "docs/stages.md").read_text() == render()
-    assert sorted(STAGES) == sorted(COMMANDS)
+def named(command: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", PAGE[command][1]))
 
 
-def test_every_key_is_of_some_stage() -> None:
-    named = {key for stage in STAGES.values() for key in stage.keys}
-    assert named >= KEYS, f"pipeline/plan/reference.py: no stage has {KEYS - named}"
-    assert named <= Config.model_fields.keys() | {"encoder_defaults"}
+def test_every_command_has_a_line_and_every_key_is_of_some_command() -> None:
+    assert sorted(PAGE) == sorted(COMMANDS)
+    keys = set().union(*map(named, PAGE))
+    assert keys >= KEYS, f"no stage has {KEYS - keys}"
+    assert keys <= Config.model_fields.keys() | {"encoder_defaults"}
+
+
+def test_a_line_says_what_the_demos_jobs_ask_for_and_that_a_million_images_need_no_less() -> None:
+    demo = sizes_of(load(), None)
+    for command, cells in PAGE.items():
+        of_demo, of_million = ([int(n) for n in re.findall(r"\d+", cell.replace(",", ""))] for cell in cells[-2:])
+        need = NEEDS.get(command.replace("-", "_"))
+        asked = [need.memory(demo), need.minutes(demo)] if need else []
+        assert of_demo == pytest.approx(asked, abs=1), command
+        assert all(more >= less for less, more in zip(of_demo, of_million, strict=True)), command
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_stage_names_the_keys_that_its_module_reads(command: str) -> None:
     tree = ast.parse((ROOT / f"{COMMANDS[command].replace('.', '/')}.py").read_text())
     read = read_keys(tree) | shared_keys(tree)
-    assert read <= set(STAGES[command].keys), f"pipeline/plan/reference.py: {command} reads {read} too"
+    assert read <= named(command), f"{command} reads {read} too"
 
 
 def test_a_stage_names_the_keys_that_its_rule_depends_on() -> None:
@@ -86,5 +104,5 @@ def test_a_stage_names_the_keys_that_its_rule_depends_on() -> None:
     assert len(rules) > 30
     for rule in rules:
         slices = " ".join(re.findall(r"slice_of\((.*?)\n?\s*\),?\n", rule[0], flags=re.S))
-        named = KEYS & {*re.findall(r'"(\w+)"', slices), *re.findall(r"CONFIG\.(\w+)", slices)}
-        assert named <= set(STAGES[rule["command"]].keys), f"{rule['command']} depends on {named}"
+        keys = KEYS & {*re.findall(r'"(\w+)"', slices), *re.findall(r"CONFIG\.(\w+)", slices)}
+        assert keys <= named(rule["command"]), f"{rule['command']} depends on {keys}"

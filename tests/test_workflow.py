@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from made_up import run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.integrity import Fault, examine
+from stages.cli import declared
 
 ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
@@ -73,9 +75,14 @@ def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subproc
     return result
 
 
-def planned(folder: Path, *arguments: str) -> set[str]:
-    """The rules that a dry run would run."""
-    output = snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments).stdout
+def planned(folder: Path, *arguments: str, root: Path = ROOT) -> set[str]:
+    """The rules that a dry run would run, by the checkout `root`."""
+    program = [sys.executable, "-m", "snakemake", "-s", root / "Snakefile", "--cores", "2"]
+    given = [*program, "all", "-n", "--configfile", "tiny.yaml", *arguments]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(root)}
+    result = subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    output = result.stdout
+    assert result.returncode == 0, output[-4000:] + result.stderr[-4000:]
     return set(re.findall(r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
 
 
@@ -189,20 +196,20 @@ def test_a_second_run_does_nothing(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "expected"),
+    ("keys", "expected"),
     [
-        ("plan={sample: 9}", {"plan", "report"}),
-        ("evaluate={bootstrap: 60}", {"evaluate", "summarise", "report"}),
-        ("index={recall_floor: 0.9}", {"build_index", "report"}),
         (
-            "fit={text_ridge: [2]}",
+            ["plan={sample: 9}", "evaluate={bootstrap: 60}", "index={recall_floor: 0.9}"],
+            {"plan", "evaluate", "summarise", "build_index", "report"},
+        ),
+        (
+            ["fit={text_ridge: [2]}"],
             {"fit", "fit_csls", "embed", "evaluate", "summarise", "build_index", "report"},
         ),
         (
-            "image_view={normalise: [l2]}",
+            ["image_view={normalise: [l2]}"],
             {
                 "accumulate",
-                "accumulate_auxiliary",
                 "fit",
                 "fit_csls",
                 "embed",
@@ -212,15 +219,41 @@ def test_a_second_run_does_nothing(run: Path) -> None:
                 "report",
             },
         ),
-        ("extract={batch_size: 7}", set()),
-        ("transfer={bandwidth: [2]}", {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
-        ("transfer={beta: [2]}", set()),
-        ("csls={bank: 30}", {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
-        ("models=[ncca]", {"summarise", "report"}),
+        (["extract={batch_size: 7}", "transfer={beta: [2]}"], set()),
+        (["transfer={bandwidth: [2]}"], {"fit", "embed", "evaluate", "summarise", "build_index", "report"}),
+        (["csls={bank: 30}"], {"fit_csls", "embed", "evaluate", "summarise", "build_index", "report"}),
+        (["models=[ncca]"], {"summarise", "report"}),
     ],
 )
-def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
-    assert planned(run, "--config", key) == expected
+def test_a_changed_key_reruns_what_depends_on_it(run: Path, keys: list[str], expected: set[str]) -> None:
+    assert planned(run, "--config", *keys) == expected
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    """What Snakemake and the commands need of it."""
+    for name in ("pipeline", "stages", "config", "benchmarks/papers", "examples", "docs/captions"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Snakefile", "benchmarks/__init__.py"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tmp_path: Path) -> None:
+    copy = copy_of_the_checkout(tmp_path / "copy")
+    assert planned(run, root=copy) == set()
+    stage = copy / "stages/models/embed.py"
+    text, count = re.subn(r"version=(\d+)", lambda found: f"version={int(found[1]) + 1}", stage.read_text())
+    assert count == 1
+    stage.write_text(text)
+    assert planned(run, root=copy) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
+
+
+@pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])
+def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, key: str) -> None:
+    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", f"variants={{sae: {{{key}}}}}").stdout
+    rows = set(re.findall(r"^ +wildcards: .*\brow=([a-z-]+)", output, flags=re.M))
+    rules = set(re.findall(r"^ *(?:rule|localrule) (\w+):", output, flags=re.M)) - {"all"}
+    assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
 
 
 def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
@@ -271,6 +304,7 @@ def test_the_report_lays_the_forecast_beside_what_was_taken(run: Path) -> None:
     assert plan["rates"]["images"]["squeezenet-untrained"] > 0
 
 
+@pytest.mark.slow  # faults/test_studies.py runs the same commands
 def test_the_tables_of_gong_et_al(run: Path) -> None:
     """Every number of every table, in two draws; measured again only where something has changed."""
     assert "recall@1" not in snakemake(run, "gong", "--configfile", "tiny.yaml").stdout
@@ -289,12 +323,13 @@ def test_the_tables_of_gong_et_al(run: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
 
 
+@pytest.mark.slow  # which takes the moments of the tables
 def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
     results, options = run / RESULTS, ["--config", f"{RESULTS}/config.yaml", "--output", "sweep"]
     for name in ("manifest", "features"):
         options += [f"--{name}", str(results / name)]
-    options += ["--tfidf", str(results / "text/tfidf"), "--moments", str(results / "study/moments/target")]
-    options += ["--auxiliary", str(results / "study/moments/auxiliary"), "--documents", str(results / "text/documents")]
+    options += ["--tfidf", str(results / "text/tfidf"), "--moments", str(results / "moments/study/target")]
+    options += ["--auxiliary", str(results / "moments/study/auxiliary"), "--documents", str(results / "text/documents")]
     program = [sys.executable, "-m", "stages.cli", "sweep", "ncca", *options]
     result = subprocess.run(program, cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -398,9 +433,13 @@ def test_every_word_of_a_command_is_quoted() -> None:
     """What Snakemake fills in by `:q`, and paths of ours by their quoted names."""
     text = (ROOT / "Snakefile").read_text()
     shells = re.findall(r"^    shell:\n((?:        .*\n)+)", text, flags=re.M)
-    assert len(shells) > 40
+    assert len(shells) > 30
     for shell in shells:
         filled = re.findall(r"\{\{(.+?)\}\}", shell)
         assert all(word == "threads" or word.endswith(":q") for word in filled), shell
         ours = re.findall(r"(?<!\{)\{([^{}]+)\}(?!\})", shell)
         assert all(name == "JOINTSPACE" or name.endswith("_Q") for name in ours), shell
+    for rules in (ROOT / "stages/rules").glob("*.smk"):
+        assert set(re.findall(r"^    shell: (.*)$", rules.read_text(), flags=re.M)) <= {
+            f'FLOW.shell("{name}")' for name in declared()
+        }

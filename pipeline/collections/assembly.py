@@ -17,7 +17,7 @@ from pipeline.collections.belongings import IMAGE_DUPLICATE, IMAGE_REJECTED, Ima
 from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DIVIDED, Reject
-from pipeline.config.section import SPLITS
+from pipeline.settings.section import SPLITS
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"

@@ -19,7 +19,7 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.config.section import SPLITS
+from pipeline.settings.section import SPLITS
 
 BATCH = 1 << 16
 LARGEST_NUMBER = (1 << 31) - 1

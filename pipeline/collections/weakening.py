@@ -2,34 +2,19 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from pipeline.errors import InputError
+from pipeline.settings.collection import Simulation
 
 TITLE_WORDS = (2, 6)
 """Fewest and most words of a title."""
 
 
-@dataclass(frozen=True)
-class Noise:
-    """How weak the text is.
-
-    Of the `tag_words` words of a tag list `true_words` are from the image's own sentences, the others from sentences of
-    other images; a title (a few words of a sentence) and a description (a whole one) are of another image with
-    probability `wrong`; each of the three fields is missing with probability `missing`.
-    """
-
-    tag_words: int
-    true_words: int
-    wrong: float
-    missing: float
-
-
-def simulate(image_id: np.ndarray, texts: Sequence[str], noise: Noise, seed: int) -> pa.Table:
+def simulate(image_id: np.ndarray, texts: Sequence[str], noise: Simulation, seed: int) -> pa.Table:
     """A document for each image of `image_id` (m,), ascending, the image of each of `texts` (m).
 
     Columns image_id, title, tags (separated by blanks), description. An image's document depends on `seed` and on its
@@ -47,7 +32,7 @@ def simulate(image_id: np.ndarray, texts: Sequence[str], noise: Noise, seed: int
     return pa.table({"image_id": images, **{name: [row[name] for row in rows] for name in rows[0]}})
 
 
-def _document(own: list[Sequence[str]], row: int, noise: Noise, rng: np.random.Generator) -> dict[str, str]:
+def _document(own: list[Sequence[str]], row: int, noise: Simulation, rng: np.random.Generator) -> dict[str, str]:
     def sentence(of_another: bool) -> str:
         choices = own[_another(row, len(own), rng) if of_another else row]
         return choices[rng.integers(len(choices))]

@@ -4,21 +4,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import HIDDEN_LAYERS, WITHOUT_MAPS, require_detector, require_network
-from pipeline.config.images import Encoder
-from pipeline.config.models import Variant
+from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
-from pipeline.specs import (
-    BY_DISTANCE,
-    COMBINED,
-    PHRASAL,
-    REGION_GENERATORS,
-    REGIONAL,
-    SETS,
-    SPACE_GENERATORS,
-    STACKING,
-    TRANSFERRING,
-    TREES,
-)
+from pipeline.settings.images import Encoder
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import MODELS, model_spec
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -26,16 +16,69 @@ if TYPE_CHECKING:
 
 def check(config: "Config") -> None:
     """Raises ValueError, in one sentence, for the first thing that `config` cannot do."""
+    _check_names(config)
     _check_encoders(config)
     _check_regions(config)
     try:
-        rows = {name: config.row(name) for name in config.every_row()}
+        models = {name: config.model(name) for name in config.every_model()}
     except UsageError as error:
         raise ValueError(f"models: {error}") from error
-    for name, row in rows.items():
-        _check_row(config, name, row)
-    _check_generators(config, rows)
-    _check_parser(config, rows.values())
+    for name, model in models.items():
+        _check_model(config, name, model)
+    _check_generators(config, models)
+    _check_parser(config, models.values())
+
+
+def _check_names(config: "Config") -> None:
+    """Raises ValueError, in one sentence, for the first name or variant that is wrong."""
+    _check_variants(config, [encoder.name for encoder in config.encoders])
+    _check_ensembles(config)
+    for name in config.models:
+        if reason := config.why_not(name):
+            raise ValueError(f"models: {reason}" if reason.startswith("unknown") else reason)
+
+
+def _check_variants(config: "Config", encoders: list[str]) -> None:
+    registered = {spec.name for spec in MODELS}
+    for name, variant in config.variants.items():
+        if name.endswith((REFIT, CSLS, PLAIN)):
+            raise ValueError(f"variants: {name} has an ending that makes it a model of another; leave it out")
+        if name in registered:
+            raise ValueError(f"variants: {name} is the name of a registered model; choose another")
+        spec = model_spec(variant.model)
+        if spec.made_by == "combine":
+            raise ValueError(f"variants.{name}: an {spec.name} is no variant; name it in ensembles")
+        if unknown := set(variant.encoders or ()) - set(encoders):
+            raise ValueError(f"variants.{name}: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
+        if variant.documents not in config.documents:
+            known = ", ".join(config.documents)
+            raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
+        if variant.fit and not spec.grid:
+            raise ValueError(f"variants.{name}.fit: {spec.name} is not chosen by the grids of fit; leave it out")
+        if variant.transfer and variant.training == "target":
+            raise ValueError(f"variants.{name}.transfer: training target has no auxiliary pairs; leave it out")
+        config.model(name)
+
+
+def _check_ensembles(config: "Config") -> None:
+    for name, ensemble in config.ensembles.items():
+        if name.endswith((REFIT, CSLS)):
+            raise ValueError(f"ensembles: {name} has an ending that makes it a model of another; leave it out")
+        if name in config.single:
+            raise ValueError(f"ensembles: {name} is the name of another model; choose another")
+        members = {member: config.parts(member) for member in ensemble.members}
+        if unknown := [m for m in members if m.removesuffix(CSLS) not in config.single or config.why_not(m)]:
+            known = ", ".join(config.single)
+            raise ValueError(f"ensembles.{name}: unknown member {unknown[0]}; there are {known}")
+        if refits := [member for member, parts in members.items() if parts.refit]:
+            raise ValueError(
+                f"ensembles.{name}: {refits[0]} has learned from dev, on which weights are chosen; take"
+                f" {config.refitted(refits[0])}, and name {name}{REFIT}"
+            )
+        if len(members) < len(ensemble.members):
+            raise ValueError(f"ensembles.{name}: a member is named twice; name each once")
+        if not any(ensemble.weights):
+            raise ValueError(f"ensembles.{name}: no weight is positive; put one into weights")
 
 
 def _check_encoders(config: "Config") -> None:
@@ -99,84 +142,77 @@ def _check_regions(config: "Config") -> None:
             raise ValueError(f"regions.detector: {error}") from None
 
 
-def _check_row(config: "Config", name: str, row: Variant) -> None:
-    if row.model not in COMBINED:
-        _check_training(name, row)
+def _check_model(config: "Config", name: str, model: Model) -> None:
+    spec, described = model.spec, config.regions.encoders
+    if spec.made_by != "combine":
+        _check_training(name, model)
     else:
         _check_members(config, name)
-    if config.scaled(name) and row.model in BY_DISTANCE:
-        raise ValueError(f"{name}: {row.model} compares by distance, and cannot be scaled; take ncca")
-    of_sets = row.model in (*SETS, "fragment-ensemble")
-    if of_sets and config.index.on_disk:
+    if config.scaled(name) and spec.metric == "euclidean":
+        raise ValueError(f"{name}: {spec.name} compares by distance, and cannot be scaled; take ncca")
+    if spec.multi_vector and config.index.on_disk:
         raise ValueError(f"{name} has fragments, whose lists stay in memory; set index.on_disk to false")
-    if row.model not in REGIONAL:
-        return
-    described = config.regions.encoders
-    if not described:
+    if spec.regions != "none" and not described:
         raise ValueError(f"{name} looks at regions; name the encoders of these in regions.encoders")
-    if row.model in PHRASAL and (missing := set(row.encoders) - set(described)):
+    if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
         raise ValueError(f"{name} maps images and regions alike; add {min(missing)} to regions.encoders")
-    if row.model == "fragments" and (others := set(described) - set(row.encoders)):
+    if spec.regions == "its-encoders" and (others := set(described) - set(model.encoders)):
         raise ValueError(f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa")
-    if row.model in PHRASAL:
-        own = config.own_section(row.model)
-        if own["loss"] == "squared" or own["negatives"] == "sampled":
-            raise ValueError(
-                f"{row.model} contrasts within the batch; set its loss to info-nce or ranking, negatives to all"
-            )
+    if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):
+        raise ValueError(f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
 
 
-def _check_training(name: str, row: Variant) -> None:
-    if row.training == "target":
+def _check_training(name: str, model: Model) -> None:
+    if model.training in model.spec.trainings:
         return
-    if row.model not in TRANSFERRING:
-        raise ValueError(f"{name}: {row.model} learns from target pairs, not by training {row.training}; take ncca")
-    if row.training in STACKING and row.model in BY_DISTANCE:
-        raise ValueError(f"{name}: training {row.training} stacks a normalized CCA; give it to model ncca")
+    if model.spec.trainings == ("target",):
+        made = f"{model.spec.name} learns from target pairs, not by training {model.training}; take ncca"
+        raise ValueError(f"{name}: {made}")
+    raise ValueError(f"{name}: training {model.training} stacks a normalized CCA; give it to model ncca")
 
 
 def _check_members(config: "Config", name: str) -> None:
-    members = {member: config.row(member).model for member in config.members(name)}
-    if distant := [member for member, model in members.items() if model in BY_DISTANCE]:
+    members = {member: config.model(member) for member in config.members(name)}
+    if distant := [member for member, model in members.items() if model.spec.metric == "euclidean"]:
         raise ValueError(f"{name}: {distant[0]} scores by distance, not by inner products; leave it out")
-    sums = {config.own_section(model)["sum"] for model in members.values() if model in SETS}
+    sums = {model.settings.sum for model in members.values() if model.spec.multi_vector}
     if "positive" in sums and len(sums) > 1:
         raise ValueError(f"{name} joins members that score by words or by positive products, but not both")
 
 
-def _check_generators(config: "Config", rows: dict[str, Variant]) -> None:
-    generators = set(config.generators)
-    learning = generators & set(REGION_GENERATORS)
-    if learning or (generators and config.describe.boxes):
+def _check_generators(config: "Config", models: dict[str, Model]) -> None:
+    chosen = [spec for spec in GENERATORS if spec.name in config.generators]
+    if any(spec.regions for spec in chosen) or (chosen and config.describe.boxes):
         missing = {encoder.name for encoder in config.encoders} - set(config.regions.encoders)
         if missing:
             raise ValueError(
                 f"generators take regions of every encoder; add {min(missing)} to regions.encoders, or leave it out"
             )
-    fragments = [row for row in config.models if rows[row].model in SETS]
-    if learning and config.mrnn_regions.snippets not in fragments:
-        known = ", ".join(fragments) or "none"
-        raise ValueError(f"mrnn_regions.snippets: not a row of fragments in models ({known}); name one")
-    if "sc-nlm" in generators and config.language_text.treebank is None:
-        raise ValueError("sc-nlm needs parts of speech; name a CoNLL-U file in language_text.treebank")
-    by_space = config.nearest.by != "features"
-    if generators & set(SPACE_GENERATORS) or ("nearest" in generators and by_space):
-        _check_space(config, rows)
+    aligned = [name for name in config.models if models[name].spec.multi_vector]
+    for spec in chosen:
+        if spec.regions and config.section(spec).snippets not in aligned:
+            known = ", ".join(aligned) or "none"
+            raise ValueError(f"{spec.key}.snippets: not a multi-vector model in models ({known}); name one")
+        if spec.treebank and config.language_text.treebank is None:
+            raise ValueError(f"{spec.name} needs parts of speech; name a CoNLL-U file in language_text.treebank")
+    if any(config.section(spec).in_space for spec in chosen):
+        _check_space(config, models)
 
 
-def _check_space(config: "Config", rows: dict[str, Variant]) -> None:
+def _check_space(config: "Config", models: dict[str, Model]) -> None:
     space = config.describe.space
     if space not in config.models:
         raise ValueError(f"describe.space: {space} is not among models ({', '.join(config.models)}); add it")
-    if rows[space].model in (*BY_DISTANCE, *SETS, *COMBINED, *TREES):
+    if not models[space].spec.joint_space:
         raise ValueError(
-            f"describe.space: a {rows[space].model} gives no cosine of an image and words; name a row such as ncca"
+            f"describe.space: a {models[space].spec.name} gives no cosine of an image and words; name a model such as"
+            " ncca"
         )
 
 
-def _check_parser(config: "Config", rows: Iterable[Variant]) -> None:
+def _check_parser(config: "Config", models: Iterable[Model]) -> None:
     parse = config.parse
-    parsed = any(row.model in TREES for row in rows) or (config.generators and config.describe.boxes)
+    parsed = any(model.spec.trees for model in models) or (config.generators and config.describe.boxes)
     if parsed and parse.engine == "spacy" and parse.pipeline is None:
         for part, file in parse.treebank.model_dump().items():
             if file is None:

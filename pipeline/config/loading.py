@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from pipeline.config.messages import explain
 from pipeline.config.reading import read_mapping
 from pipeline.config.root import Config
+from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
-from pipeline.specs import GENERATORS, TRAINED
+from pipeline.settings.section import merge
 
 
 def default_path() -> Path:
@@ -39,9 +40,7 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
         if isinstance(values.get(section), Mapping):
             values[section] = _laid(values.get(below), values[section], values[section])
-    values |= _laid(values.get("train_defaults"), values, [model.replace("-", "_") for model in TRAINED])
-    generators = [name.replace("-", "_") for name in GENERATORS if name != "nearest"]
-    values |= _laid(values.get("language_defaults"), values, generators)
+    values |= {key: _inherited(key, values) for key, spec in OWN.items() if spec.defaults}
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -64,10 +63,11 @@ def _laid(below: Any, sections: Mapping[str, Any], names: Iterable[str]) -> dict
     return {name: merge(below, value) if isinstance(value, Mapping) else value for name, value in found.items()}
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`: mappings are merged, everything else is replaced."""
-    result = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merge(result[key], value) if both else value
-    return result
+def _inherited(key: str, values: Mapping[str, Any]) -> Any:
+    """The section `key` of a registered model or generator over the one that its spec names, and so on down."""
+    own = values.get(key, {})
+    below = OWN[key].defaults if key in OWN else None
+    if below is None or not isinstance(own, Mapping):
+        return own
+    under = _inherited(below, values)
+    return merge(under, own) if isinstance(under, Mapping) else own

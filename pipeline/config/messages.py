@@ -24,23 +24,23 @@ KINDS = {
 """Type of pydantic's error -> what we say in place of its own message."""
 
 
-def explain(error: ValidationError, schema: type[BaseModel]) -> str:
-    """The one sentence that helps most, of all that is wrong by `schema`."""
+def explain(error: ValidationError, schema: type[BaseModel], where: str = "", beside: Sequence[str] = ()) -> str:
+    """The one sentence that helps most, of all that is wrong by `schema`; its keys stand below the key `where`, with
+    the legal ones `beside` them."""
     errors = error.errors(include_url=False)
     # A misspelt key is both unknown and missing; its being unknown is what helps.
     first = min(errors, key=lambda e: e["type"] != "extra_forbidden")
     names, annotations = _walk(schema, first["loc"])
-    key = ".".join(names) or "configuration"
+    above = [where] * bool(where)
+    key = ".".join([*above, *names]) or "configuration"
     if first["type"] == "extra_forbidden":
-        unknown, legal = (
-            str(first["loc"][-1]),
-            [name for one in annotations if _is_section(one) for name in one.model_fields],
-        )
-        return f"unknown key {'.'.join([*names, unknown])}; {suggest(unknown, legal, 'legal here:')}"
+        unknown, legal = str(first["loc"][-1]), [n for one in annotations if _is_section(one) for n in one.model_fields]
+        legal += beside if not names else ()
+        return f"unknown key {'.'.join([*above, *names, unknown])}; {suggest(unknown, legal, 'legal here:')}"
     if first["type"] == "missing":
         return f"key {key} is missing"
     if first["type"] == "value_error":
-        return first["msg"].removeprefix("Value error, ")
+        return f"{where}: " * bool(where) + first["msg"].removeprefix("Value error, ")
     alike = [e for e in errors if _walk(schema, e["loc"])[0] == names]  # one for each kind of value that is legal there
     legal = " or ".join(dict.fromkeys(_legal(e) for e in alike))
     return f"key {key}: {legal}, not {_show(first['input'])}"

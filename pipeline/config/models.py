@@ -1,193 +1,159 @@
-"""Sections about models and how they are trained."""
+"""Which models there are, and what the name of each means."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError
 
-from pipeline.config.images import Encoder
-from pipeline.config.section import (
-    AboveZero,
-    BelowOne,
-    Count,
-    Described,
-    Name,
-    NonNegative,
-    Positive,
-    PositiveShare,
-    Section,
-    Seed,
-)
-from pipeline.specs import REGISTRY, TRAININGS
-
-Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
+from pipeline.config.messages import explain
+from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
+from pipeline.errors import UsageError
+from pipeline.settings.collection import Documents
+from pipeline.settings.images import Encoder, EncoderDefaults
+from pipeline.settings.models import Ensemble, EnsembleDefaults, Fit, Transfer
+from pipeline.settings.section import Name, Section, Seed
+from pipeline.specs.models import MODELS, combining, model_spec
 
 
-class Fit(Section):
-    dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    image_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    text_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    eigenvalue_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    search: Literal["grid", "lines"]
-    dev_images: Positive
+class Parts(NamedTuple):
+    """A name without its endings, and what these, or a variant's options, say."""
+
+    base: str
+    csls: bool
+    refit: bool
 
 
-class Transfer(Section):
-    beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    auxiliary_dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    auxiliary_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    second_beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    rule: Annotated[tuple[Literal["rahimi-recht", "cosine-sine", "paper"], ...], Field(min_length=1)]
-    bandwidth: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
-    features: Positive
-    sample: Annotated[Positive, Field(ge=2)]
-    neighbours: Positive
-    neighbour_share: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _frequencies_are_whole(self) -> "Transfer":
-        if "cosine-sine" in self.rule and self.features % 2:
-            raise ValueError("features: must be even for the rule cosine-sine, which uses every frequency twice")
-        return self
-
-
-class Kernels(Section):
-    image_kernel: Kernel
-    text_kernel: Kernel
-    image_gamma: AboveZero
-    text_gamma: AboveZero
-    landmarks: Positive
-
-
-class Wsabie(Section):
-    learning_rate: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
-    max_norm: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
-    dimensions: Positive
-    epochs: Positive
-    batch: Positive
-    max_samples: Positive
-    interval: Positive
-    patience: Positive
-
-
-class WordVectors(Section):
-    source: Literal["random", "corpus", "file"]
-    file: str | None
-    format: Literal["text", "binary"]
-    dim: Positive
-    window: Positive
-    epochs: Positive
-    train: bool
-
-    @model_validator(mode="after")
-    def _file_goes_with_source(self) -> "WordVectors":
-        if (self.source == "file") != (self.file is not None):
-            raise ValueError("word_vectors: give `file` exactly when `source` is file")
-        return self
-
-
-class Train(Section):
-    dimensions: Positive
-    loss: Literal["info-nce", "ranking", "squared"]
-    negatives: Literal["all", "hardest", "sampled"]
-    contrastive: Positive
-    margin: NonNegative
-    temperature: AboveZero
-    optimiser: Literal["adam", "sgd", "momentum", "adagrad"]
-    adagrad_reset: Positive
-    learning_rate: AboveZero
-    decay: PositiveShare
-    weight_decay: NonNegative
-    averaging: BelowOne
-    dropout: BelowOne
-    encoder_dropout: BelowOne
-    clip: AboveZero
-    batch_size: Annotated[Positive, Field(ge=2)]
-    epochs: Positive
-    patience: Positive
-    precision: Literal["auto", "float32", "bfloat16"]
-    checkpoint_seconds: NonNegative
-
-    @model_validator(mode="after")
-    def _hardest_is_of_the_ranking_loss(self) -> "Train":
-        if self.loss == "info-nce" and self.negatives == "hardest":
-            raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
-        return self
-
-
-class RelationTrain(Train):
-    rare: Positive
-
-
-class RecurrentTrain(Train):
-    hidden: Positive
-
-
-class DenseTrain(Train):
-    simplified_epochs: Count
-    correspondence_epochs: Positive
-    phrase_share: NonNegative
-
-
-class FragmentTrain(Train):
-    sum: Literal["words", "mean-words", "positive"]
-    global_weight: NonNegative
-    element_clip: AboveZero | None
-
-
-class AlignedTrain(FragmentTrain):
-    hidden: Positive
-    instance_weight: NonNegative
-
-
-class Study(Section):
-    folds: Annotated[Positive, Field(ge=2)]
-    order: Literal["listed", "shuffled"]
-    draws: Positive
-    further_draws: Positive
-    protocol: Literal["all-sentences", "first-sentence"]
-    encoders: tuple[Encoder, ...]
-    sizes: tuple[Positive, Positive, Positive]
-    transfer_sizes: tuple[Positive, Positive, Positive]
-    weak_sizes: tuple[Positive, Positive, Positive, Positive]
-    terms: tuple[Positive, Positive, Positive]
-    noise: tuple[Name, ...]
+class Models(Section):
+    models: Annotated[tuple[Name, ...], Field(min_length=1)]
+    seed: Seed
+    encoder_defaults: EncoderDefaults
+    encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
+    documents: dict[Name, Documents]
     fit: Fit
+    transfer: Transfer
+    variant_defaults: VariantDefaults
+    variants: dict[Name, Variant]
+    ensemble_defaults: EnsembleDefaults
+    ensembles: dict[Name, Ensemble]
+
+    def model(self, name: str) -> Model:
+        """What the model `name` means: a variant, a registered model on all encoders, or an ensemble on the encoders of
+        its members; with an ending, what the one without it does. UsageError for a name that is none of these."""
+        if reason := self.why_not(name):
+            raise UsageError(reason)
+        plain = self.parts(name).base.removesuffix(PLAIN)
+        if plain in self.ensembles:
+            members = [self.model(member) for member in self.ensembles[plain].members]
+            spec = combining(any(member.spec.multi_vector for member in members))
+            encoders = dict.fromkeys(encoder for member in members for encoder in member.encoders)
+            values = {"model": spec.name, "encoders": tuple(encoders), "seed": self.seed}
+        else:
+            values = {"model": plain}
+        chosen = self.variants.get(plain) or Variant(**self.variant_defaults.model_dump() | values)
+        spec, where = model_spec(chosen.model), f"variants.{plain}"
+        return Model(
+            spec,
+            encoders=tuple(one.name for one in self.encoders) if chosen.encoders is None else chosen.encoders,
+            training=chosen.training,
+            documents=chosen.documents,
+            seed=self.seed if chosen.seed is None else chosen.seed,
+            settings=_laid(self.section(spec), chosen.model_extra, where, tuple(Variant.model_fields)),
+            fit=_laid(self.fit, chosen.fit, f"{where}.fit"),
+            transfer=_laid(self.transfer, chosen.transfer, f"{where}.transfer"),
+            named=chosen.named,
+        )
+
+    def refitted(self, name: str) -> str | None:
+        """The model that the model `name` is a refit of; None for all others."""
+        parts = self.parts(name)
+        return self._name(parts._replace(refit=False)) if parts.refit else None
+
+    def scaled(self, name: str) -> str | None:
+        """The model whose scores the model `name` corrects, a refit for a refit; None for all others."""
+        parts = self.parts(name)
+        return self._name(parts._replace(csls=False)) if parts.csls else None
+
+    def members(self, name: str) -> tuple[str, ...]:
+        """The models that the ensemble `name` adds up, refits for a refit; nothing for a model of another kind."""
+        ensemble = self.ensemble(name)
+        return tuple(self._alike(name, member) for member in ensemble.members) if ensemble else ()
+
+    def ensemble(self, name: str) -> Ensemble | None:
+        """The ensemble `name`, or the one that it refits; None for a model of another kind."""
+        return self.ensembles.get(self.parts(name).base)
+
+    def start(self, name: str) -> str | None:
+        """The model on the same encoders that the model `name` starts from, a refit for a refit; None where it starts
+        from none. UsageError where there is no such model."""
+        model = self.model(name)
+        start = model.spec.starts_from
+        if start is None or self.scaled(name):
+            return None
+        for other in [start, *(other for other, variant in self.variants.items() if variant.model == start)]:
+            found, parts = self.model(other), self.parts(other)
+            if (found.encoders, found.training) == (model.encoders, model.training) and not parts.csls:
+                return self._name(parts._replace(refit=self.parts(name).refit))
+        raise UsageError(f"{name} starts from a model of {start} on the same encoders; add one to variants")
+
+    def every_model(self) -> list[str]:
+        """`models`, and those that these start from, add up, refit or correct, and so on. Raises as `start`."""
+        found = list(self.models)
+        for name in found:  # which grows meanwhile
+            needed = (*self.members(name), self.refitted(name), self.scaled(name), self.start(name))
+            found += [other for other in dict.fromkeys(needed) if other and other not in found]
+        return found
+
+    def section(self, spec: Any) -> Any:
+        """The settings that only the registered model or generator has; None where it has none."""
+        return getattr(self, spec.key) if spec.key in OWN else None
+
+    def parts(self, name: str) -> Parts:
+        """The name of the model without endings and options, and what these say."""
+        base, refit = name.removesuffix(REFIT), name.endswith(REFIT)
+        base, csls = base.removesuffix(CSLS), base.endswith(CSLS)
+        options = self.variants.get(base)
+        if options and (options.csls or options.refit):
+            return Parts(base + PLAIN, csls or options.csls, refit or options.refit)
+        return Parts(base, csls, refit)
+
+    def _name(self, parts: Parts) -> str:
+        base, csls, refit = parts
+        options = self._options(base)
+        if options and csls >= options.csls and refit >= options.refit:
+            base, csls, refit = base.removesuffix(PLAIN), csls > options.csls, refit > options.refit
+        return base + CSLS * csls + REFIT * refit
+
+    def _options(self, base: str) -> Variant | None:
+        """The variant that `base`, a name with PLAIN, is the plain form of."""
+        return self.variants.get(base.removesuffix(PLAIN)) if base.endswith(PLAIN) else None
+
+    def _alike(self, name: str, other: str) -> str:
+        """`other`, or its refit where `name` is one."""
+        return self._name(self.parts(other)._replace(refit=True)) if self.parts(name).refit else other
+
+    @property
+    def single(self) -> list[str]:
+        """The models that are no ensembles: registered ones and variants."""
+        return [*(spec.name for spec in MODELS if spec.made_by != "combine"), *self.variants]
+
+    def why_not(self, name: str) -> str | None:
+        """Why there is no model `name`; None where there is."""
+        parts, known = self.parts(name), [*self.single, *self.ensembles]
+        options = self._options(parts.base)
+        if parts.base not in known and not (options and (options.csls or options.refit)):
+            return f"unknown model {name}; there are {', '.join(known)}"
+        if parts.csls and parts.base in self.ensembles:
+            return f"{name}: the scores of an ensemble are not scaled; give {CSLS} to its members"
+        if (whole := self._name(parts)) != name:
+            return f"{name}: the variant has this ending as an option; say {whole}"
+        return None
 
 
-class VariantDefaults(Section):
-    encoders: tuple[Name, ...] | None
-    training: Literal[tuple(TRAININGS)]
-    documents: Name
-    seed: Seed | None
-
-
-class Variant(VariantDefaults):
-    model: Literal[tuple(REGISTRY)]
-
-
-class Phrases(Section):
-    splits: tuple[Described, ...]
-    names: str | None
-    least_overlap: PositiveShare
-
-
-class Align(Section):
-    splits: tuple[Described, ...]
-    beta: NonNegative
-    least_count: Positive
-
-
-class Csls(Section):
-    neighbours: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-    bank: Positive
-    bank_of_sets: Positive
-
-
-class EnsembleDefaults(Section):
-    weights: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
-
-
-class Ensemble(EnsembleDefaults):
-    members: Annotated[tuple[Name, ...], Field(min_length=2)]
+def _laid(section: Section | None, values: Mapping[str, Any], where: str, beside: tuple[str, ...] = ()) -> Any:
+    """`section` with `values` over it. UsageError names the key, by the place `where` these stand."""
+    if not values:
+        return section
+    try:
+        return (section or Section()).changed(values)
+    except ValidationError as error:
+        raise UsageError(explain(error, type(section or Section()), where, beside)) from error

@@ -2,43 +2,21 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from pipeline.config.checks import check
-from pipeline.config.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
-from pipeline.config.generators import (
-    Describe,
-    ExtraText,
-    LogBilinear,
-    Nearest,
-    Optimisation,
-    Recurrent,
-    RegionRecurrent,
-)
-from pipeline.config.images import Encoder, Extract, Finetune, ImageView, Regions
-from pipeline.config.models import (
-    Align,
-    AlignedTrain,
-    Csls,
-    DenseTrain,
-    Fit,
-    FragmentTrain,
-    Kernels,
-    Phrases,
-    RecurrentTrain,
-    RelationTrain,
-    Study,
-    Train,
-    Transfer,
-    WordVectors,
-    Wsabie,
-)
-from pipeline.config.parse import Parse
+from pipeline.config.models import Models
 from pipeline.config.places import check_places
-from pipeline.config.rows import Rows
-from pipeline.config.section import AboveZero, Count, Described, Device, Name, Positive, PositiveShare, Section, Split
+from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
-from pipeline.specs import GENERATORS, TRAININGS
+from pipeline.settings.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
+from pipeline.settings.generators import Describe, ExtraText, Optimisation
+from pipeline.settings.images import Encoder, Extract, Finetune, ImageView, Regions
+from pipeline.settings.models import Align, Csls, Phrases, Study, Train, WordVectors
+from pipeline.settings.parse import Parse
+from pipeline.settings.section import AboveZero, Count, Described, Device, Name, Positive, PositiveShare, Section, Split
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.places import import_place
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
 
@@ -96,7 +74,7 @@ class Cluster(Section):
     options: dict[str, Any]
 
 
-class Config(Rows):
+class Keys(Models):
     name: Name
     data_root: str
     weights_root: str
@@ -115,30 +93,11 @@ class Config(Rows):
     finetune: Finetune
     text: Text
     image_view: ImageView
-    fit: Fit
     auxiliary: Auxiliary
-    transfer: Transfer
-    kcca: Kernels
-    wsabie_sgd: Wsabie
-    wsabie_adagrad: Wsabie
     tokens: TokenVocabulary
     parse: Parse
     word_vectors: WordVectors
     train_defaults: Train
-    bow: Train
-    devise: Train
-    rnn: Train
-    gru: Train
-    lstm: Train
-    ctrnn: Train
-    dtrnn: Train
-    sdtrnn: RelationTrain
-    hmlstm: DenseTrain
-    dvsa: AlignedTrain
-    defrag: AlignedTrain
-    fragments: FragmentTrain
-    ncca_refined: Train
-    ncca_recurrent: RecurrentTrain
     study: Study
     csls: Csls
     align: Align
@@ -147,38 +106,33 @@ class Config(Rows):
     evaluate: Evaluate
     serve: Serve
     reproduce: Reproduce
-    generators: tuple[Literal[tuple(GENERATORS)], ...]
+    generators: tuple[Literal[tuple(spec.name for spec in GENERATORS)], ...]
     language_defaults: Optimisation
     language_text: ExtraText
-    nearest: Nearest
-    mrnn: Recurrent
-    mrnn_regions: RegionRecurrent
-    lbl: LogBilinear
-    mnlm: LogBilinear
-    sc_nlm: LogBilinear
     describe: Describe
 
+
+OwnKeys = create_model(
+    "OwnKeys", __base__=Keys, **{key: (import_place(spec.section), ...) for key, spec in OWN.items()}
+)
+"""With the section of every registered model and generator that has settings of its own."""
+
+
+class Config(OwnKeys):
     @model_validator(mode="after")
     def _can_be_done(self) -> "Config":
         if unknown := set(self.study.noise) - set(self.documents):
             raise ValueError(f"study.noise: unknown documents {min(unknown)}; there are {', '.join(self.documents)}")
-        self._check_rows()
-        check(self)
+        try:
+            check(self)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
         check_places(self)
         return self
 
-    def judged_splits(self, row: str) -> tuple[str, ...]:
-        """The splits that a row is evaluated on; not on dev for a refit, which has learned from it."""
-        return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(row))
-
-    def transfer_of(self, training: str) -> dict[str, Any]:
-        """The keys of `transfer` that matter to `training`."""
-        return self.transfer.model_dump(include=set(TRAININGS[training]))
-
-    def own_section(self, model: str) -> dict[str, Any] | None:
-        """The settings that only the registered `model` has; None where it has none."""
-        section = getattr(self, model.replace("-", "_"), None)
-        return section.model_dump() if isinstance(section, Section) else None
+    def judged_splits(self, name: str) -> tuple[str, ...]:
+        """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
+        return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(name))
 
     def documents_named(self, name: str) -> Documents:
         if name not in self.documents:

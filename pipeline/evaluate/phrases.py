@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.metrics.ranks import BITS
 from pipeline.precision import require_finite
+from pipeline.ragged import runs
 
 BLOCK = 256
 """Queries whose scores with the whole gallery are made at once."""
@@ -40,9 +41,7 @@ def pairs_within(images: np.ndarray, other_images: np.ndarray) -> np.ndarray:
     """(k, 2) all pairs of two things of the same image, ascending; `other_images` (r,) ascend."""
     first = np.searchsorted(other_images, images, "left")
     counts = np.searchsorted(other_images, images, "right") - first
-    ends = np.cumsum(counts)
-    second = np.arange(counts.sum()) + np.repeat(first - (ends - counts), counts)
-    return np.stack([np.repeat(np.arange(len(images)), counts), second], axis=1)
+    return np.stack([np.repeat(np.arange(len(images)), counts), runs(first, counts)], axis=1)
 
 
 def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

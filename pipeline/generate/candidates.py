@@ -6,8 +6,9 @@ from torch import Tensor
 
 from pipeline.device import upload
 from pipeline.generate.beam import Search, beam_search, sample
-from pipeline.generate.describing import Candidates, Description, Sources
+from pipeline.generate.describing import Description, Sources
 from pipeline.generate.logbilinear import LogBilinear, WindowDecoder
+from pipeline.settings.generators import Candidates
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
 

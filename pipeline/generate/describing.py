@@ -12,6 +12,7 @@ from pipeline.generate.beam import Search
 from pipeline.generate.corpus import Corpus, Likeness
 from pipeline.generate.space import JointSpace
 from pipeline.generate.trigram import Trigram
+from pipeline.settings.generators import Candidates
 
 
 class Description(NamedTuple):
@@ -19,26 +20,6 @@ class Description(NamedTuple):
 
     words: tuple[str, ...]
     score: float
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """How lbl, mnlm and sc-nlm make and rank candidates (seed 001, supplement 5.2).
-
-    `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
-    its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech
-    guide them. Structures are those of training sentences of `shortest` to `longest` words. A candidate's score is its
-    cosine with the image, times `repeat_penalty` for every repetition of a word that is no stop word (see
-    `candidates.penalise` for a negative one), plus `language_weight` times the trigram's log probability a word.
-    """
-
-    count: int
-    neighbours: int
-    temperature: float
-    shortest: int
-    longest: int
-    repeat_penalty: float
-    language_weight: float
 
 
 @dataclass(frozen=True)

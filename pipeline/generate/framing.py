@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.models.neural.packing import Packed, pack
+from pipeline.ragged import offsets_of, runs
 from pipeline.text.sequences import Tokens
 
 
@@ -17,12 +18,9 @@ class Framed(NamedTuple):
 
 def frame(tokens: Tokens, boundary: int) -> Tokens:
     """Every sentence of `tokens` with the id `boundary`, which is START and END, at both ends."""
-    m = len(tokens)
-    offsets = tokens.offsets - tokens.offsets[0] + 2 * np.arange(m + 1)
+    offsets = offsets_of(tokens.lengths + 2)
     ids = np.full(offsets[-1], boundary, np.int32)
-    inside = np.ones(len(ids), bool)
-    inside[offsets[:-1]] = inside[offsets[1:] - 1] = False
-    ids[inside] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
+    ids[runs(offsets[:-1] + 1, tokens.lengths)] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
     return Tokens(ids, offsets)
 
 

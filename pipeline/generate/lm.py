@@ -16,7 +16,7 @@ from pipeline.generate.logbilinear import LogBilinear, Multiplicative, Sizes, St
 from pipeline.generate.material import HeldOut, Learned, Material, require_space
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import TAGS, require_tagger
-from pipeline.generate.training import Optimisation, perplexity_of, train
+from pipeline.generate.training import perplexity_of, train
 from pipeline.generate.windows import Windows, windows
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
@@ -25,17 +25,6 @@ from pipeline.text.vocabulary import Vocabulary
 
 BLOCK = 512
 """Sentences that are judged at once."""
-
-
-@dataclass(frozen=True)
-class Settings(Optimisation):
-    """See Sizes; the widths of the joint space and of the parts of speech are given by these."""
-
-    context: int
-    dimensions: int
-    factors: int
-    ahead: int
-    dropout: float
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,7 @@ class LanguageModel:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """The model trained on the training sentences and the extra ones, all embedded in the joint space."""
-        settings, words = material.settings_as(Settings), len(material.vocabulary.terms)
+        settings, words = material.settings, len(material.vocabulary.terms)
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
         space = require_space(material.space)
         text = {split: Text.of(found, material.vocabulary, space) for split, found in texts.items()}

@@ -1,21 +1,18 @@
 """What generators learn from: pairs of images and sentences, texts, the joint space, and further text."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 from pipeline.errors import UsageError
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import Tagged
-from pipeline.generate.training import Optimisation
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import Pairs
 from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.vocabulary import Vocabulary
-
-S = TypeVar("S", bound=Optimisation)
 
 
 @dataclass(frozen=True)
@@ -35,16 +32,12 @@ class Material:
     space: JointSpace | None
     extra: Sequence[str]
     treebank: Sequence[Sequence[Tagged]] | None
-    settings: Mapping[str, Any]
+    settings: Any
     seed: int
     precision: torch.dtype
     checkpoint: Checkpoint | None
     after_step: Callable[[Training], None]
     device: torch.device = torch.device("cpu")
-
-    def settings_as(self, kind: type[S]) -> S:
-        """The settings as the dataclass `kind`."""
-        return kind(**{field.name: self.settings[field.name] for field in fields(kind)})
 
 
 def require_space(space: JointSpace | None) -> JointSpace:

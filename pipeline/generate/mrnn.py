@@ -1,7 +1,6 @@
 """`mrnn`: the multimodal recurrent network of seed 000, section 3.2."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import framed, log_frequencies
 from pipeline.generate.material import HeldOut, Learned, Material
 from pipeline.generate.recurrent import Decoder, DescribingNetwork
-from pipeline.generate.training import Optimisation, perplexity_of, train
+from pipeline.generate.training import perplexity_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
@@ -22,16 +21,6 @@ from pipeline.models.neural.training import seeded
 
 BLOCK = 512
 """Images, or sentences, that are taken at once."""
-
-
-@dataclass(frozen=True)
-class Settings(Optimisation):
-    """`cell` (rnn | gru | lstm), `dimensions` H, `word_dim` of the word vectors, `dropout` of image, words and H."""
-
-    cell: str
-    dimensions: int
-    word_dim: int
-    dropout: float
 
 
 class MultimodalRNN:
@@ -46,7 +35,7 @@ class MultimodalRNN:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """The model trained on whole images, or on whatever else the pairs of `material` are."""
-        view, pairs, settings = material.view, material.train, material.settings_as(Settings)
+        view, pairs, settings = material.view, material.train, material.settings
         mean, scale = image_moments(view, pairs)
         frequencies = log_frequencies(pairs.sentences, len(material.vocabulary.terms) + 2)
         sizes = (settings.cell, settings.word_dim, settings.dimensions)

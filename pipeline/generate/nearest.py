@@ -30,7 +30,7 @@ class Nearest:
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """The gallery of the training images or sentences."""
-        by, pairs, view = material.settings["by"], material.train, material.view
+        by, pairs, view = material.settings.by, material.train, material.view
         rows = np.unique(pairs.owners, return_index=True)[1]
         model = cls(by, view, image_moments(view, pairs)[0], np.empty((0, 0), np.float16), rows)
         if by == "joint-sentence":

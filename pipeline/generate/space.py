@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.index.search import FORMS, Parts
-from pipeline.specs import restore
+from pipeline.index.asking import FORMS, Parts
+from pipeline.specs.stored import restore
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

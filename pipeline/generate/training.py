@@ -1,35 +1,14 @@
 """Training a language model by the loop of the neural models: likelihood, clipped gradients, perplexity on dev."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from pipeline.models.neural.training import Checkpoint, Schedule, Training
-
-
-@dataclass(frozen=True)
-class Optimisation:
-    """How long and how fast, as in pipeline.models.neural.training.Schedule.
-
-    But `clip` is the greatest absolute value of every element of the gradient (seed 000, supplement 6.5).
-    """
-
-    optimiser: str
-    learning_rate: float
-    decay: float
-    weight_decay: float
-    averaging: float
-    clip: float
-    batch_size: int
-    epochs: int
-    patience: int
-
-    def schedule(self, seed: int) -> Schedule:
-        named = {field.name: getattr(self, field.name) for field in fields(Optimisation)}
-        return Schedule(**{**named, "clip": float("inf"), "seed": seed, "adagrad_reset": self.epochs})
+from pipeline.settings.generators import Optimisation
 
 
 class Likelihood:
@@ -60,7 +39,7 @@ def train(
         if parameter.requires_grad:
             parameter.register_hook(lambda gradient: gradient.clamp(-optimisation.clip, optimisation.clip))
     training = Training(
-        module, draw, np.arange(len(names)), names, Likelihood(), optimisation.schedule(seed), lambda: -perplexity()
+        module, draw, np.arange(len(names)), names, Likelihood(), _schedule(optimisation, seed), lambda: -perplexity()
     )
     if checkpoint:
         training.resume(checkpoint)
@@ -73,6 +52,12 @@ def train(
         "chosen": {"perplexity": history[best]["dev"]},
         "history": history,
     }
+
+
+def _schedule(optimisation: Optimisation, seed: int) -> Schedule:
+    """Without a limit to the whole gradient: its elements are clipped."""
+    kept = optimisation.model_dump(include={one.name for one in fields(Schedule)})
+    return Schedule(**kept | {"clip": float("inf"), "seed": seed, "adagrad_reset": optimisation.epochs})
 
 
 def perplexity_of(losses: Sequence[float], words: Sequence[int]) -> float:

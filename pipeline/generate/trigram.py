@@ -3,6 +3,7 @@
 import numpy as np
 
 from pipeline.generate.framing import frame
+from pipeline.ragged import runs
 from pipeline.text.sequences import Tokens
 
 DISCOUNT = 0.1
@@ -48,9 +49,7 @@ class Trigram:
         """(total, 3): of every word and END, the two before it and itself."""
         ids = frame(frame(tokens, self.boundary), self.boundary)
         flat, starts = ids.ids.astype(np.int64), ids.offsets[:-1]
-        lengths = tokens.lengths + 1
-        first = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        return flat[first[:, None] + np.arange(3)]
+        return flat[runs(starts, tokens.lengths + 1)[:, None] + np.arange(3)]
 
     def _key(self, grams: np.ndarray) -> np.ndarray:
         return grams @ self.base ** np.arange(grams.shape[1] - 1, -1, -1, dtype=np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.ragged import offsets_of, runs
 from pipeline.text.sequences import Tokens
 
 
@@ -25,14 +26,12 @@ def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_ta
     lengths = tokens.lengths + 1
     sentences = np.repeat(np.arange(len(tokens)), lengths)
     ids = _padded(tokens, size, 1, boundary)
-    starts = np.cumsum(lengths + size) - (lengths + size)
-    first = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    first = runs(offsets_of(lengths + size)[:-1], lengths)
     found = ids[first[:, None] + np.arange(size + 1)]
     parts = None
     if tags is not None:
         kinds = _padded(tags, 0, 1 + ahead, no_tag)
-        starts = np.cumsum(lengths + ahead) - (lengths + ahead)
-        first = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        first = runs(offsets_of(lengths + ahead)[:-1], lengths)
         parts = torch.from_numpy(kinds[first[:, None] + np.arange(1 + ahead)])
     return Windows(torch.from_numpy(found[:, :-1]), torch.from_numpy(found[:, -1]), torch.from_numpy(sentences), parts)
 
@@ -40,8 +39,7 @@ def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_ta
 def _padded(tokens: Tokens, before: int, after: int, value: int) -> np.ndarray:
     """The ids of all sentences, each with `before` and `after` times `value` around it, int64."""
     lengths = tokens.lengths
-    starts = np.cumsum(lengths + before + after) - lengths - after
-    ids = np.full(int((lengths + before + after).sum()), value, np.int64)
-    inside = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-    ids[inside] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
+    offsets = offsets_of(lengths + before + after)
+    ids = np.full(offsets[-1], value, np.int64)
+    ids[runs(offsets[:-1] + before, lengths)] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
     return ids

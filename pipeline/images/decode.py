@@ -20,7 +20,7 @@ from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, Refused
 from pipeline.worker_process import Failure, processor_limit
 from pipeline.workers import Worker
 
@@ -55,17 +55,9 @@ class ImageLimits:
         return cls(pixels, side, collection.max_aspect_ratio, collection.decode_seconds)
 
 
-class UnreadableImage(InputError):
+class UnreadableImage(Refused):
     """An image that cannot be used. `reason` is one of not-an-image, truncated, damaged, not-finite, too-large,
     too-small, too-elongated and too-slow; `detail` says more."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.detail}"
 
 
 def decode(data: bytes, limits: ImageLimits) -> Image.Image:

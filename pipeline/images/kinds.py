@@ -11,12 +11,11 @@ import torch
 from PIL import Image
 
 from pipeline.device import find_device
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import MALFORMED, IntegrityError, UsageError, brief
 from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan, choose_plan
 from pipeline.images.pooled_regions import PooledEncoder
 from pipeline.images.preprocess import prepare
-from pipeline.specs import MALFORMED, brief
 
 if TYPE_CHECKING:
     from pipeline.images.standard import StandardEncoder

@@ -9,7 +9,7 @@ single precision resolves.
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,11 +43,6 @@ class Neighbours:
 
     rows: np.ndarray
     scores: np.ndarray
-
-
-def blocks_of(vectors: np.ndarray, rows: int = 16 * PIECE_ROWS) -> Iterator[np.ndarray]:
-    """`vectors` (n, c) in blocks of at most `rows` rows."""
-    return (vectors[start : start + rows] for start in range(0, len(vectors), rows))
 
 
 def search_exact(

@@ -14,6 +14,7 @@ import faiss
 import numpy as np
 
 from pipeline.errors import IntegrityError
+from pipeline.multivectors import MultiVectors
 
 REBUILD = "run build-index again"
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
@@ -25,7 +26,9 @@ class Parts(Protocol):
     card: Mapping[str, Any]
     folder: Path
 
-    def index(self, modality: str) -> memoryview: ...
+    def index_name(self, modality: str) -> str: ...
+    def outline(self, modality: str) -> MultiVectors | None: ...
+    def index(self, name: str) -> memoryview: ...
     def require_whole(self, name: str) -> Path: ...
 
 

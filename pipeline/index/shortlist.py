@@ -1,15 +1,15 @@
-"""Which sets of fragments are worth an exact score: every fragment first stands for the mean of its inverted list.
+"""Which items of several vectors are worth an exact score: every vector first stands for the mean of its inverted list.
 
-The products of a query with these means, some hundreds or thousands, are looked up for each fragment and added up as
+The products of a query with these means, some hundreds or thousands, are looked up for each vector and added up as
 the exact score would be. This is the centroid interaction of PLAID (Santhanam et al., 2022), with means in place of
-centroids: FAISS makes those of inner products of unit length, and how long a fragment is counts as much as where it
+centroids: FAISS makes those of inner products of unit length, and how long a vector is counts as much as where it
 points. In the sum over the words of a sentence the errors of means even out. A word's best region stands out from its
 list, so where images are found, the regions nearest to each word have their own products.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -23,28 +23,27 @@ class Shortlist:
     nearest: int
     shortlist: int
 
+    @classmethod
+    def from_card(cls, told: Mapping[str, Any]) -> "Shortlist | None":
+        """What an index's card tells of; None where all items are scored."""
+        return None if told["shortlist"] is None else cls(told["nearest"], told["shortlist"])
 
-def shortlist_of(told: Mapping[str, Any]) -> Shortlist | None:
-    """The shortlist that an index's card tells of; None where all items are scored."""
-    return None if told["shortlist"] is None else Shortlist(told["nearest"], told["shortlist"])
 
-
-@dataclass(frozen=True)
-class Hits:
-    """The products of some fragments, `rows` (k,) ascending, with some of the query's, `asked` (k,)."""
+class Hits(NamedTuple):
+    """The products of some vectors, `rows` (k,) ascending, with some of the query's, `asked` (k,)."""
 
     rows: np.ndarray
     asked: np.ndarray
     products: np.ndarray
 
     def write(self, products: np.ndarray, first: int) -> None:
-        """Put them into `products` (n, q), which are of the fragments from `first` on."""
+        """Put them into `products` (n, q), which are of the vectors from `first` on."""
         own = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
         products[self.rows[own] - first, self.asked[own]] = self.products[own]
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
-    """The `nearest` fragments of `index` for each of `query` (q, c)."""
+    """The `nearest` vectors of `index` for each of `query` (q, c)."""
     products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
     asked, place = np.nonzero(rows >= 0)
     order = np.argsort(rows[asked, place], kind="stable")

@@ -2,17 +2,15 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipeline.index.candidates import Progress, unwatched
-from pipeline.index.fragment_gallery import FragmentGallery
+from pipeline.index.gallery import MultiVectorGallery
 from pipeline.index.shortlist import Shortlist
 from pipeline.index.tuning import NEIGHBOURS
-
-if TYPE_CHECKING:
-    from pipeline.metrics.fragment_scores import FragmentSets
+from pipeline.multivectors import MultiVectors
 
 SLACK = 1e-5
 """Relative difference of scores that are the same but for rounding."""
@@ -20,10 +18,10 @@ SLACK = 1e-5
 
 @dataclass(frozen=True)
 class ShortlistCost:
-    """What the `shortlist` (None: everything is scored) costs, over `queries` sets.
+    """What the `shortlist` (None: everything is scored) costs, over so many `queries`.
 
     `recall` is the share of each query's true best `NEIGHBOURS` that were found, `first` the share of queries whose
-    true best was; `scored` the mean number of items scored exactly; `seconds` and `exact_seconds` of one query with the
+    true best was; `scored` the number of items scored exactly; `seconds` and `exact_seconds` of one query with the
     shortlist and without.
     """
 
@@ -50,32 +48,27 @@ class ShortlistCost:
 
 
 def measure_shortlist(
-    gallery: FragmentGallery,
-    queries: "FragmentSets",
-    shortlist: Shortlist | None,
-    progress: Progress = unwatched,
+    gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
 ) -> ShortlistCost:
-    """Search for every item of `queries` with and without the shortlist.
+    """Search for every one of `queries` with and without the gallery's shortlist.
 
     Found is what scores as well as the true last one, so that equal items may stand for each other.
     """
-    vectors, top, n = gallery.vectors(), min(NEIGHBOURS, len(gallery)), len(queries)
-    scored, shares, firsts, seconds, exact_seconds = [], [], [], 0.0, 0.0
-    for row in progress(range(n), "shortlist" if shortlist else "all items"):
-        query = queries.between(row, row + 1)
+    vectors, top, shortlist = gallery.vectors(), min(NEIGHBOURS, len(gallery)), gallery.shortlist
+    shares, firsts, seconds, exact_seconds = [], [], [], []
+    for query in progress(queries.blocks(1), "shortlist" if shortlist else "all items"):
         start = time.perf_counter()
-        found = gallery.search(query, top, shortlist)
+        found = gallery.search(query, top).scores[0]
         middle = time.perf_counter()
-        seconds += middle - start
-        scored.append(found.scored)
+        seconds.append(middle - start)
         if shortlist is None:
             continue
         scores = gallery.score_all(query, vectors)[gallery.there]
         best = -np.partition(-scores, top - 1)[:top]
-        exact_seconds += time.perf_counter() - middle
+        exact_seconds.append(time.perf_counter() - middle)
         slack = SLACK * max(abs(float(best.max())), 1)
-        shares.append(np.mean(found.scores >= best.min() - slack))
-        firsts.append(found.scores[0] >= best.max() - slack)
+        shares.append(np.mean(found >= best.min() - slack))
+        firsts.append(found[0] >= best.max() - slack)
     measured = (np.mean(shares), np.mean(firsts)) if shortlist else (1, 1)
-    times = (seconds / n, (exact_seconds if shortlist else seconds) / n)
-    return ShortlistCost(shortlist, n, *map(float, measured), float(np.mean(scored)), *times)
+    times = np.mean(seconds), np.mean(exact_seconds if shortlist else seconds)
+    return ShortlistCost(shortlist, len(queries), *map(float, (*measured, gallery.scored(top), *times)))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.metrics.scored import recall_sum_of_scores
+from pipeline.metrics.ranks import rank_scores
+from pipeline.metrics.retrieval import recall_sum
 
 Judge = Callable[[tuple[float, ...]], float]
 """What a combination with these weights is worth; the greater the better."""
@@ -92,15 +93,6 @@ def judge_scores(scores: Sequence[np.ndarray], owners: np.ndarray) -> Judge:
         for weight, part in zip(weights, scores, strict=True):
             if weight:
                 total += np.float32(weight) * part
-        return recall_sum_of_scores(total, owners)
+        return recall_sum(rank_scores(total, owners))
 
     return judge
-
-
-def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """(n, sum of c) the members' unit vectors (n, c) side by side, each scaled by the square root of its weight.
-
-    Their inner products are the weighted sums of the members' scores; as the weights add up to 1, they are of unit
-    length too.
-    """
-    return np.hstack([np.sqrt(np.float32(w)) * part for w, part in zip(weights, vectors, strict=True)])

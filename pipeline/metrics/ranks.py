@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from pipeline import runtime
 from pipeline.errors import InputError
 from pipeline.mapreduce import LOCAL, map_reduce
+from pipeline.multivectors import Comparison, Items
 from pipeline.precision import require_finite
 
 BITS = 25
@@ -25,7 +26,8 @@ IMAGE_ROWS = 240
 """Images in a block; at most 255, since the counts of a block's columns are bytes."""
 SENTENCE_ROWS = 512
 """Sentences in a block; a multiple of 8 and at most 8 x 255, since the counts of a block's rows are eight bytes."""
-
+SCORE_ROWS = 256
+"""Images whose given scores are compared at once."""
 SHARES = 64
 """Parts at most into which the sentences are divided for other processes."""
 
@@ -75,6 +77,37 @@ def count_ranks(
     return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
 
 
+def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison, scheduler: str = LOCAL) -> Ranks:
+    """The same of images and sentences that have one vector each or several, by their `comparison`."""
+    if isinstance(comparison, str):
+        return count_ranks(images, sentences, owners, comparison, scheduler)
+    from pipeline.metrics.multivector_scores import exact_scores  # torch
+
+    return rank_scores(exact_scores(images, sentences, comparison), owners)
+
+
+def rank_scores(scores: np.ndarray, owners: np.ndarray) -> Ranks:
+    """Ranks from `scores` (n, m) of n images by m sentences, where sentence j is of image `owners[j]`.
+
+    Ties count against the model. Raises IntegrityError naming a row that is not finite, and InputError naming an image
+    that has no sentence.
+    """
+    n, m = scores.shape
+    require_finite("scores", "images", scores)
+    if (without := np.bincount(owners, minlength=n) == 0).any():
+        raise InputError(f"image row {without.argmax()} has no sentence; leave such images out of the evaluation")
+    targets = scores[owners, np.arange(m)]
+    best = np.full(n, -np.inf, scores.dtype)
+    np.maximum.at(best, owners, targets)
+    image_to_sentence, sentence_to_image = np.empty(n, np.int64), np.zeros(m, np.int64)
+    for start in range(0, n, SCORE_ROWS):
+        block = scores[start : start + SCORE_ROWS]
+        image_to_sentence[start : start + SCORE_ROWS] = (block >= best[start : start + SCORE_ROWS, None]).sum(axis=1)
+        sentence_to_image += (block >= targets).sum(axis=0)
+    own_best = np.bincount(owners[targets == best[owners]], minlength=n)
+    return Ranks(image_to_sentence - own_best + 1, sentence_to_image)
+
+
 def _count_here(
     left: "_Lattice",
     right: "_Lattice",
@@ -105,7 +138,7 @@ def _add_counts(
 
 
 class _Lattice:
-    """Vectors as whole numbers, block by block: `lattice[rows]` is (k, d) float64."""
+    """Items as whole numbers, block by block: `lattice[rows]` is (k, d) float64."""
 
     def __init__(self, vectors: np.ndarray, scale: float, side: str | None) -> None:
         self.vectors, self.scale, self.side = vectors, scale, side

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.mapreduce import LOCAL
-from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics.ranks import Ranks
 
 CUTOFFS = (1, 5, 10)
 TIES = "a tie counts against the model"
@@ -30,29 +29,16 @@ class Retrieval:
     sentence_to_image: Mapping[str, float | list[float]]
 
 
-def evaluate(
-    images: np.ndarray,
-    sentences: np.ndarray,
-    owners: np.ndarray,
-    metric: str,
-    bootstrap: Bootstrap,
-    scheduler: str = LOCAL,
-) -> Retrieval:
-    """Measure retrieval between images (n, c) and sentences (m, c), where sentence j is of image `owners[j]`.
-
-    Raises as `count_ranks` does.
-    """
-    ranks = count_ranks(images, sentences, owners, metric, scheduler)
-    each = np.arange(len(images))
+def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> Retrieval:
+    """Measure retrieval by its ranks, where sentence j is of image `owners[j]`."""
+    each = np.arange(len(ranks.image_to_sentence))
     return Retrieval(
-        measure(ranks.image_to_sentence, each, bootstrap),
-        measure(ranks.sentence_to_image, owners, bootstrap),
+        measure(ranks.image_to_sentence, each, bootstrap), measure(ranks.sentence_to_image, owners, bootstrap)
     )
 
 
-def recall_sum(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> float:
+def recall_sum(ranks: Ranks) -> float:
     """The sum of recall@1, @5 and @10 of both directions in percent: 600 at best."""
-    ranks = count_ranks(images, sentences, owners, metric)
     directions = (ranks.image_to_sentence, ranks.sentence_to_image)
     return float(sum(100 * np.mean(direction <= k) for direction in directions for k in CUTOFFS))
 

@@ -1,22 +1,35 @@
-"""Forecast beside fact, as rows of a table."""
+"""Forecast beside the machine and beside fact."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeline.plan.forecast import Stage
 
-COLUMNS = {
-    "rule": "stage",
-    "jobs": "jobs",
-    "seconds": "seconds",
-    "memory_mb": "MB a job",
-    "gpu_memory_mb": "GPU MB",
-    "disk_mb": "disk MB",
-    "seconds_run": "took",
-    "processor_run": "processor",
-    "memory_run": "MB taken",
-    "ratio": "ratio",
+DASH = "–"
+
+
+def duration(seconds: float) -> str:
+    """`2 min 5 s`, or `0.4 s`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "jobs": ("jobs", "{:,}".format),
+    "seconds": ("forecast", duration),
+    "seconds_run": ("took", duration),
+    "ratio": ("forecast / took", "{:.2f}".format),
+    "processor_run": ("processor", duration),
+    "jobs_run": ("jobs run", "{:,}".format),
+    "disk_mb": ("disk", "{:,.0f} MB".format),
+    "memory_mb": ("memory asked for", "{:,.0f} MB".format),
+    "memory_run": ("largest job", "{:,.0f} MB".format),
+    "gpu_memory_mb": ("of a GPU", "{:,.0f} MB".format),
 }
+"""Key in a row of `compare` -> heading, and how a value is written."""
 
 
 class Fact(NamedTuple):
@@ -40,30 +53,25 @@ def add_up(recorded: Mapping[str, Sequence[tuple[float, float, float]]]) -> dict
 
 def compare(stages: Sequence[Stage], facts: Mapping[str, Fact]) -> list[dict[str, Any]]:
     """One row for each rule that was forecast or has run; `ratio` is forecast over fact in seconds, where both are."""
+    planned = {stage.rule: stage for stage in stages}
     rows = []
-    for rule in dict.fromkeys([*(stage.rule for stage in stages), *facts]):
-        stage = next((stage for stage in stages if stage.rule == rule), None)
-        fact = facts.get(rule)
-        seconds = stage.seconds if stage else None
-        # What has run in part is compared with its part.
-        part = seconds * fact.jobs / stage.jobs if seconds is not None and fact else None
-        rows.append(
-            {
-                "rule": rule,
-                **({"jobs": stage.jobs, "seconds": seconds, "memory_mb": stage.memory} if stage else {}),
-                **({"gpu_memory_mb": stage.gpu_memory, "disk_mb": stage.disk} if stage else {}),
-                **({f"{name}_run": value for name, value in fact._asdict().items()} if fact else {}),
-                **({"ratio": part / fact.seconds} if part is not None and fact.seconds else {}),
-            }
-        )
+    for rule in dict.fromkeys([*planned, *facts]):
+        row, stage, fact = {"rule": rule}, planned.get(rule), facts.get(rule)
+        if stage:
+            row |= {"jobs": stage.jobs, "seconds": stage.seconds, "memory_mb": stage.memory}
+            row |= {"gpu_memory_mb": stage.gpu_memory, "disk_mb": stage.disk}
+        if fact:
+            row |= {f"{name}_run": value for name, value in fact._asdict().items()}
+        if stage and fact and stage.seconds is not None and fact.seconds:
+            row["ratio"] = stage.seconds * fact.jobs / stage.jobs / fact.seconds  # what has run in part, with its part
+        rows.append(row)
     return rows
 
 
 def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The row of totals; its `ratio` is of the rules that were both forecast and run."""
-    summed: dict[str, Any] = {"rule": "total"}
-    for key in ("jobs", "seconds", "disk_mb", "jobs_run", "seconds_run", "processor_run"):
-        summed[key] = sum(row.get(key) or 0 for row in rows)
+    keys = ("jobs", "seconds", "disk_mb", "jobs_run", "seconds_run", "processor_run")
+    summed: dict[str, Any] = {"rule": "total", **{key: sum(row.get(key) or 0 for row in rows) for key in keys}}
     both = [row for row in rows if "ratio" in row]
     if both:
         took = sum(row["seconds_run"] for row in both)
@@ -71,22 +79,66 @@ def total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return summed
 
 
-def render(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The lines of a text table, with a last one of totals; what is not known is a dash."""
-    shown = {key: title for key, title in COLUMNS.items() if any(row.get(key) for row in rows)}
-    lines = [[title for title in shown.values()]]
-    lines += [[_cell(row.get(key)) for key in shown] for row in [*rows, total(rows)]]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+@dataclass(frozen=True)
+class CostTable:
+    """`headings`, and for each stage its name and cells; the last of `lines` is the total. `planned`: whether anything
+    was forecast."""
+
+    headings: Sequence[str]
+    lines: Sequence[tuple[str, Sequence[str]]]
+    planned: bool
+
+
+def cost_table(rows: Sequence[Mapping[str, Any]]) -> CostTable | None:
+    """The table of what `compare` gave; a column that no row has is left out. None where nothing is known."""
+    if not rows:
+        return None
+    shown = {key: column for key, column in COLUMNS.items() if any(row.get(key) for row in rows)}
+    lines = [
+        (
+            row["rule"].replace("_", "-"),
+            [DASH if row.get(key) is None else form(row[key]) for key, (_, form) in shown.items()],
         )
-        for line in lines
+        for row in (*rows, total(rows))
+    ]
+    return CostTable([heading for heading, _ in shown.values()], lines, "seconds" in shown)
+
+
+def render(table: CostTable) -> list[str]:
+    """The lines of a text table."""
+    lines = [("stage", table.headings), *table.lines]
+    columns = zip(*((stage, *cells) for stage, cells in lines), strict=True)
+    first, *others = (max(map(len, column)) for column in columns)
+    return [
+        "  ".join([stage.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
+        for stage, cells in lines
     ]
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
-    return "-" if value is None else str(value)
+REMEDIES = {
+    "ingest": "split the collection", "extract": "shard_size or extract.batch_size",
+    "accumulate": "text.size or the encoders", "accumulate_auxiliary": "text.size or the encoders",
+    "fit": "text.size or the encoders", "build_index": "fit.dimensions or index.splits",
+}  # fmt: skip
+"""Rule -> what to change where a job of it does not fit into memory; `shard_size` for the others."""
+
+
+def misfits(stages: Sequence[Stage], memory: float, gpu_memory: float, disk: float) -> list[str]:
+    """One sentence for each thing that does not fit into the free `memory`, `gpu_memory` and `disk` (MB; 0: unknown),
+    with the key to change."""
+    found, total = [], sum(stage.disk for stage in stages)
+    for stage in stages:
+        if 0 < memory < stage.memory:
+            change = f"{REMEDIES.get(stage.rule, 'shard_size')}, or run it on a larger machine"
+            found.append(
+                f"{stage.rule} needs {stage.memory:,.0f} MB of memory and {memory:,.0f} are free; change {change}"
+            )
+        if 0 < gpu_memory < stage.gpu_memory:
+            change = "extract.batch_size, or set device to cpu"
+            found.append(
+                f"{stage.rule} needs {stage.gpu_memory:,.0f} MB of the GPU of {gpu_memory:,.0f}; change {change}"
+            )
+    if 0 < disk < total:
+        change = "results_root, or text.size and the encoders, whose moments take the most"
+        found.append(f"artefacts need {total:,.0f} MB of disk and {disk:,.0f} are free; change {change}")
+    return found

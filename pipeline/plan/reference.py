@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pipeline import config
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.specs.models import made_by
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Stage:
     grows: str
 
 
-STUDY = ("study", "transfer", "auxiliary", "kcca", "wsabie_sgd", "wsabie_adagrad", "encoders", "seed", "device")
-ROWS = ("models", "variants", "variant_defaults")
+FITTED = tuple(spec.key for spec in made_by("fit") if spec.section)
+STUDY = ("study", "transfer", "auxiliary", *FITTED, "encoders", "seed", "device")
+MODELS = ("models", "variants", "variant_defaults")
 STAGES = {
     "make-demo": Stage(("demo",), "run", "images"),
     "ingest": Stage(("data_root", "collection", "shard_size"), "run", "images, each decoded once"),
@@ -60,24 +62,24 @@ STAGES = {
         "images times D squared; bytes of the moments, which do not grow with a shard",
     ),
     "fit": Stage(
-        ("fit", "transfer", "kcca", "wsabie_sgd", "wsabie_adagrad", *ROWS, "device"), "row",
+        ("fit", "transfer", *FITTED, *MODELS, "device"), "model",
         "ridges times the cubes of D and of the terms; shards; not images (kcca, wsabie and `sae`: images too)",
     ),
     "train": Stage(
-        ("train_defaults", "word_vectors", "image_view", "regions", "weights_root", "seed", *ROWS, "device"), "row",
+        ("train_defaults", "word_vectors", "image_view", "regions", "weights_root", "seed", *MODELS, "device"), "model",
         "sentences times epochs",
     ),
-    "embed": Stage(("device",), "shard and row", "images times D times dimensions"),
-    "fit-csls": Stage(("csls", "fit", "seed", *ROWS), "row", "dev pairs and the bank times the grid"),
+    "embed": Stage(("device",), "shard and model", "images times D times dimensions"),
+    "fit-csls": Stage(("csls", "fit", "seed", *MODELS), "model", "dev pairs and the bank times the grid"),
     "combine": Stage(("ensembles", "ensemble_defaults", "fit"), "ensemble", "dev pairs times members times weights"),
     "join-embeddings": Stage((), "shard and ensemble", "bytes of the members' vectors"),
-    "align": Stage(("align", "collection", "data_root"), "row and split", "words of the split times regions"),
-    "list-magnitudes": Stage(("align", "collection", "data_root"), "row and split", "words of the split"),
-    "embed-phrases": Stage(("device",), "row and split", "noun phrases of the split"),
-    "rank-phrases": Stage(("phrases", "data_root", "evaluate", "seed"), "row and split", "phrases times regions"),
-    "show-phrases": Stage(("collection", "data_root", "seed"), "row and split", "the few images shown"),
+    "align": Stage(("align", "collection", "data_root"), "model and split", "words of the split times regions"),
+    "list-magnitudes": Stage(("align", "collection", "data_root"), "model and split", "words of the split"),
+    "embed-phrases": Stage(("device",), "model and split", "noun phrases of the split"),
+    "rank-phrases": Stage(("phrases", "data_root", "evaluate", "seed"), "model and split", "phrases times regions"),
+    "show-phrases": Stage(("collection", "data_root", "seed"), "model and split", "the few images shown"),
     "build-index": Stage(
-        ("index", "parse", "weights_root", "device"), "row",
+        ("index", "parse", "weights_root", "device"), "model",
         "vectors times dimensions, for the exact search that measures it; candidates ten times that"
     ),
     "index-add": Stage(("index",), "call", "vectors added, and the copy of the bundle"),
@@ -86,7 +88,7 @@ STAGES = {
     "serve": Stage(("serve", "collection", "describe", "seed", "device"), "call", "requests"),
     "show-words": Stage(("collection", "data_root"), "call", "the words and images shown"),
     "evaluate": Stage(
-        ("evaluate", "seed", "device"), "row, split and protocol",
+        ("evaluate", "seed", "device"), "model, split and protocol",
         "images times sentences of the split; `evaluate.bootstrap`"
     ),
     "summarise": Stage((), "run", "evaluations"),
@@ -102,8 +104,8 @@ STAGES = {
         ("describe", "language_text", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
         "images of the split",
     ),
-    "report": Stage(("name", "data_root", "encoders", "reproduce", "collection"), "run", "rows"),
-    "reproduce": Stage(("reproduce", "name", "encoders", "regions", *ROWS), "run", "rows"),
+    "report": Stage(("name", "data_root", "encoders", "reproduce", "collection"), "run", "models"),
+    "reproduce": Stage(("reproduce", "name", "encoders", "regions", *MODELS), "run", "models"),
     "verify": Stage((), "call", "bytes of the run"),
     "explain": Stage((), "call", "shards"),
     "study": Stage(STUDY, "run", "draws times sizes of sets times what `fit` does"),

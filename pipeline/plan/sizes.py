@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.config.section import DESCRIBED
+from pipeline.settings.section import DESCRIBED
+from pipeline.specs.models import made_by
 
 LAYER_DIM = {"fc6": 4096, "fc7": 4096}
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
@@ -78,7 +79,7 @@ def sizes_of(
         splits=splits,
         dims={encoder.name: known[encoder.name] for encoder in config.encoders},
         terms=terms or config.text.size,
-        dimensions=max([*config.fit.dimensions, config.lstm.dimensions]),
+        dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
         rows=len(config.models),
         batch_images=config.extract.batch_size * (side / 224) ** 2,
     )

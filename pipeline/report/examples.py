@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.index.vectors import evenly_spaced
-from pipeline.metrics.ranks import Ranks, count_ranks
-from pipeline.metrics.scored import rank_scores
+from pipeline.metrics.ranks import Ranks, rank
+from pipeline.metrics.scores import score
+from pipeline.multivectors import Comparison, Items
 
 QUERIES = 5
 """Examples of each direction."""
@@ -64,63 +65,37 @@ class Examples:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors
-    (n, c) and (m, c); sentence j is of image row `owners[j]`."""
+    """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors,
+    one or several of each; sentence j is of image row `owners[j]`."""
 
     model: str
     split: str
-    metric: str
+    comparison: Comparison
     images: pa.Table
     sentences: pa.Table
-    image_vectors: np.ndarray
-    sentence_vectors: np.ndarray
+    image_vectors: Items
+    sentence_vectors: Items
     owners: np.ndarray
 
     def ranks(self) -> Ranks:
-        return count_ranks(self.image_vectors, self.sentence_vectors, self.owners, self.metric)
+        return rank(self.image_vectors, self.sentence_vectors, self.owners, self.comparison)
 
     def of_sentence(self, row: int) -> np.ndarray:
         """(n,) how well each image answers the sentence, the greater the better."""
-        return self._compare(self.image_vectors, self.sentence_vectors[row])
+        return score(self.image_vectors, self.sentence_vectors[row : row + 1], self.comparison)[:, 0]
 
     def of_image(self, row: int) -> np.ndarray:
         """(m,) how well each sentence answers the image."""
-        return self._compare(self.sentence_vectors, self.image_vectors[row])
-
-    def _compare(self, gallery: np.ndarray, query: np.ndarray) -> np.ndarray:
-        return gallery @ query if self.metric == "inner_product" else -((gallery - query) ** 2).sum(axis=1)
-
-
-@dataclass(frozen=True)
-class ScoredGallery:
-    """The same for a row whose images and sentences are sets: `scores` (n, m), the greater the better."""
-
-    model: str
-    split: str
-    images: pa.Table
-    sentences: pa.Table
-    scores: np.ndarray
-    owners: np.ndarray
-
-    def ranks(self) -> Ranks:
-        return rank_scores(self.scores, self.owners)
-
-    def of_sentence(self, row: int) -> np.ndarray:
-        """(n,) as of a Gallery."""
-        return self.scores[:, row]
-
-    def of_image(self, row: int) -> np.ndarray:
-        """(m,) likewise."""
-        return self.scores[row]
+        return score(self.image_vectors[row : row + 1], self.sentence_vectors, self.comparison)[0]
 
 
 class Stored(Protocol):
-    """The embeddings of a row, as they were stored."""
+    """The embeddings of a model, as they were stored."""
 
     row: str
-    metric: str
+    comparison: Comparison
 
-    def read(self, modality: str, ids: np.ndarray) -> np.ndarray: ...
+    def read(self, modality: str, ids: np.ndarray) -> Items: ...
 
 
 class Pairs(Protocol):
@@ -136,7 +111,7 @@ def read_gallery(stored: Stored, pairs: Pairs, split: str, images: pa.Table, sen
     return Gallery(
         stored.row,
         split,
-        stored.metric,
+        stored.comparison,
         images.take(pairs.image_id),
         sentences.take(pairs.sentence_id),
         stored.read("images", pairs.image_id),
@@ -145,7 +120,7 @@ def read_gallery(stored: Stored, pairs: Pairs, split: str, images: pa.Table, sen
     )
 
 
-def ask(gallery: Gallery | ScoredGallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Examples:
+def ask(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Examples:
     """Queries at even distances through the gallery, and the worst of all. `picture` shows a row of the images."""
     n, m = gallery.images.num_rows, len(gallery.owners)
     ranks = gallery.ranks()
@@ -162,16 +137,14 @@ def ask(gallery: Gallery | ScoredGallery, picture: Callable[[Mapping[str, Any]],
     )
 
 
-def _ask_sentence(
-    gallery: Gallery | ScoredGallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]
-) -> Example:
+def _ask_sentence(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
     scores = gallery.of_sentence(row)
     right = np.arange(len(scores)) == gallery.owners[row]
     query = gallery.sentences["text"][row].as_py()
     return _ask(query, scores, right, lambda found: map(picture, gallery.images.take(found).to_pylist()))
 
 
-def _ask_image(gallery: Gallery | ScoredGallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
+def _ask_image(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
     scores = gallery.of_image(row)
     query = picture(gallery.images.slice(row, 1).to_pylist()[0])
     return _ask(query, scores, gallery.owners == row, lambda found: gallery.sentences["text"].take(found).to_pylist())

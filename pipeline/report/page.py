@@ -7,8 +7,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.evaluate.summary import spoken
+from pipeline.plan.comparison import cost_table
 from pipeline.report.atlas import Atlas
-from pipeline.report.costs import cost_table
 from pipeline.report.examples import Examples, Picture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
@@ -26,7 +26,7 @@ from pipeline.report.tables import (
 @dataclass(frozen=True)
 class Report:
     """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
-    `evaluations` the summary of evaluations, `cards` those of the bundles, `logs` the training log of each row,
+    `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what is recorded of each,
     `health` that of each encoder's stored features, `costs` the rows of pipeline.plan.comparison with
     the `share` of the processors that the plan's rates had, `tradeoffs` the drawings of how indices were chosen,
     `sheets` drawings that other commands have made, `versions` library -> version; `printed` are the
@@ -39,7 +39,7 @@ class Report:
     rejects: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
     cards: Sequence[Mapping[str, Any]]
-    logs: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
     examples: Examples
     samples: Sequence[Sample]
     health: Sequence[Mapping[str, Any]]
@@ -73,8 +73,8 @@ def render(report: Report) -> str:
         report=report,
         reasons=count_reasons(report.rejects),
         encoders=describe_encoders(report.cards),
-        models=describe_models(report.logs),
-        charts=draw_logs(report.logs),
+        models=describe_models(report.models),
+        charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
         comparisons=compare_rows(report.evaluations),
         columns=COLUMNS,
         directions=DIRECTIONS,

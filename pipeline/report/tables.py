@@ -62,10 +62,11 @@ class EncoderNote:
 
 @dataclass(frozen=True)
 class ModelNote:
-    """A row, what was chosen for it on dev, and the mean correlation of its dimensions on train and on dev where it was
-    fitted rather than trained."""
+    """A model, which registered one it is with which settings of its own, what was chosen for it on dev, and the mean
+    correlation of its dimensions on train and on dev where it was fitted rather than trained."""
 
-    row: str
+    name: str
+    registered: str
     chosen: str
     train_correlation: float | None
     dev_correlation: float | None
@@ -129,16 +130,18 @@ def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:
     return [Reason(*key, count, files[key]) for key, count in counts.most_common()]
 
 
-def describe_models(logs: Mapping[str, Mapping[str, Any]]) -> list[ModelNote]:
-    """A note on every row whose training log says what was chosen."""
+def describe_models(models: Mapping[str, Mapping[str, Any]]) -> list[ModelNote]:
+    """A note on every model whose training log says what was chosen, from what is recorded of each."""
+    logs = {name: details.get("training_log", {}) for name, details in models.items()}
     return [
         ModelNote(
-            row,
+            name,
+            ", ".join(filter(None, [models[name].get("registered", name), _in_words(models[name].get("named", {}))])),
             _in_words({**log["chosen"], **log["chosen"].get("transfer", {})}),
             _mean(log.get("train_correlations")),
             _mean(log.get("dev_correlations")),
         )
-        for row, log in logs.items()
+        for name, log in logs.items()
         if "chosen" in log
     ]
 

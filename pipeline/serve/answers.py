@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from pipeline.generate.describing import Told
 
 
-UNKNOWN = "words that are not in the vocabulary, so that nothing was searched for them"
-
-
 class ModelAnswer(BaseModel):
     """A bundle that can be asked."""
 
@@ -68,21 +65,19 @@ class SentenceAnswer(BaseModel):
     text: str
 
 
-class ImagesAnswer(BaseModel):
+class WordsAnswer(BaseModel):
     model: str
     seconds: float = Field(description="that the search took, without waiting")
     unknown: list[str] = Field(
         description="words that are not in the vocabulary, so that nothing was searched for them"
     )
+
+
+class ImagesAnswer(WordsAnswer):
     results: list[ImageAnswer]
 
 
-class RegionsAnswer(BaseModel):
-    model: str
-    seconds: float = Field(description="that the search took, without waiting")
-    unknown: list[str] = Field(
-        description="words that are not in the vocabulary, so that nothing was searched for them"
-    )
+class RegionsAnswer(WordsAnswer):
     results: list[RegionAnswer]
 
 

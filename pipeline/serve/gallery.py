@@ -72,16 +72,14 @@ class Gallery:
     @property
     def has_regions(self) -> bool:
         """Whether its model compares regions with words."""
-        return self.card.get("kind") == "fragments"
+        return self._searcher.multi_vector
 
     def count(self, modality: str) -> int:
         """Rows of `images` or `sentences` that were not removed."""
         return len(self._searcher.table(modality)) - self._searcher.table(modality)[TOLD[modality]].null_count
 
     def regions(self, snippet: str, top: int) -> list[Hit]:
-        """The `top` regions nearest to some words, with their `box`; see FragmentSearcher.regions."""
-        if not self.has_regions:
-            raise UsageError(f"{self.card['model']} has one vector an image, and no regions; ask it for images")
+        """The `top` regions nearest to some words, with their `box`; see Searcher.regions."""
         return self._searcher.regions(snippet, top)
 
     def sentences(self, photograph: bytes, top: int) -> list[Hit]:

@@ -12,7 +12,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import DRAWING, Sidecar, add_artefact, read_verified
 from pipeline.storage.batch import Batch
 from pipeline.storage.forms import Count, Finite, Form
-from pipeline.storage.records import require_form
+from pipeline.storage.records import read_lines
 
 ALIGNMENTS = "alignments"
 REMEDY = "give what align wrote"
@@ -45,15 +45,7 @@ def write_alignments(
 def read_alignments(path: Path) -> tuple[list[dict[str, Any]], Sidecar]:
     """What `align` wrote. IntegrityError names a line that is no segment."""
     data, sidecar = read_verified(path, ALIGNMENTS)
-    segments = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line:
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError(f"{path}, line {number} is not JSON ({error}); {REMEDY}") from error
-        segments.append(require_form(value, Segment, path, REMEDY, f"line {number} is not a segment"))
+    segments = read_lines(data, Segment, path, REMEDY)
     if len(segments) != sidecar.rows:
         raise IntegrityError(f"{path} has {len(segments)} segments, its commit says {sidecar.rows}; {REMEDY}")
     return segments, sidecar

@@ -17,13 +17,12 @@ empty otherwise. Where there are such rows, `count` in the card is less than the
 The card is written last and removed first: a bundle without it does not exist. All files are written under temporary
 names before any takes its own, so that an older bundle of that folder is whole until its successor is.
 
-A row of fragments (the card's `kind` is `fragments`) has, in place of the two indices,
+A multi-vector model (the card's `kind` is `fragments`) has, in place of the two indices,
 
-    regions.faiss      words.faiss             position i is fragment i, set after set in the order of the tables,
-                                               without gaps: what was removed has an empty set
-    fragments.safetensors                      `image_offsets` and `sentence_offsets` of these sets, `boxes` of the
-                                               regions, and `image_globals` and `sentence_globals` where there are any;
-                                               see pipeline.storage.bundled_sets
+    regions.faiss      words.faiss             position i is vector i, those of a row after those of the row before,
+                                               without gaps: what was removed has none
+    fragments.safetensors                      which are of which row: `image_offsets` and `sentence_offsets`; `boxes`
+                                               of the regions; `image_globals` and `sentence_globals`, if any
 """
 
 import hashlib
@@ -39,9 +38,10 @@ import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
+from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import Batch
-from pipeline.storage.cards import Card
+from pipeline.storage.cards import INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
@@ -49,7 +49,7 @@ from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
-CARD = "card.json"
+CARD, OUTLINES = "card.json", "fragments.safetensors"
 REBUILD = "run build-index again"
 PLACED = [("image_id", pa.int64()), ("path", pa.string()), ("split", pa.string()), ("sha256", pa.string())]
 COLUMNS = {
@@ -80,6 +80,13 @@ class BundleWriter:
 
     def add_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.add(name, safetensors.numpy.save({key: np.ascontiguousarray(array) for key, array in arrays.items()}))
+
+    def add_outlines(self, outlines: Mapping[str, MultiVectors]) -> None:
+        """Write which vectors are of which of the `images` and `sentences` of a multi-vector model."""
+        arrays = {"boxes": outlines["images"].boxes}
+        for modality, one in SIDES.items():
+            arrays |= {f"{one}_offsets": outlines[modality].offsets, f"{one}_globals": outlines[modality].globals}
+        self.add_arrays(OUTLINES, {name: array for name, array in arrays.items() if array is not None})
 
     def add_parameters(self, source: Path, prefix: str = "") -> None:
         """Copy `model.safetensors` and `model.json` from the folder `source`."""
@@ -155,9 +162,24 @@ class Bundle:
         for name in self.card["files"]:
             self.require_whole(name)
 
-    def index(self, modality: str) -> memoryview:
-        """The FAISS index of `images` or `sentences`, `regions` or `words`, as bytes."""
-        return self.map(f"{modality}.faiss")
+    def index_name(self, modality: str) -> str:
+        """What the index of `images` or `sentences` is called: `regions` or `words` where it holds these."""
+        return INDEXED[self.card.get("kind", "global")][modality]
+
+    def index(self, name: str) -> memoryview:
+        """The FAISS index of that name, as bytes."""
+        return self.map(f"{name}.faiss")
+
+    def outline(self, modality: str) -> MultiVectors | None:
+        """Which vectors of the index are of which row of the table, where that is of a multi-vector model.
+
+        Raises IntegrityError where they do not fit the table or the index.
+        """
+        name = self.index_name(modality)
+        if name == modality:
+            return None
+        rows, total = self.packed_table(modality).num_rows, self.card[name]["count"]
+        return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
 
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.specs import REGISTRY
+from pipeline.specs.models import MODELS
 from pipeline.storage.forms import Count, Digits, Finite, Form, Inputs
 
 Dimensions = Annotated[int, Field(gt=0, le=1 << 24)]
@@ -12,8 +12,11 @@ Positive = Annotated[int, Field(gt=0, lt=1 << 31)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metric = Literal["inner_product", "euclidean"]
-PARTS = {"global": ("images", "sentences"), "fragments": ("regions", "words")}
-"""Kind of bundle -> its indices."""
+INDEXED = {
+    "global": {"images": "images", "sentences": "sentences"},
+    "fragments": {"images": "regions", "sentences": "words"},
+}
+"""Kind of bundle -> modality -> the name of its index."""
 
 
 class File(Form):
@@ -87,13 +90,13 @@ class Card(Form):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        parts = [getattr(self, name) for name in PARTS[self.kind]]
+        parts = [getattr(self, name) for name in INDEXED[self.kind].values()]
         needed = parts if self.kind == "global" else [*parts, self.score, *(part and part.shortlist for part in parts)]
         if None in needed:
             raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
         if any((part.dim, part.metric) != (self.dim, self.metric) for part in parts):
             raise ValueError("its indices are of other dimensions or another metric")
-        if self.registered not in REGISTRY:
+        if self.registered not in {spec.name for spec in MODELS}:
             raise ValueError(f"its model {self.registered} is not a registered one")
         parsed = self.parse is not None and self.parse.engine == "spacy"
         if parsed and (self.parse.max_words is None or "parser" not in self.inputs):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.storage import shards
 from pipeline.storage.alignments import ALIGNMENTS
-from pipeline.storage.fragments import FRAGMENTS
+from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import TABLES
 from pipeline.storage.parameters import ENCODER, MODEL
 from pipeline.storage.reading import file_sha256

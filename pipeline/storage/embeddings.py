@@ -1,36 +1,75 @@
-"""The joint-space vectors of one row of results, by image and by sentence, over all shards of a manifest."""
+"""The joint-space vectors of one model, by image and by sentence, over all shards of a manifest.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+A shard of kind `embeddings` has `images` (n, c) float32 and `sentences` (m, c), `image_id` (n,) and `sentence_id` (m,).
+That of a multi-vector model, of kind `fragments`, has `images` (total regions, c), image i being the rows
+[image_offsets[i], image_offsets[i + 1]), of which the first is the whole image, their `boxes` (total regions, 4) x1,
+y1, x2, y2 in original pixels, and `sentences` (total words, c) with `sentence_offsets` alike; `image_globals` (n, g)
+and `sentence_globals` (m, g) only where the model has them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
+from pipeline.ragged import offsets_of, runs
+from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, sidecar_path
+from pipeline.storage.chained import Chained
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import open_shards
+from pipeline.storage.gather import open_shards, shard_path
 from pipeline.storage.manifest import Manifest, ShardRows
-from pipeline.storage.shards import EMBEDDINGS, Shard
+from pipeline.storage.shards import EMBEDDINGS, Shard, write_shard
 
+FRAGMENTS = "fragments"
 BLOCK_ROWS = 65536
 
 
-class Embedded:
-    """The shards `<folder>/shard-00000.h5` of `kind`. `row` names the model, `registered` its class and `model` its
-    fingerprint; `metric` is how its vectors compare, `dim` is c; `refits` the row of which it is a refit, if it is one;
-    `vocabulary` that of its sentences.
+def write_embeddings(
+    path: Path,
+    sides: Mapping[str, Items],
+    ids: Mapping[str, np.ndarray],
+    details: Mapping[str, Any],
+    rule: ScoreRule | None = None,
+    *,
+    fingerprint: str,
+) -> Sidecar:
+    """Publish the `images` and `sentences` of one shard, and their `ids`; `rule` is that of a multi-vector model, and
+    `details` hold the `inputs`."""
+    arrays, kind = {}, FRAGMENTS if rule else EMBEDDINGS
+    for name, one in SIDES.items():
+        side = sides[name]
+        if rule:
+            if side.boxes is not None:
+                arrays["boxes"] = side.boxes.astype(np.float32)
+            if side.globals is not None:
+                arrays[f"{one}_globals"] = side.globals
+            arrays[f"{one}_offsets"], side = side.offsets, side.vectors
+        arrays |= {name: side, f"{one}_id": ids[name]}
+    details = {**details, "dim": arrays["images"].shape[1], **({"score": rule._asdict()} if rule else {})}
+    return write_shard(path, kind, arrays, rows=len(ids["images"]), fingerprint=fingerprint, details=details)
+
+
+class Embeddings:
+    """The shards `<folder>/shard-00000.h5`. `row` names the model, `registered` its class and `model` its fingerprint;
+    `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the row of
+    which it is a refit, if it is one; `vocabulary` that of its sentences.
 
     Raises IntegrityError for a shard that is missing, damaged, of another model than the first or than the `row` that
-    is asked for, or made from other images or sentences than the manifest's.
+    is asked for, of the other kind than `multi_vector` where that is asked for, whose offsets do not fit its vectors,
+    or made from other images or sentences than the manifest's.
     """
 
-    kind: ClassVar[str]
-
-    def __init__(self, manifest: Manifest, folder: Path, row: str | None = None) -> None:
+    def __init__(
+        self, manifest: Manifest, folder: Path, row: str | None = None, multi_vector: bool | None = None
+    ) -> None:
         self.folder = Path(folder)
         self.manifest = manifest
-        self.shards = open_shards(folder, self.kind, manifest.n_shards)
+        self.multi_vector = _holds_several(self.folder) if multi_vector is None else multi_vector
+        self.shards = open_shards(folder, FRAGMENTS if self.multi_vector else EMBEDDINGS, manifest.n_shards)
         self.rows = [manifest.shard(number) for number in range(manifest.n_shards)]
         for shard, rows in zip(self.shards, self.rows, strict=True):
             _check(shard, rows)
@@ -45,6 +84,12 @@ class Embedded:
         self.refits: str | None = details.get("refits")
         self.metric: str = details["metric"]
         self.dim: int = details["dim"]
+        self.score: dict[str, Any] | None = details["score"] if self.multi_vector else None
+        self._offsets = {name: self._join_offsets(name) for name in SIDES} if self.multi_vector else {}
+
+    @property
+    def comparison(self) -> Comparison:
+        return ScoreRule.from_dict(self.score) if self.multi_vector else self.metric
 
     def require_unseen(self, split: str) -> None:
         """Raises UsageError for the dev split of a refit, which has learned from it."""
@@ -55,60 +100,73 @@ class Embedded:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Fingerprints of the manifest and of every shard."""
         shards = {f"embeddings/{number:05d}": shard.fingerprint for number, shard in enumerate(self.shards)}
         return {"manifest": self.manifest.fingerprint, **shards}
 
+    def read(self, modality: str, ids: np.ndarray) -> Items:
+        """Those of the `images` or `sentences` whose ids are `ids` (k,): (k, c) float32, or MultiVectors."""
+        vectors = self.rows_of(modality, ids).take(slice(None))
+        return replace(self.outline(modality, ids), vectors=vectors) if self.multi_vector else vectors
 
-class Embeddings(Embedded):
-    """One vector an image, one a sentence."""
-
-    kind = EMBEDDINGS
-
-    def read(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """(k, c) float32 of the `images` or `sentences` whose ids are `ids` (k,), ascending."""
-        vectors = np.empty((len(ids), self.dim), np.float32)
-        for shard, rows in zip(self.shards, self.rows, strict=True):
-            first = rows.first_image if modality == "images" else rows.first_sentence
-            last = rows.last_image if modality == "images" else rows.last_sentence
-            start, stop = np.searchsorted(ids, [first, last])
-            vectors[start:stop] = shard[modality][ids[start:stop] - first]
-        return vectors
+    def outline(self, modality: str, ids: np.ndarray) -> MultiVectors:
+        """The same of a multi-vector model, all but the vectors."""
+        whole, boxes = f"{SIDES[modality]}_globals", None
+        if modality == "images":
+            boxes = self._chained("boxes")[self._places(modality, ids)]
+        globals_ = self._chained(whole)[ids] if whole in self.shards[0] else None
+        return MultiVectors(None, offsets_of(np.diff(self._offsets[modality])[ids]), globals_, boxes)
 
     def rows_of(self, modality: str, ids: np.ndarray) -> "EmbeddedRows":
-        """The vectors of some `images` or `sentences`, not yet read."""
-        return EmbeddedRows(self, modality, ids)
+        """The vectors of some `images` or `sentences`, one after another, not yet read."""
+        return EmbeddedRows(self._chained(modality), self._places(modality, ids))
+
+    def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
+        """Where their vectors stand in all shards."""
+        if not self.multi_vector:
+            return ids
+        starts, stops = self._offsets[modality][ids], self._offsets[modality][ids + 1]
+        return runs(starts, stops - starts)
+
+    def _chained(self, name: str) -> Chained:
+        return Chained([shard[name] for shard in self.shards], np.float32)
+
+    def _join_offsets(self, modality: str) -> np.ndarray:
+        one, lengths = SIDES[modality], []
+        for shard in self.shards:
+            arrays = {key: shard.get(key) for key in ("boxes", f"{one}_offsets", f"{one}_globals")}
+            outline = read_outline(shard.path, arrays, one, len(shard[f"{one}_id"]), len(shard[modality]))
+            lengths.append(outline.lengths)
+        return offsets_of(np.concatenate(lengths))
 
 
 @dataclass(frozen=True)
 class EmbeddedRows:
-    """The vectors whose ids are `ids` (n,), read block by block, or by row."""
+    """The vectors of all shards at `places` (n,), read block by block, or by row."""
 
-    embeddings: Embeddings
-    modality: str
-    ids: np.ndarray
+    vectors: Chained
+    places: np.ndarray
 
     @property
     def count(self) -> int:
-        return len(self.ids)
+        return len(self.places)
 
     @property
     def dim(self) -> int:
-        return self.embeddings.dim
+        return self.vectors.shape[1]
 
     def blocks(self) -> Iterator[np.ndarray]:
         """All of them, as (n_i, c) float32."""
-        return (self._read(self.ids[start : start + BLOCK_ROWS]) for start in range(0, self.count, BLOCK_ROWS))
+        return (self.take(slice(start, start + BLOCK_ROWS)) for start in range(0, self.count, BLOCK_ROWS))
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
+    def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """(k, c) float32 of some `rows` (k,)."""
-        return self._read(self.ids[rows])
+        return self.vectors[self.places[rows]]
 
-    def _read(self, ids: np.ndarray) -> np.ndarray:
-        if (np.diff(ids) > 0).all():
-            return self.embeddings.read(self.modality, ids)
-        ascending, places = np.unique(ids, return_inverse=True)
-        return self.embeddings.read(self.modality, ascending)[places]
+
+def _holds_several(folder: Path) -> bool:
+    """Whether the items in `folder` have several vectors each: what the first shard's commit says."""
+    value = read_json(sidecar_path(shard_path(folder, 0)))
+    return is_sidecar(value) and value["kind"] == FRAGMENTS
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
+from pipeline.storage.chained import Chained
 from pipeline.storage.reading import file_sha256
 from pipeline.storage.tables import unpacked_bytes
 
@@ -47,12 +48,7 @@ class ForeignFeatures:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Features (len(rows), dim) float32 of `rows`."""
-        starts = np.cumsum([0] + [len(block) for block in self.blocks])
-        out = np.empty((len(rows), self.blocks[0].shape[1]), np.float32)
-        for block, start in zip(self.blocks, starts, strict=False):
-            here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
-            out[here] = block[rows[here] - start]
-        return out
+        return Chained(self.blocks, np.float32)[rows]
 
 
 def open_foreign(source: Source) -> ForeignFeatures:

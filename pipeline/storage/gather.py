@@ -1,13 +1,14 @@
 """Rows of a manifest's shards, by shard or by image: what the linear and the neural stages read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.atomic import Sidecar, read_sidecar
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import plain
@@ -79,32 +80,49 @@ def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:
         raise IntegrityError(f"{path} is of the encoder {held}, not of {encoder}; run its stage again")
 
 
-class Sentences:
-    """The tf-idf shards `<folder>/shard-00000.h5` of a manifest's sentences, or of its documents."""
+class TextShards:
+    """The shards that a `stage` made of the sentences of a manifest in one `folder`, each checked to be of these."""
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
+    read: Callable[[Path], Any]
+    stage: str
+    ending = ".h5"
+
+    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
+        """Raises UsageError where no folder is given."""
+        if folder is None:
+            name = self.stage.removeprefix("encode-")
+            how = "word by word" if name == "tokens" else f"as {name}"
+            raise UsageError(f"this model takes sentences {how}; give what {self.stage} wrote as --{name}")
         self.manifest = manifest
         self.folder = Path(folder)
 
-    def open(self, number: int) -> TfidfShard:
+    def open(self, number: int) -> Any:
         """Shard `number`; IntegrityError unless it was made from exactly the texts of the manifest."""
-        shard = TfidfShard(shard_path(self.folder, number))
-        self._check(shard.path, shard.sidecar, number)
+        shard = type(self).read(self._path(number))
+        self._check(shard.path, shard.details, number)
         return shard
 
-    def sidecar(self, number: int) -> Sidecar:
-        """The same of its commit alone, without its texts."""
-        path = shard_path(self.folder, number)
-        found = read_sidecar(path, TFIDF)
-        self._check(path, found, number)
-        return found
+    def _path(self, number: int) -> Path:
+        return shard_path(self.folder, number).with_suffix(self.ending)
 
-    def _check(self, path: Path, sidecar: Sidecar, number: int) -> None:
-        made_from, rows = sidecar.details["inputs"], self.manifest.shard(number)
+    def _check(self, path: Path, details: Mapping[str, Any], number: int) -> None:
+        made_from, rows = details["inputs"], self.manifest.shard(number)
         for what in sorted({"sentences", "documents", "images"} & set(made_from)):
             if made_from[what] != rows.fingerprints[what]:
-                stage = "encode-sentences" if "sentences" in made_from else "encode-documents"
+                stage = self.stage if "sentences" in made_from else "encode-documents"
                 raise IntegrityError(f"{path} was made from other {what}; run {stage} again")
+
+
+class Sentences(TextShards):
+    """The tf-idf shards of a manifest's sentences, or of its documents."""
+
+    read, stage = TfidfShard, "encode-sentences"
+
+    def sidecar(self, number: int) -> Sidecar:
+        """The commit alone of shard `number`, without its texts; checked as by `open`."""
+        found = read_sidecar(self._path(number), TFIDF)
+        self._check(self._path(number), found.details, number)
+        return found
 
 
 def read_split(

@@ -52,7 +52,7 @@ class PhraseVectors:
         if first.fingerprint != second.fingerprint:
             raise IntegrityError(f"the tables in {folder} are of different runs; run embed-phrases again")
         self.fingerprint, details = second.fingerprint, second.details
-        self.row, self.split, self.inputs = details["row"], details["split"], details["inputs"]
+        self.row, self.split, self.inputs = details["model"], details["split"], details["inputs"]
         self.dim: int = details["dim"]
         self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
         self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.specs import GENERATORS
+from pipeline.specs.generators import GENERATORS
 
 SHARD, OF = "shard", "of"
 PATTERNS = tuple(
@@ -45,7 +45,7 @@ def claims(path: Path) -> dict[str, str | int]:
                 found[OF] = "boxes" if match[OF] else "images"
     if SHARD in found:
         found[SHARD] = int(found[SHARD])
-    if found.get("generator") not in GENERATORS:  # the folder of one may have any name but another's
+    if found.get("generator") not in [spec.name for spec in GENERATORS]:  # a folder may have any name but another's
         found.pop("generator", None)
     if "simulated" in found:
         found["documents"] = found.pop("simulated")
@@ -57,7 +57,7 @@ def stated(record: Mapping[str, Any]) -> dict[str, Any]:
     encoder = record.get("encoder")
     known = {
         "encoder": encoder.get("name") if isinstance(encoder, Mapping) else record.get("name"),
-        "model": record.get("model", record.get("row")),
+        "model": record.get("model"),
         **{key: record.get(key) for key in ("shard", "generator", "documents", "pairs", "split", "protocol", "of")},
     }
     return {key: value for key, value in known.items() if value is not None}

@@ -4,6 +4,7 @@ A record carries its `check`, has the form that its readers need (pipeline.stora
 that it says (pipeline.storage.places).
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,21 @@ def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY,
         what = what or "has another form than this version reads"
         raise IntegrityError(f"{path} {what} ({told}); {remedy}") from None
     return value
+
+
+def read_lines(data: bytes, form: type[Form], path: Path, remedy: str) -> list[Any]:
+    """The JSON objects in the lines of the file `path`. IntegrityError names the first line that has not the form."""
+    found = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise IntegrityError(f"{path}, line {number} is not JSON ({error}); {remedy}") from error
+        what = f"line {number} is not a {form.__name__.lower()}"
+        found.append(require_form(value, form, path, remedy, what))
+    return found
 
 
 def read_vocabulary(path: Path) -> Any:

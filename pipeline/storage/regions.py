@@ -8,13 +8,15 @@ first is the whole image. An image that could not be read has no row, and its re
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.precision import to_float32
+from pipeline.ragged import Ragged, divides, offsets_of
 from pipeline.storage.atomic import Sidecar
 from pipeline.storage.batch import remove_own
 from pipeline.storage.features import PART, PARTS, UnfinishedShard
@@ -22,7 +24,6 @@ from pipeline.storage.fingerprint import require_same
 from pipeline.storage.gather import require_encoder_name, shard_path
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import read_parameters
-from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.reading import is_there
 from pipeline.storage.shards import Shard, write_shard
 
@@ -44,24 +45,15 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
             raise InputError(f"cannot read the boxes {file} ({error.strerror}); give a file or a folder") from error
 
 
-class Block(NamedTuple):
-    """Regions of some images: `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and `offsets`
-    (n + 1,) of each image's regions, in the order in which the images were asked for."""
+@dataclass(frozen=True)
+class Block(Ragged):
+    """Regions of some images: `features` (total, dim), `boxes` (total, 4), `scores` (total,), and `offsets` (n + 1,) of
+    each image's regions."""
 
     features: np.ndarray
     boxes: np.ndarray
     scores: np.ndarray
     offsets: np.ndarray
-
-
-class PaddedBlock(NamedTuple):
-    """Regions of n images side by side: `features` (n, k, dim) float32, `boxes` (n, k, 4), `scores` (n, k) and `mask`
-    (n, k), False (and zeros in the rest) where an image has fewer than k regions."""
-
-    features: np.ndarray
-    boxes: np.ndarray
-    scores: np.ndarray
-    mask: np.ndarray
 
 
 class UnfinishedRegions(UnfinishedShard):
@@ -94,7 +86,7 @@ class UnfinishedRegions(UnfinishedShard):
         known = [part for part in parts if len(part["scores"])] or parts[:1]
         arrays = {name: np.concatenate([part[name] for part in known]) for name in COLUMNS}
         lengths = np.concatenate([part["lengths"] for part in parts])
-        arrays |= {"offsets": np.concatenate([[0], np.cumsum(lengths)]), "image_id": self.image_id}
+        arrays |= {"offsets": offsets_of(lengths), "image_id": self.image_id}
         counts = sum((Counter(part.details["counts"]) for part in parts), Counter())
         rejects = [reject for part in parts for reject in part.details["rejects"]]
         details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
@@ -146,21 +138,14 @@ class RegionShard(Shard):
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)
         self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
-        lengths = np.diff(self.offsets)
-        fits = len(lengths) == len(self.image_id) and (lengths >= 0).all() and self.offsets[0] == 0
-        if not fits or any(len(self[name]) != self.offsets[-1] for name in COLUMNS):
+        if not all(divides(self.offsets, len(self.image_id), len(self[name])) for name in COLUMNS):
             raise IntegrityError(f"{path}: its offsets do not fit its rows; run extract-regions again")
+        self.regions = Block(*(self[name] for name in COLUMNS), self.offsets)
 
     def packed(self, images: np.ndarray) -> Block:
-        """The regions of `images` (n,), rows of `image_id` in any order."""
-        starts, lengths = self.offsets[images], self.offsets[images + 1] - self.offsets[images]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        rows = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Block(to_float32(self["features"][rows]), self["boxes"][rows], self["scores"][rows], offsets)
-
-    def padded(self, images: np.ndarray) -> PaddedBlock:
-        """The regions of `images` (n,), rows of `image_id` in any order, each filled up to the longest."""
-        return pad(self.packed(images))
+        """The regions of `images` (n,), rows of `image_id` in any order, their features as float32."""
+        block = self.regions.take(images)
+        return replace(block, features=to_float32(block.features))
 
     def with_features(self, path: Path, features: np.ndarray, fingerprint: str, details: Mapping[str, Any]) -> Sidecar:
         """Publish the same regions with other `features` (total, dim); `details` go over these."""
@@ -180,53 +165,3 @@ def open_regions(manifest: Manifest, folder: Path, number: int, encoder: str | N
     if shard.details["inputs"]["images"] != manifest.shard(number).fingerprints["images"]:
         raise IntegrityError(f"{shard.path} was made from other images than the manifest's; extract it again")
     return shard
-
-
-def pad(block: Block) -> PaddedBlock:
-    lengths = np.diff(block.offsets)
-    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
-    if mask.all():
-        return PaddedBlock(*(array.reshape(*mask.shape, *array.shape[1:]) for array in block[:3]), mask)
-    arrays = []
-    for array in block[:3]:
-        arrays.append(np.zeros((*mask.shape, *array.shape[1:]), array.dtype))
-        arrays[-1][mask] = array
-    return PaddedBlock(*arrays, mask)
-
-
-def concatenate(blocks: Sequence[Block]) -> Block:
-    """The images of `blocks`, one block after another."""
-    offsets = [np.zeros(1, np.int64)]
-    for block in blocks:
-        offsets.append(block.offsets[1:] + offsets[-1][-1])
-    return Block(*(np.concatenate([block[i] for block in blocks]) for i in range(3)), np.concatenate(offsets))
-
-
-class Regions:
-    """The region shards `<folder>/shard-00000.h5` of a manifest, checked to be of its images and of one encoder.
-
-    `origins` (file -> origin) are what made each; see pipeline.storage.provenance.
-    """
-
-    def __init__(self, manifest: Manifest, folder: Path, encoder: str | None = None) -> None:
-        self.manifest = manifest
-        self.shards = [open_regions(manifest, folder, number, encoder) for number in range(manifest.n_shards)]
-        self.origins = {str(shard.path): origin_of(shard.sidecar) for shard in self.shards}
-        self.origin = same_origin(encoder or Path(folder).name, self.origins)
-
-    def packed(self, image_id: np.ndarray) -> tuple[Block, np.ndarray]:
-        """The regions of the images `image_id` (n,), and the order (n,) in which their shards give them."""
-        numbers = image_id // self.manifest.shard_size
-        order = np.argsort(numbers, kind="stable")
-        blocks = []
-        for number in np.unique(numbers):
-            shard = self.shards[number]
-            blocks.append(shard.packed(image_id[order[numbers[order] == number]] - shard.image_id[0]))
-        return concatenate(blocks), order
-
-    def minibatches(self, image_id: np.ndarray, size: int, seed: int) -> Iterator[tuple[np.ndarray, PaddedBlock]]:
-        """The images `image_id`, shuffled by `seed`, `size` at a time: their ids and their regions."""
-        image_id = np.random.default_rng(seed).permutation(image_id)
-        for start in range(0, len(image_id), size):
-            block, order = self.packed(image_id[start : start + size])
-            yield image_id[start : start + size][order], pad(block)

@@ -1,16 +1,12 @@
 """What was left out of a collection: `rejects.jsonl`, one JSON object {file, row, what, reason} a line."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import IntegrityError
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.forms import Form
-from pipeline.storage.records import require_form
-
-REMEDY = "run ingest again"
+from pipeline.storage.records import read_lines
 
 
 class Reject(Form):
@@ -27,13 +23,4 @@ def to_lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
 
 def from_lines(data: bytes, path: Path) -> list[dict[str, Any]]:
     """The rejects in the file `path`. IntegrityError names the first line that is none."""
-    rejects = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line:
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError(f"{path}, line {number} is not JSON ({error}); {REMEDY}") from error
-        rejects.append(require_form(value, Reject, path, REMEDY, f"line {number} is not a reject"))
-    return rejects
+    return read_lines(data, Reject, path, "run ingest again")

@@ -8,31 +8,26 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError, UsageError
+from pipeline.multivectors import Items, MultiVectors
 from pipeline.storage.bundle import Bundle, BundleWriter
-from pipeline.storage.bundled_sets import add_bundled_sets, read_bundled_sets
-from pipeline.storage.embeddings import Embedded, EmbeddedRows
+from pipeline.storage.embeddings import EmbeddedRows, Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
-from pipeline.storage.fragments import StoredSets
 
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 TELLING = {"images": ("path", "sha256"), "sentences": ("text",)}
 """The columns by which a row is recognised in a manifest."""
-INDEXED = {
-    "global": {"images": "images", "sentences": "sentences"},
-    "fragments": {"images": "regions", "sentences": "words"},
-}
-"""Kind of bundle -> modality -> the name of its index."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One modality of a bundle: the name of its index and its card, its table, and which rows of it are `alive`, not
-    removed."""
+    removed. `outline` says which vectors are of which row of a multi-vector model; others have one each."""
 
     modality: str
     name: str
     card: dict[str, Any]
     table: pa.Table
+    outline: MultiVectors | None
 
     @property
     def ids(self) -> np.ndarray:
@@ -48,6 +43,11 @@ class Part:
     def alive(self) -> np.ndarray:
         return np.flatnonzero(~is_removed(self.table))
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """What the index calls its vectors: the row of each, or, where rows have several, numbers without gaps."""
+        return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
+
 
 class Revision:
     """The bundle `folder`, to be written to `output` with other indices and tables.
@@ -55,7 +55,7 @@ class Revision:
     Raises as `open_parts` does, and UsageError where the two folders are one.
     """
 
-    def __init__(self, folder: Path, embeddings: Embedded, output: Path) -> None:
+    def __init__(self, folder: Path, embeddings: Embeddings, output: Path) -> None:
         if folder.resolve() == output.resolve():
             raise UsageError(f"{output} is the bundle to start from; give --output another folder")
         self.bundle, self.parts = open_parts(folder, embeddings)
@@ -63,41 +63,30 @@ class Revision:
             raise UsageError(f"{folder} has its inverted lists on disk, which are not changed; run build-index again")
         self.embeddings, self.writer = embeddings, BundleWriter(output)
         self.cards: dict[str, dict[str, Any]] = {}
-        self.sets = read_bundled_sets(self.bundle) if self.of_sets else {}
+        self.outlines: dict[str, MultiVectors] = {}
 
-    @property
-    def of_sets(self) -> bool:
-        """Whether its images and sentences are sets of fragments, which `sets` tells by modality."""
-        return self.bundle.card["kind"] == "fragments"
+    def vectors(self, part: Part) -> EmbeddedRows:
+        """All vectors that the index of `part` holds."""
+        return self.embeddings.rows_of(part.modality, part.ids[part.alive])
 
-    def vectors(self, part: Part, rows: np.ndarray) -> EmbeddedRows:
-        """The vectors of some rows of the table."""
-        return self.embeddings.rows_of(part.modality, part.ids[rows])
-
-    def queries(self, part: Part, most: int) -> np.ndarray:
-        """At most `most` vectors of the other modality, at even distances through its rows."""
-        other, chosen = self._others(part, most)
-        return self.vectors(other, chosen).take(np.arange(len(chosen)))
-
-    def query_sets(self, part: Part, most: int) -> StoredSets:
-        """The same of a row of fragments: at most `most` sets."""
-        other, chosen = self._others(part, most)
-        return self.embeddings.read_sets(other.modality, np.sort(other.ids[chosen]))
-
-    def _others(self, part: Part, most: int) -> tuple[Part, np.ndarray]:
+    def queries(self, part: Part, most: int) -> Items:
+        """At most `most` items of the other modality, at even distances through its rows."""
         other = next(one for one in self.parts if one.modality != part.modality)
-        return other, other.alive[np.linspace(0, len(other.alive) - 1, min(most, len(other.alive))).astype(np.int64)]
+        chosen = np.linspace(0, len(other.alive) - 1, min(most, len(other.alive))).astype(np.int64)
+        return self.embeddings.read(other.modality, other.ids[other.alive[chosen]])
 
     def put(self, part: Part, data: memoryview, card: dict[str, Any]) -> None:
         """Write an index and the table of `part`; `card` holds what is no longer as in its card."""
         self.writer.add(f"{part.name}.faiss", data)
         self.writer.add_table(f"{part.modality}.parquet", part.table)
-        self.cards[part.name] = {**part.card, "count": len(part.alive), "bytes": len(data), **card}
+        self.cards[part.name] = {**part.card, "count": len(part.numbers), "bytes": len(data), **card}
+        if part.outline is not None:
+            self.outlines[part.modality] = part.outline
 
     def commit(self) -> None:
         """Copy all else, and write the card."""
-        if self.of_sets:
-            add_bundled_sets(self.writer, self.sets)
+        if self.outlines:
+            self.writer.add_outlines(self.outlines)
         self.writer.copy(self.bundle, but=set(self.writer.files))
         inputs = {**self.bundle.card["inputs"], **self.embeddings.inputs, "bundle": self.bundle.card["fingerprint"]}
         told = {name: self.writer.files[f"{name}.parquet"]["sha256"] for name in NUMBER}
@@ -107,15 +96,18 @@ class Revision:
         )
 
 
-def open_parts(folder: Path, embeddings: Embedded) -> tuple[Bundle, list[Part]]:
+def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Part]]:
     """The bundle `folder` and its images and sentences.
 
     Raises IntegrityError unless `embeddings` are of its model, and their manifest numbers what it holds as it does.
     """
     bundle = Bundle(folder)
     require_same("model", {str(folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model})
-    names = INDEXED[bundle.card["kind"]]
-    parts = [Part(modality, name, bundle.card[name], bundle.table(modality)) for modality, name in names.items()]
+    names = {modality: bundle.index_name(modality) for modality in NUMBER}
+    parts = [
+        Part(modality, name, bundle.card[name], bundle.table(modality), bundle.outline(modality))
+        for modality, name in names.items()
+    ]
     for part in parts:
         given, told = getattr(embeddings.manifest, part.modality), TELLING[part.modality]
         rows, ids = part.alive, part.ids[part.alive]

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
+from pipeline.ragged import offsets_of
+from pipeline.storage.chained import Chained
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import Features, Sentences
+from pipeline.storage.gather import Features, Sentences, TextShards
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.tokens import TokenShards
@@ -26,61 +28,49 @@ class FeatureRows:
         self.origins = {str(shard.path): origin_of(shard.sidecar) for shard in shards}
         self.origin = same_origin(encoder, self.origins)
         self.fingerprints = {f"features/{encoder}/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
-        self._blocks = [shard["features"] for shard in shards]
-        self._shard_size = features.manifest.shard_size
-        self._image_id = image_id
-        self.shape = (len(image_id), self._blocks[0].shape[1])
+        self._features, self._image_id = Chained([shard["features"] for shard in shards]), image_id
+        self.shape = (len(image_id), self._features.shape[1])
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        ids = self._image_id[rows]
-        numbers, within = np.divmod(ids, self._shard_size)
-        gathered = np.empty((len(ids), self.shape[1]), self._blocks[0].dtype)
-        for number in np.unique(numbers):
-            chosen = numbers == number
-            gathered[chosen] = self._blocks[number][within[chosen]]
-        return gathered
+        return self._features[self._image_id[rows]]
 
 
-class TokenRows:
-    """All sentences by sentence_id: `ids` (total,) and `offsets` (m + 1,), and their `vocabulary`'s fingerprint."""
+class _TextRows:
+    """All sentences by sentence_id, from `shards`; the fingerprint of their `vocabulary`, and their own."""
+
+    def __init__(self, name: str, opened: TextShards) -> None:
+        self.shards = [opened.open(number) for number in range(opened.manifest.n_shards)]
+        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in self.shards})
+        self.fingerprints = {f"{name}/{n:05d}": shard.fingerprint for n, shard in enumerate(self.shards)}
+
+
+class TokenRows(_TextRows):
+    """`ids` (total,) and `offsets` (m + 1,) of all sentences."""
 
     def __init__(self, manifest: Manifest, folder: Path | None) -> None:
-        opened = TokenShards(manifest, folder)
-        shards = [opened.open(number) for number in range(manifest.n_shards)]
-        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
-        self.fingerprints = {f"tokens/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
-        self.ids = np.concatenate([shard.ids for shard in shards])
-        lengths = np.concatenate([np.diff(shard.offsets) for shard in shards])
-        self.offsets = np.concatenate([[0], np.cumsum(lengths)])
+        super().__init__("tokens", TokenShards(manifest, folder))
+        self.ids = np.concatenate([shard.ids for shard in self.shards])
+        self.offsets = offsets_of(np.concatenate([np.diff(shard.offsets) for shard in self.shards]))
 
 
-class TfidfRows:
-    """All sentences by sentence_id: `matrix` (m, d), and their `vocabulary`'s fingerprint."""
+class TfidfRows(_TextRows):
+    """`matrix` (m, d) of all sentences."""
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
-        opened = Sentences(manifest, folder)
-        shards = [opened.open(number) for number in range(manifest.n_shards)]
-        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
-        self.fingerprints = {f"tfidf/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
-        self.matrix = sparse.vstack([shard.matrix for shard in shards], format="csr")
+    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
+        super().__init__("tfidf", Sentences(manifest, folder))
+        self.matrix = sparse.vstack([shard.matrix for shard in self.shards], format="csr")
 
 
-class TreeRows:
-    """All sentences by sentence_id: `trees`, the packed arrays of pipeline.text.trees.Trees by name, of one `kind`.
-
-    `vocabulary` and `labels` are the fingerprints of what their numbers refer to.
-    """
+class TreeRows(_TextRows):
+    """`trees`, the packed arrays of pipeline.text.trees.Trees by name, of one `kind`; `labels` is the fingerprint of
+    what their labels refer to."""
 
     def __init__(self, kind: str, manifest: Manifest, folder: Path | None) -> None:
-        opened = TreeShards(manifest, folder)
-        shards = [opened.open(number) for number in range(manifest.n_shards)]
-        self.vocabulary = require_same("vocabulary", {str(shard.path): shard.vocabulary for shard in shards})
-        self.labels = require_same("label table", {str(shard.path): shard.labels for shard in shards})
-        self.fingerprints = {f"trees/{n:05d}": shard.fingerprint for n, shard in enumerate(shards)}
-        packed = [getattr(shard, kind) for shard in shards]
+        super().__init__("trees", TreeShards(manifest, folder))
+        self.labels = require_same("label table", {str(shard.path): shard.labels for shard in self.shards})
+        packed = [getattr(shard, kind) for shard in self.shards]
         self.trees = {name: np.concatenate([arrays[name] for arrays in packed]) for name in FIELDS}
-        lengths = np.concatenate([np.diff(arrays["offsets"]) for arrays in packed])
-        self.trees["offsets"] = np.concatenate([[0], np.cumsum(lengths)])
+        self.trees["offsets"] = offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))
 
 
 def open_rows(view: str, manifest: Manifest, folders: Mapping[str, Path | None]) -> TokenRows | TfidfRows | TreeRows:

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import IntegrityError, UsageError
-from pipeline.storage.gather import shard_path
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.gather import TextShards
 from pipeline.storage.shards import Shard, write_shard
 
 TOKENS = "tokens"
@@ -39,19 +37,7 @@ class TokenShard(Shard):
         self.vocabulary: str = self.details["inputs"]["vocabulary"]
 
 
-class TokenShards:
-    """The token shards of a manifest in one folder."""
+class TokenShards(TextShards):
+    """The token shards of a manifest."""
 
-    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
-        """Raises UsageError where no folder is given."""
-        if folder is None:
-            raise UsageError("this model takes sentences word by word; give what encode-tokens wrote as --tokens")
-        self.manifest = manifest
-        self.folder = Path(folder)
-
-    def open(self, number: int) -> TokenShard:
-        """Shard `number`; IntegrityError unless it was made from exactly the sentences of the manifest."""
-        shard = TokenShard(shard_path(self.folder, number))
-        if shard.details["inputs"]["sentences"] != self.manifest.shard(number).fingerprints["sentences"]:
-            raise IntegrityError(f"{shard.path} was made from other sentences; run encode-tokens again")
-        return shard
+    read, stage = TokenShard, "encode-tokens"

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import add_artefact, read_verified
 from pipeline.storage.batch import Batch
-from pipeline.storage.gather import shard_path
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.gather import TextShards
 from pipeline.storage.shards import Shard, write_shard
 
 PARSES = "parses"
@@ -72,18 +71,10 @@ class ParseShard:
         self.rows, self.fingerprint, self.details = sidecar.rows, sidecar.fingerprint, sidecar.details
 
 
-class ParseShards:
-    """The parses of a manifest's sentences in one folder."""
+class ParseShards(TextShards):
+    """The parses of a manifest's sentences."""
 
-    def __init__(self, manifest: Manifest, folder: Path) -> None:
-        self.manifest = manifest
-        self.folder = Path(folder)
-
-    def open(self, number: int) -> ParseShard:
-        """Shard `number`; IntegrityError unless it was made from exactly the sentences of the manifest."""
-        shard = ParseShard(shard_path(self.folder, number).with_suffix(".conllu"))
-        _require_sentences(self.manifest, number, shard.path, shard.details, "parse")
-        return shard
+    read, stage, ending = ParseShard, "parse", ".conllu"
 
 
 def write_trees(
@@ -116,23 +107,7 @@ class TreeShard(Shard):
         self.labels: str = self.details["inputs"]["labels"]
 
 
-class TreeShards:
-    """The tree shards of a manifest in one folder."""
+class TreeShards(TextShards):
+    """The tree shards of a manifest."""
 
-    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
-        """Raises UsageError where no folder is given."""
-        if folder is None:
-            raise UsageError("this model takes sentences as trees; give what encode-trees wrote as --trees")
-        self.manifest = manifest
-        self.folder = Path(folder)
-
-    def open(self, number: int) -> TreeShard:
-        """Shard `number`; IntegrityError unless it was made from exactly the sentences of the manifest."""
-        shard = TreeShard(shard_path(self.folder, number))
-        _require_sentences(self.manifest, number, shard.path, shard.details, "encode-trees")
-        return shard
-
-
-def _require_sentences(manifest: Manifest, number: int, path: Path, details: Mapping[str, Any], stage: str) -> None:
-    if details["inputs"]["sentences"] != manifest.shard(number).fingerprints["sentences"]:
-        raise IntegrityError(f"{path} was made from other sentences; run {stage} again")
+    read, stage = TreeShard, "encode-trees"

@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
 from pipeline.storage.bundle import CARD, Bundle
+from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.reading import explain, is_there, kind_of, read_bytes, walk
 from pipeline.storage.rejects import from_lines
@@ -128,7 +129,7 @@ def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[Place]:
         yield Place(path, "images", (), str(error))
         return
     here = tuple(np.flatnonzero(owners == image_id).tolist())
-    if shard.sidecar.kind == EMBEDDINGS:
+    if shard.sidecar.kind in (EMBEDDINGS, FRAGMENTS):
         of = np.flatnonzero(np.isin(shard["sentence_id"], sentences)).tolist()
         yield from (Place(path, "image", here), Place(path, "sentences", tuple(of)))
     elif "sentence_id" in shard:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError
+from pipeline.settings.parse import ParserSettings
 from pipeline.text.conllu import ROOT, Parse
 from pipeline.text.parsing import parse_words, require_spacy
 
@@ -17,22 +18,6 @@ if TYPE_CHECKING:
 LANGUAGE = "en"
 ROWS = {"NORM": 5000, "PREFIX": 1000, "SUFFIX": 2500, "SHAPE": 2500}
 """Properties of a word that its vector is the sum of, and rows of each one's hashed table."""
-
-
-@dataclass(frozen=True)
-class ParserSettings:
-    """`width` of word vectors, and `depth` layers of a convolution over three words; `batch_words` in a step;
-    at most `epochs`, ended by `patience` epochs without a better labelled attachment on dev."""
-
-    width: int
-    depth: int
-    hidden: int
-    dropout: float
-    learning_rate: float
-    batch_words: int
-    epochs: int
-    patience: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -79,12 +64,12 @@ class ParserTraining:
     Raises InputError where a treebank has no sentence.
     """
 
-    def __init__(self, training: Sequence[Parse], dev: Sequence[Parse], settings: ParserSettings) -> None:
+    def __init__(self, training: Sequence[Parse], dev: Sequence[Parse], settings: ParserSettings, seed: int) -> None:
         for name, parses in {"training": training, "dev": dev}.items():
             if not any(map(len, parses)):
                 raise InputError(f"the {name} treebank has no sentence; give a CoNLL-U file with some")
         spacy = require_spacy()
-        spacy.util.fix_random_seed(settings.seed)
+        spacy.util.fix_random_seed(seed)
         self.settings = settings
         self.pipeline = _blank(settings)
         self._dev = [parse for parse in dev if len(parse)]
@@ -92,7 +77,7 @@ class ParserTraining:
         optimiser = self.pipeline.initialize(lambda: self._examples)
         optimiser.learn_rate = settings.learning_rate
         self._optimiser = optimiser
-        self._random = random.Random(settings.seed)
+        self._random = random.Random(seed)
 
     def learn(self) -> Iterator[Agreement]:
         """Train, one epoch after another, yielding the agreement on dev after each."""

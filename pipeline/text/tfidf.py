@@ -1,7 +1,7 @@
 """Sentences as sparse tf-idf vectors over a vocabulary."""
 
-from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 from scipy import sparse
@@ -16,18 +16,13 @@ def encode(texts: Iterable[str], vocabulary: Vocabulary) -> sparse.csr_array:
     A text with no known term is a row of zeros.
     """
     analyze, index = make_analyzer(vocabulary.settings), vocabulary.index
-    columns: list[int] = []
-    counts: list[int] = []
-    indptr = [0]
-    for text in texts:
-        found = Counter(index[term] for term in analyze(text) if term in index)
-        for column in sorted(found):
-            columns.append(column)
-            counts.append(found[column])
-        indptr.append(len(columns))
-    indices = np.asarray(columns, dtype=np.int32)
-    data = np.asarray(counts, dtype=np.float32) * np.asarray(vocabulary.idf, dtype=np.float32)[indices]
-    matrix = sparse.csr_array((data, indices, np.asarray(indptr)), shape=(len(indptr) - 1, len(vocabulary.terms)))
+    found = [[index[term] for term in analyze(text) if term in index] for text in texts]
+    columns = np.fromiter(chain.from_iterable(found), np.int32)
+    indptr = np.cumsum([0, *map(len, found)])
+    shape = (len(found), len(vocabulary.terms))
+    matrix = sparse.csr_array((np.ones(len(columns), np.float32), columns, indptr), shape)
+    matrix.sum_duplicates()
+    matrix.data *= np.asarray(vocabulary.idf, np.float32)[matrix.indices]
     return unit_rows(matrix) if vocabulary.normalise else matrix
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.ragged import Ragged, offsets_of
 
 NOTHING = -1
 """Parent of a root; word of a node that stands for no word."""
 
 
 @dataclass(frozen=True)
-class Trees:
+class Trees(Ragged):
     """n trees one after another: the nodes of tree i are rows offsets[i] to offsets[i + 1].
 
     `parents` (total,) int32: position of the parent among the tree's own nodes, -1 for the root.
@@ -30,22 +31,6 @@ class Trees:
     labels: np.ndarray
     offsets: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(n,) nodes in each tree."""
-        return np.diff(self.offsets)
-
-    def take(self, rows: np.ndarray) -> "Trees":
-        """The trees `rows` (k,), in that order."""
-        lengths = self.lengths[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        chosen = np.repeat(self.offsets[:-1][rows], lengths) + inside
-        return Trees(self.parents[chosen], self.words[chosen], self.labels[chosen], offsets)
-
     def check(self) -> None:
         """Raises InputError, naming the first tree that is not one: a parent outside, no or several roots, a cycle."""
         total, lengths = int(self.offsets[-1]), self.lengths
@@ -54,7 +39,7 @@ class Trees:
             raise InputError(f"packed trees: {sorted(sizes)} nodes do not fit offsets that end at {total}; parse again")
         if not total:
             return
-        owners = np.repeat(np.arange(len(self)), lengths)
+        owners = self.owners
         outside = (self.parents < NOTHING) | (self.parents >= lengths[owners])
         self._refuse(owners[outside], "has a node whose parent is not in the sentence")
         roots = np.bincount(owners[self.parents == NOTHING], minlength=len(self))
@@ -73,6 +58,6 @@ class Trees:
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
     """Trees given node by node as (parent, word, label)."""
-    offsets = np.cumsum([0, *map(len, trees)], dtype=np.int64)
+    offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
     return Trees(*(np.ascontiguousarray(column) for column in columns.T), offsets)

@@ -17,7 +17,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     import numpy as np
 
     from pipeline import config
-    from pipeline.collections.weakening import Noise, simulate
+    from pipeline.collections.weakening import simulate
     from pipeline.errors import UsageError
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.manifest import Manifest
@@ -27,13 +27,13 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     chosen = settings.documents_named(name)
     if chosen.simulate is None:
         raise UsageError(f"documents.{name} are the collection's own; give documents.{name}.simulate to simulate some")
-    manifest, noise = Manifest(manifest_folder), chosen.simulate.model_dump()
+    manifest = Manifest(manifest_folder)
     wanted = np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
     texts = manifest.sentences.filter(wanted)
 
-    documents = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), Noise(**noise), settings.seed)
+    documents = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), chosen.simulate, settings.seed)
 
-    about = [noise, settings.auxiliary.splits, settings.seed]
+    about = [chosen.simulate.model_dump(), settings.auxiliary.splits, settings.seed]
     inputs = {"manifest": manifest.fingerprint}
     digest = fingerprint("simulated documents", 2, about, inputs)
     details = {"documents": name, "inputs": inputs}

@@ -10,12 +10,12 @@ from stages import options
 
 if TYPE_CHECKING:
     from pipeline import config
-    from pipeline.config import images as sections
     from pipeline.images.classifier import Classifier
     from pipeline.images.encoders import Encoder
     from pipeline.images.finetune import Finetuning
     from pipeline.images.precision_recall import Precision
     from pipeline.images.sampling import LabelledImage, Sampler
+    from pipeline.settings import images as sections
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)

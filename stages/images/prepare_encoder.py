@@ -10,9 +10,9 @@ from stages import options
 
 if TYPE_CHECKING:
     from pipeline import config
-    from pipeline.config import images as sections
     from pipeline.images.pooled_regions import PooledEncoder
     from pipeline.images.standard import StandardEncoder
+    from pipeline.settings import images as sections
 
 
 @click.command("prepare-encoder")

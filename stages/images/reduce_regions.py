@@ -26,13 +26,15 @@ def command(manifest_folder: Path, regions_folder: Path, config_path: Path | Non
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import shard_path
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.regions import Regions
+    from pipeline.storage.provenance import origin_of, same_origin
+    from pipeline.storage.regions import open_regions
 
     settings, manifest = config.load(config_path), Manifest(manifest_folder)
     dimensions, storage = settings.regions.dimensions, settings.extract.storage
     if dimensions is None:
         raise UsageError("regions.dimensions is null: set it to the number of principal components")
-    shards = Regions(manifest, regions_folder).shards
+    shards = [open_regions(manifest, regions_folder, number) for number in range(manifest.n_shards)]
+    same_origin(regions_folder.name, {str(shard.path): origin_of(shard.sidecar) for shard in shards})
     train = manifest.splits == "train"
     kept = (shard.packed(np.flatnonzero(train[shard.image_id])).features for shard in shards)
     projection = fit_projection((features for features in kept if len(features)), dimensions)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from pipeline.config.root import Index
     from pipeline.index.build import BuiltIndex
+    from pipeline.index.build_gallery import BuiltGallery
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.fragments import Fragments
     from pipeline.storage.parameters import Parameters
 
 
@@ -50,12 +50,11 @@ def command(
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
     from pipeline import config
     from pipeline.device import find_gpu
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
-    from pipeline.storage.embeddings import split_ids
+    from pipeline.storage.embeddings import Embeddings, split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.reading import read_bytes
@@ -65,14 +64,13 @@ def command(
     configured = config.load(config_path)
     settings = configured.index.model_copy(update={"on_disk": configured.index.on_disk or on_disk})
     manifest = Manifest(manifest_folder)
-    embeddings = open_embedded(manifest, embeddings_folder)
-    sets = isinstance(embeddings, Fragments)
+    embeddings = Embeddings(manifest, embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
     vocabulary = read_vocabulary(vocabulary_path)["fingerprint"]
     require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
     model = restore(embeddings.registered, parameters.settings, parameters.tensors, model_folder)
-    encoders = _read_encoders(model, sets, parameters.details, model_folder, encoders_root)
+    encoders = _read_encoders(model, parameters.details, model_folder, encoders_root)
 
     parse = None
     if parses_folder and labels_path:
@@ -81,7 +79,7 @@ def command(
 
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(output)
     gpu = find_gpu(configured.device)
-    about = (_add_sets if sets else _add_vectors)(writer, embeddings, ids, settings, gpu)
+    about = _add_indices(writer, embeddings, ids, settings, gpu)
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(model_folder)
@@ -94,7 +92,7 @@ def command(
     inputs = {**embeddings.inputs, "model": parameters.fingerprint, "vocabulary": vocabulary}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
     inputs |= {"parser": parse.digest} if parse and parse.digest else {}
-    chosen = settings.model_dump(exclude=set() if sets else {"shortlist"})
+    chosen = settings.model_dump(exclude=set() if embeddings.multi_vector else {"shortlist"})
     writer.commit(
         {
             "model": embeddings.row,
@@ -113,14 +111,14 @@ def command(
 
 
 def _read_encoders(
-    model: Any, sets: bool, details: "Mapping[str, Any]", model_folder: Path, encoders_root: Path
+    model: Any, details: "Mapping[str, Any]", model_folder: Path, encoders_root: Path
 ) -> "dict[str, Parameters]":
     """The encoders that made the features of the model, and of its regions, by name."""
     import logging
 
     from pipeline.storage.provenance import encoders_of, read_own_encoders
 
-    used = {"encoders": model.encoders, **({"regions": model.region_encoders} if sets else {})}
+    used = {"encoders": model.encoders, **({"regions": model.region_encoders} if model.multi_vector else {})}
     found = {}
     for key, names in used.items():
         origins = encoders_of(model_folder, details[key], names)
@@ -133,87 +131,70 @@ def _read_encoders(
     return found
 
 
-def _add_vectors(
+def _add_indices(
     writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "Index", gpu: Any
 ) -> dict[str, Any]:
-    """One index of images and one of sentences; what the card says of them."""
-    from tqdm import tqdm
-
-    from pipeline.index.build import QUERIES, build_index
-    from pipeline.index.ondisk import ListsFile
-    from pipeline.index.requirements import Requirements
-    from pipeline.index.vectors import evenly_spaced
-
-    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
-    cards = {}
-    for modality, other in (("images", "sentences"), ("sentences", "images")):
-        vectors = embeddings.rows_of(modality, ids[modality])
-        queries = embeddings.read(other, ids[other][evenly_spaced(len(ids[other]), QUERIES)])
-        name = f"{modality}.lists"
-        lists = ListsFile(writer.place_for(name), name) if settings.on_disk else None
-        built = build_index(
-            vectors, queries, embeddings.metric, requirements,
-            lambda items, what: tqdm(items, what, disable=None), lists, gpu,
-        )  # fmt: skip
-        if lists:
-            writer.adopt(name)
-        _put(writer, embeddings.row, modality, built)
-        cards[modality] = built.card.to_dict()
-    return {"kind": "global", **cards}
-
-
-def _add_sets(
-    writer: "BundleWriter", embeddings: "Fragments", ids: dict, settings: "Index", gpu: Any
-) -> dict[str, Any]:
-    """One index of regions and one of words, and which of them are one set; what the card says of them."""
-    import logging
-
+    """The index of images and that of sentences, and which vectors are of which item; what the card says of them."""
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
-    from pipeline.index.fragment_index import FRAGMENTS, SET_QUERIES, build_fragment_index
+    from pipeline.index.build import QUERIES
+    from pipeline.index.build_gallery import SET_QUERIES, build_gallery
+    from pipeline.index.ondisk import ListsFile
     from pipeline.index.requirements import Requirements
     from pipeline.index.shortlist import Shortlist
     from pipeline.index.vectors import evenly_spaced
-    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
-    from pipeline.storage.bundled_sets import BundledSets, add_bundled_sets
+    from pipeline.storage.cards import INDEXED
 
-    if settings.on_disk:
+    several = embeddings.multi_vector
+    if settings.on_disk and several:
         raise UsageError(f"{embeddings.row} has fragments, whose lists stay in memory; set index.on_disk to false")
     requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
-    rule, shortlist = ScoreRule.from_dict(embeddings.score), Shortlist(**settings.shortlist.model_dump())
-    cards, sets = {}, {}
+    shortlist = Shortlist(**settings.shortlist.model_dump())
+    kind, cards, outlines = "fragments" if several else "global", {}, {}
     for modality, other in (("images", "sentences"), ("sentences", "images")):
-        stored = embeddings.read_sets(modality, ids[modality])
-        asking = embeddings.read_sets(other, ids[other][evenly_spaced(len(ids[other]), SET_QUERIES)])
-        built = build_fragment_index(
-            modality,
-            *(FragmentSets(side.vectors, side.offsets, side.globals) for side in (stored, asking)),
-            rule, requirements, shortlist, lambda items, what: tqdm(items, what, disable=None), gpu,
+        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
+        asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
+        name = INDEXED[kind][modality]
+        lists = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists") if settings.on_disk else None
+        built = build_gallery(
+            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality],
+            embeddings.read(other, asking), embeddings.comparison, requirements, shortlist,
+            lambda items, what: tqdm(items, what, disable=None), lists, gpu,
         )  # fmt: skip
-        name, sets[modality] = FRAGMENTS[modality], BundledSets(stored.offsets, stored.globals, stored.boxes)
+        if lists:
+            writer.adopt(lists.name)
         _put(writer, embeddings.row, name, built.index)
         cards[name] = built.card()
-        cost, log = built.cost, logging.getLogger(__name__)
-        log.info(
-            "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", embeddings.row,
-            "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
-            1000 * cost.exact_seconds,
+        if built.cost:
+            _tell_cost(embeddings.row, modality, built, settings.recall_floor)
+    if several:
+        writer.add_outlines(outlines)
+    return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
+
+
+def _tell_cost(row: str, modality: str, built: "BuiltGallery", floor: float) -> None:
+    """What the shortlist costs, for a person, and what to do where that is too much."""
+    import logging
+
+    cost, log = built.cost, logging.getLogger(__name__)
+    log.info(
+        "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", row,
+        "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
+        1000 * cost.exact_seconds,
+    )  # fmt: skip
+    if cost.recall < floor:
+        log.warning(
+            "%s: that is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
+            row, floor, built.index.card.count,
         )  # fmt: skip
-        if cost.recall < settings.recall_floor:
-            log.warning(
-                "%s: that is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
-                embeddings.row, settings.recall_floor, built.index.card.count,
-            )  # fmt: skip
-    add_bundled_sets(writer, sets)
-    return {"kind": "fragments", "score": embeddings.score, **cards}
 
 
 def _put(writer: "BundleWriter", row: str, name: str, built: "BuiltIndex") -> None:
     """An index of the bundle, and how it was chosen where it was."""
     import logging
 
-    from pipeline.report.tradeoff import draw_tradeoff
+    from pipeline.report.figures import draw_tradeoff
 
     writer.add(f"{name}.faiss", built.data)
     if built.tradeoff:

@@ -39,7 +39,7 @@ def command(
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.shards import NEIGHBOURS, write_shard
 
-    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
+    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder, multi_vector=False)
     other, first = ("sentences", "first_image") if gallery == "images" else ("images", "first_sentence")
     ids = evenly_spaced(getattr(embeddings.manifest, other).num_rows, count)
     parts = [

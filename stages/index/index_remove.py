@@ -1,16 +1,10 @@
 """`index-remove`: a bundle without some images and their sentences."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from stages import options
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from pipeline.storage.revision import Part, Revision
 
 
 @click.command("index-remove")
@@ -33,19 +27,24 @@ def command(
     """Remove images and their sentences from the indices of a bundle, and measure how far they have drifted."""
     import logging
     from dataclasses import replace
+    from functools import partial
 
     import numpy as np
 
     from pipeline import config
     from pipeline.errors import InputError, UsageError
-    from pipeline.storage.fragments import open_embedded
+    from pipeline.index.build import QUERIES
+    from pipeline.index.build_gallery import SET_QUERIES
+    from pipeline.index.upkeep import drop, factory_without, remove, revise, setting_of
+    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.revision import Revision, forget
     from pipeline.storage.tables import read_numbers
 
     named = {*images, *(read_numbers(list_path) if list_path else ())}
     settings, log = config.load(config_path).index, logging.getLogger(__name__)
-    revision = Revision(bundle_folder, open_embedded(Manifest(manifest_folder), embeddings_folder), output)
+    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
+    revision = Revision(bundle_folder, embeddings, output)
     if not named:
         raise UsageError("no image is named; give --image or --list")
     if unknown := named.difference(revision.parts[0].ids[revision.parts[0].alive].tolist()):
@@ -53,42 +52,16 @@ def command(
     gone = np.array(sorted(named), np.int64)
     for part in revision.parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
-        less = replace(part, table=forget(part.table, rows))
-        change = _remove_sets if revision.of_sets else _remove_vectors
-        told = change(revision, part, less, rows, settings.recall_floor)
-        log.info("%d %s removed; %s", len(rows), part.modality, told)
+        less, factory = replace(part, table=forget(part.table, rows)), part.card["factory"]
+        if part.outline is None:
+            most, changed = QUERIES, {"factory": factory_without(factory)}
+            kept = {"rest": revision.vectors(less), "rest_ids": less.alive, "metric": embeddings.metric}
+            change = partial(remove, ids=rows, factory=factory, setting=setting_of(part.card), **kept)
+        else:
+            most, changed, change = SET_QUERIES, {}, partial(drop, places=part.outline.places(rows))
+            less = replace(less, outline=part.outline.without(rows))
+        data, queries = revision.bundle.index(part.name), revision.queries(part, most)
+        revised = revise(data, part, less, revision.vectors, change, queries, embeddings.comparison)
+        revision.put(less, revised.data, {**changed, **revised.card()})
+        log.info("%d %s removed; %s", len(rows), part.modality, revised.drift(settings.recall_floor))
     revision.commit()
-
-
-def _remove_vectors(revision: "Revision", part: "Part", less: "Part", rows: "np.ndarray", floor: float) -> str:
-    """What `part` has beyond `less`, the vectors of `rows`, out of its index; how far that has drifted."""
-    from pipeline.index.build import QUERIES
-    from pipeline.index.format import from_bytes, to_bytes
-    from pipeline.index.upkeep import examine, factory_without, remove, report_drift, setting_of
-
-    metric, queries, factory = revision.embeddings.metric, revision.queries(part, QUERIES), part.card["factory"]
-    index = from_bytes(revision.bundle.index(part.name), f"{part.name}.faiss", part.card)
-    before = examine(index, revision.vectors(part, part.alive), part.alive, queries, metric)
-    rest = revision.vectors(less, less.alive)
-    index = remove(index, rows, factory, setting_of(part.card), rest, less.alive, metric)
-    after = examine(index, rest, less.alive, queries, metric)
-    changed = {"factory": factory_without(factory), **after.to_dict(), "before": before.to_dict()}
-    revision.put(less, to_bytes(index), changed)
-    return report_drift(before, after, floor)
-
-
-def _remove_sets(revision: "Revision", part: "Part", less: "Part", rows: "np.ndarray", floor: float) -> str:
-    """The same of a row of fragments, for the sets of `rows`."""
-    from pipeline.index.fragment_index import SET_QUERIES
-    from pipeline.index.fragment_upkeep import drop, revise
-    from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
-
-    sets, asking = revision.sets[part.modality], revision.query_sets(part, SET_QUERIES)
-    changed, fragments = sets.without(rows), sets.fragments_of(rows)
-    revised = revise(
-        part.modality, revision.bundle.index(part.name), part.card, lambda index: drop(index, fragments), sets, changed,
-        ScoreRule.from_dict(revision.embeddings.score), FragmentSets(asking.vectors, asking.offsets, asking.globals),
-    )  # fmt: skip
-    revision.sets[part.modality] = changed
-    revision.put(less, revised.data, revised.card())
-    return revised.drift(floor)

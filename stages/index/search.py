@@ -42,7 +42,7 @@ def command(
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences for an image, or its images for an image and words."""
     from pipeline.errors import UsageError
-    from pipeline.index.opening import open_searcher
+    from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
     from pipeline.storage.bundle import Bundle
 
@@ -51,8 +51,8 @@ def command(
     if image_path is None and (minus or plus):
         raise UsageError("--minus and --plus change an image; give --image FILE too")
     bundle = Bundle(bundle_folder)
-    searcher, sets = open_searcher(bundle), bundle.card.get("kind") == "fragments"
-    if regions and (sentence is None or not sets):
+    searcher = Searcher(bundle)
+    if regions and (sentence is None or not searcher.multi_vector):
         raise UsageError("--regions takes a snippet of words and the index of a row of fragments, such as dvsa")
     if batch_path is not None:
         _answer_each(searcher, batch_path, top)
@@ -62,9 +62,9 @@ def command(
         hits = (searcher.regions if regions else searcher.images)(sentence, top)
     elif changed:
         searcher.require_words(minus, plus)  # before the photograph is encoded, which takes longer
-        features = {} if sets else _features(image_path, bundle, searcher.encoders, config_path)
+        features = {} if searcher.multi_vector else _features(image_path, bundle, searcher.encoders, config_path)
         hits = searcher.analogy(features, minus, plus, top, among)
-    elif sets:
+    elif searcher.multi_vector:
         hits = searcher.sentences_like(_read(image_path), top)
     else:
         hits = searcher.sentences(_features(image_path, bundle, searcher.encoders, config_path), top)

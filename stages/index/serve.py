@@ -131,14 +131,14 @@ def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
 def _open_gallery(
     folder: Path, images_root: Path | None, decode: "Callable[[bytes], Image.Image]", settings: "Config"
 ) -> "Gallery":
-    from pipeline.index.opening import open_searcher
+    from pipeline.index.search import Searcher
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSource
 
     bundle = Bundle(folder)
     source = ImageSource(images_root or Path(bundle.card["data_root"]), settings.collection.follow_links)
-    parts = open_searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
+    parts = Searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
     return Gallery(*parts)
 
 

@@ -1,4 +1,4 @@
-"""`align`: which words of a sentence describe which region of its image, by a row of fragments."""
+"""`align`: which words of a sentence describe which region of its image, by a row of embeddings."""
 
 from pathlib import Path
 
@@ -39,24 +39,24 @@ def command(
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.models.neural.alignment import align
     from pipeline.storage.alignments import write_alignments
-    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.fragments import Fragments
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.places import require_output
     from stages.inputs import open_photographs, read_own_vocabulary, read_words
 
     settings = config.load(config_path)
     manifest = Manifest(manifest_folder)
-    fragments, pairs, segments = Fragments(manifest, embeddings_folder), split_pairs(manifest, split), []
-    vocabulary = read_own_vocabulary(vocabulary_path, fragments)
-    about = {"model": fragments.row, "split": split}
+    embeddings, pairs = Embeddings(manifest, embeddings_folder, multi_vector=True), split_pairs(manifest, split)
+    vocabulary = read_own_vocabulary(vocabulary_path, embeddings)
+    about = {"model": embeddings.row, "split": split}
     require_output(output, about)
+    segments = []
     for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):
-        images = fragments.read_sets("images", block.image_id)
-        sentences = fragments.read_sets("sentences", block.sentence_id)
+        images = embeddings.read("images", block.image_id)
+        sentences = embeddings.read("sentences", block.sentence_id)
         spoken = read_words(manifest, block.sentence_id, vocabulary, vocabulary_path, sentences)
-        words, regions = (np.split(sets.vectors, sets.offsets[1:-1]) for sets in (sentences, images))
+        words, regions = sentences.split("vectors"), images.split("vectors")
         found = align(words, [regions[owner] for owner in block.owners], settings.align.beta)
         for sentence_id, owner, own_words, own in zip(block.sentence_id, block.owners, spoken, found, strict=True):
             segments += [
@@ -69,8 +69,8 @@ def command(
                 }
                 for one in own
             ]
-    details = {**about, "vocabulary": fragments.vocabulary, "inputs": fragments.inputs}
-    digest = fingerprint("alignments", 1, [about, settings.align.beta], fragments.inputs)
+    details = {**about, "vocabulary": embeddings.vocabulary, "inputs": embeddings.inputs}
+    digest = fingerprint("alignments", 1, [about, settings.align.beta], embeddings.inputs)
     drawn = np.unique(pairs.owners, return_index=True)[1]  # the first sentence of each image
     drawn = pairs.sentence_id[drawn[np.unique(np.linspace(0, len(drawn) - 1, count).astype(int))]]
     texts = manifest.sentences["text"].take(drawn).to_pylist()

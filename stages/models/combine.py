@@ -10,7 +10,7 @@ from stages import options
 
 
 @click.command("combine")
-@click.argument("row")
+@click.argument("ensemble")
 @options.manifest
 @click.option(
     "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the members' embeddings."
@@ -24,7 +24,7 @@ from stages import options
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
-    row: str,
+    ensemble: str,
     manifest_folder: Path,
     embeddings_root: Path,
     models_root: Path,
@@ -33,14 +33,15 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Choose the weights of ROW, one of the configuration's ensembles, and put its members into one model.
+    """Choose the weights of ENSEMBLE, one of the configuration's ensembles, and put its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
     import logging
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.specs import SETS, model_class
+    from pipeline.models.linear.ensemble import Ensemble
+    from pipeline.specs.models import combining
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -51,24 +52,23 @@ def command(
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    if not settings.members(row):
-        raise UsageError(f"{row} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})")
-    manifest, base = Manifest(manifest_folder), read_chosen(settings, row, chosen_folder)
-    members = {
-        name: _open_member(name, manifest, embeddings_root / name, models_root / name) for name in settings.members(row)
-    }
+    require_output(output / "model.safetensors", {"model": ensemble})
+    if not settings.members(ensemble):
+        raise UsageError(
+            f"{ensemble} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})"
+        )
+    manifest, base = Manifest(manifest_folder), read_chosen(settings, ensemble, chosen_folder)
+    names = settings.members(ensemble)
+    members = {name: _open_member(name, manifest, embeddings_root / name, models_root / name) for name in names}
     stored = {name: parameters for name, (_, parameters) in members.items()}
     if base:
         log = base.details["training_log"]
         weights = {name: base.details["weights"][settings.refitted(name)] for name in members}
     else:
-        log = _choose(row, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
+        log = _choose(ensemble, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
         weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
-    sets = any(parameters.details["registered"] in SETS for parameters in used.values())
-    kind = "fragment-ensemble" if sets else "ensemble"
-    model = model_class(kind)([_member(parameters, weights[name]) for name, parameters in used.items()])
+    model = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
     vocabulary = _join_vocabularies(model, list(used.values()), vocabularies)
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
@@ -90,10 +90,10 @@ def command(
         settings=model.settings(),
         fingerprint=fingerprint("ensemble", 2, weights, inputs),
         details={
-            "row": row,
-            "refits": settings.refitted(row),
-            "registered": kind,
-            "training": settings.row(row).training,
+            "model": ensemble,
+            "refits": settings.refitted(ensemble),
+            "registered": combining(model.multi_vector).name,
+            "training": settings.model(ensemble).training,
             **learned,
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
@@ -104,23 +104,26 @@ def command(
     )
     batch.publish()
     judged = "weights chosen before" if base else f"recall sum {log['recall_sum']:.1f} on dev"
-    logging.getLogger(__name__).info("%s: %s, with %s", row, judged, weights)
+    logging.getLogger(__name__).info("%s: %s, with %s", ensemble, judged, weights)
 
 
-def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
     """The weights of `members`, name -> embeddings, that are best on dev, with what led to them."""
     from tqdm import tqdm
 
     from pipeline.metrics.combination import combine_scores
+    from pipeline.metrics.scores import score
     from pipeline.storage.embeddings import split_pairs
-    from stages.scores import score_pairs
 
     pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
     for embeddings in members.values():
         embeddings.require_unseen("dev")
-    scores = [score_pairs(embeddings, pairs) for embeddings in members.values()]
-    with tqdm(desc=f"combine {row}", unit="trial", disable=None) as bar:
-        found = combine_scores(scores, pairs.owners, settings.ensembles[row].weights, bar.update)
+    scores = [
+        score(one.read("images", pairs.image_id), one.read("sentences", pairs.sentence_id), one.comparison)
+        for one in members.values()
+    ]
+    with tqdm(desc=f"combine {ensemble}", unit="trial", disable=None) as bar:
+        found = combine_scores(scores, pairs.owners, settings.ensemble(ensemble).weights, bar.update)
     return {
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "weights": dict(zip(members, found.values, strict=True)),
@@ -132,11 +135,11 @@ def _choose(row: str, settings: Any, manifest: Any, members: Mapping[str, Any]) 
 def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder: Path) -> tuple[Any, Any]:
     """The embeddings and the model of one member, which belong together and compare by inner products."""
     from pipeline.errors import UsageError
+    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.parameters import MODEL, read_parameters
 
-    embeddings = open_embedded(manifest, embeddings_folder, name)
+    embeddings = Embeddings(manifest, embeddings_folder, name)
     if embeddings.metric != "inner_product":
         raise UsageError(f"{name} scores by distance, not by inner products; leave it out of the ensemble")
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
@@ -146,7 +149,7 @@ def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder
 
 def _member(parameters: Any, weight: float) -> Any:
     from pipeline.models.linear.ensemble import Member
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
 
     kind = parameters.details["registered"]
     return Member(kind, restore(kind, parameters.settings, parameters.tensors), weight)
@@ -163,7 +166,7 @@ def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path])
     for view in model.views:
         members = zip(model.members, stored, strict=True)
         used = {
-            p.details["row"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
+            p.details["model"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
         }
         if (digest := require_same("vocabulary", used)) not in given:
             raise IntegrityError(f"the vocabulary of {min(used)} is none of {', '.join(map(str, paths))}; give it too")

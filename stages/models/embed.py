@@ -1,6 +1,6 @@
 """`embed`: images and sentences in the joint space of a model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.run.run import Run
@@ -12,11 +12,11 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline.device import find_gpu
-    from pipeline.specs import SETS, restore
+    from pipeline.specs.stored import restore
+    from pipeline.storage.embeddings import write_embeddings
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features
     from pipeline.storage.provenance import origin_of, require_origins
-    from pipeline.storage.shards import EMBEDDINGS, write_shard
 
     manifest, folder, parameters = run.manifest, run.layout.model(model).path, run.model(model)
     known = parameters.details
@@ -37,17 +37,16 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
             "sentences": np.arange(job.rows.first_sentence, job.rows.last_sentence),
         }
         details = {
-            "model": known["row"], "refits": known.get("refits"), "registered": known["registered"],
+            "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
             "metric": mapping.metric, "vocabulary": vocabulary, "inputs": job.inputs,
         }  # fmt: skip
-        if known["registered"] in SETS:
-            _embed_sets(run, job, mapping, blocks, form, ids, details, known["regions"])
-            return
-        images = mapping.embed_images(blocks)
-        arrays = {"images": images, "image_id": ids["images"]}
-        arrays |= {"sentences": mapping.embed_sentences(form), "sentence_id": ids["sentences"]}
-        details["dim"] = images.shape[1]
-        write_shard(job.path, EMBEDDINGS, arrays, rows=len(images), fingerprint=job.fingerprint, details=details)
+        given = ()
+        if mapping.multi_vector:
+            given = (_regions(run, mapping.region_encoders, ids["images"]),)
+            require_origins(known["regions"], folder, given[0].origins)
+        sides = {"images": mapping.embed_images(blocks, *given), "sentences": mapping.embed_sentences(form)}
+        rule = mapping.rule if mapping.multi_vector else None
+        write_embeddings(job.path, sides, ids, details, rule, fingerprint=job.fingerprint)
 
     return make
 
@@ -77,44 +76,23 @@ def _sentences(run: Run, view: str, known: Mapping[str, Any]) -> Callable[[int],
     return {"tokens": tokens, "tfidf": tfidf}.get(view, trees)
 
 
-def _embed_sets(
-    run: Run, job: Job, model: Any, features: dict, sentences: Any, ids: dict, details: dict, origins: Mapping
-) -> None:
-    """One vector a region and one a word."""
-    import numpy as np
-
-    from pipeline.storage.fragments import write_fragments
+def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
+    """The regions of some images."""
     from pipeline.storage.names import plain
-    from pipeline.storage.provenance import require_origins
     from pipeline.storage.region_rows import RegionRows
 
-    folders = {name: run.layout.regions(plain(name, "the model")).folder for name in model.region_encoders}
-    regions = RegionRows(run.manifest, folders, ids["images"])
-    require_origins(origins, run.layout.model(details["model"]).path, regions.origins)
-    sides = {"images": model.embed_image_sets(features, regions), "sentences": model.embed_sentence_sets(sentences)}
-    boxes = regions.packed(np.arange(len(regions))).boxes
-    details = {**details, "dim": sides["images"].vectors.shape[1], "score": model.rule._asdict()}
-    write_fragments(job.path, sides, ids, boxes, fingerprint=job.fingerprint, details=details)
-
-
-def _form(registered: str) -> str:
-    """The shards of sentences that a registered model takes."""
-    from pipeline.specs import TRAINED, TREES
-
-    if registered in TREES:
-        return "trees"
-    return "tokens" if registered in TRAINED and registered != "ncca-refined" else "tfidf"
+    folders = {name: run.layout.regions(plain(name, "the model")).folder for name in encoders}
+    return RegionRows(run.manifest, folders, image_id)
 
 
 def _reads(config, layout, model: str) -> Mapping[str, Input]:
-    from pipeline.specs import SETS
-
-    row = config.row(model)
-    form, regions = _form(row.model), config.regions.encoders if row.model in SETS else ()
+    chosen = config.model(model)
+    spec, encoders = chosen.spec, chosen.encoders
+    regions = config.regions.encoders if spec.multi_vector else ()
     return {
         "model": layout.model(model),
-        form: layout.sentences(form),
-        **{f"features/{name}": layout.features(name) for name in row.encoders},
+        spec.form: layout.sentences(spec.form),
+        **{f"features/{name}": layout.features(name) for name in encoders},
         **{f"regions/{name}": layout.regions(name) for name in regions},
     }
 
@@ -124,7 +102,7 @@ STAGE = Stage(
     version=3,
     names=("model",),
     sharded=True,
-    choices=lambda config: [(name,) for name in config.every_row() if not config.members(name)],
+    choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],
     reads=_reads,
     columns=("images", "sentences"),
     writes=lambda layout, model: layout.embeddings(model),

@@ -48,7 +48,7 @@ def command(
     import pyarrow as pa
 
     from pipeline.errors import UsageError
-    from pipeline.specs import restore
+    from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.manifest import Manifest
@@ -106,7 +106,7 @@ def command(
             }
         ),
         fingerprint=fingerprint("embedded-phrases", 1, split, inputs),
-        details={"row": parameters.details["row"], "split": split, "dim": vectors.shape[1], "inputs": inputs},
+        details={"model": parameters.details["model"], "split": split, "dim": vectors.shape[1], "inputs": inputs},
     )
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 
@@ -122,10 +122,9 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
     for start in range(0, len(image_id), BLOCK):
         rows = np.arange(start, min(start + BLOCK, len(image_id)))
         block = regions.packed(rows)
-        lengths = np.diff(block.offsets)
         columns = {
-            "image_id": np.repeat(image_id[rows], lengths),
-            "number": np.arange(block.offsets[-1]) - np.repeat(block.offsets[:-1], lengths),
+            "image_id": image_id[rows][block.owners],
+            "number": block.numbers,
             **dict(zip(CORNERS, block.boxes.T, strict=True)),
             "vector": vectors_column(model.embed_regions(block)),
         }

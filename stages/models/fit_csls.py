@@ -1,4 +1,4 @@
-"""`fit-csls`: a row whose scores are scaled by how near its neighbours are, as dev would have it."""
+"""`fit-csls`: a model whose scores are corrected for hubs, as far as dev would have it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,15 @@ from stages import options
 
 
 @click.command("fit-csls")
-@click.argument("row")
+@click.argument("name", metavar="MODEL")
 @options.manifest
 @options.embeddings
-@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of that row's model.")
+@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of NAME or NAME-refit.")
 @options.chosen
 @options.config
 @options.output("folder", "Folder of the model.")
 def command(
-    row: str,
+    name: str,
     manifest_folder: Path,
     embeddings_folder: Path,
     model_folder: Path,
@@ -25,15 +25,15 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Make ROW, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
+    """Make MODEL, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
     import logging
 
     from pipeline import config
     from pipeline.errors import UsageError
-    from pipeline.specs import restore, scaled_class
-    from pipeline.storage.embeddings import split_pairs
+    from pipeline.models.linear.csls import Scaled
+    from pipeline.specs.stored import restore
+    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
     from pipeline.storage.places import require_output
@@ -41,17 +41,17 @@ def command(
     from stages.starts import read_chosen
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    plain, refits = settings.scaled(row), settings.refitted(row)
+    require_output(output / "model.safetensors", {"model": name})
+    plain, refits = settings.scaled(name), settings.refitted(name)
     if plain is None:
-        raise UsageError(f"{row} is not scaled; name the row that shall be, {row}-csls")
-    settings.row(row)  # or there is no such row
-    base = read_chosen(settings, row, chosen_folder)
-    embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+        raise UsageError(f"{name} is not scaled; name {name}-csls")
+    settings.model(name)  # or there is no such model
+    base = read_chosen(settings, name, chosen_folder)
+    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
     parameters = read_parameters(model_folder / "model.safetensors", MODEL)
     require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
-    if parameters.details["row"] != plain:
-        raise UsageError(f"{model_folder} holds {parameters.details['row']}; {row} is made of {plain}, give that")
+    if parameters.details["model"] != plain:
+        raise UsageError(f"{model_folder} holds {parameters.details['model']}; {name} is made of {plain}, give that")
     if embeddings.metric != "inner_product":
         raise UsageError(f"{plain} scores by distance, not by inner products, and cannot be scaled")
 
@@ -70,7 +70,7 @@ def command(
         }  # fmt: skip
     registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
     plainly = restore(registered, parameters.settings, parameters.tensors, model_folder)
-    model = scaled_class(registered)(plainly, weight, k, bank)
+    model = Scaled(plainly, weight, k, bank)
 
     inputs = {"manifest": embeddings.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
     inputs |= {"chosen": base.fingerprint} if base else {}
@@ -79,39 +79,33 @@ def command(
         MODEL,
         model.tensors(),
         settings=model.settings(),
-        fingerprint=fingerprint("model", 3, [row, settings.csls.model_dump(), settings.seed], inputs),
-        details={**parameters.details, "row": row, "refits": refits, "inputs": inputs, "training_log": log},
+        fingerprint=fingerprint("model", 3, [name, settings.csls.model_dump(), settings.seed], inputs),
+        details={**parameters.details, "model": name, "refits": refits, "inputs": inputs, "training_log": log},
     )
-    logging.getLogger(__name__).info("%s: %s", row, log["chosen"])
+    logging.getLogger(__name__).info("%s: %s", name, log["chosen"])
 
 
 def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
     """Some images and some sentences of `pairs`."""
     import numpy as np
 
-    from pipeline.models.linear.csls import VectorBank
-    from stages.scores import read_side
+    from pipeline.models.linear.csls import Bank
 
-    of_sets, rng = hasattr(embeddings, "score"), np.random.default_rng(settings.seed)
-    most, sides = settings.csls.bank_of_sets if of_sets else settings.csls.bank, []
+    rng, sides = np.random.default_rng(settings.seed), []
+    most = settings.csls.bank_of_sets if embeddings.multi_vector else settings.csls.bank
     for modality, ids in (("images", pairs.image_id), ("sentences", pairs.sentence_id)):
         drawn = rng.choice(len(ids), min(most, len(ids)), replace=False)
-        sides.append(read_side(embeddings, modality, ids[np.sort(drawn)]))
-    if not of_sets:
-        return VectorBank(*sides)
-    from pipeline.metrics.fragment_scores import ScoreRule
-    from pipeline.models.neural.fragment_csls import SetBank
-
-    return SetBank(*sides, ScoreRule.from_dict(embeddings.score))
+        sides.append(embeddings.read(modality, ids[np.sort(drawn)]))
+    return Bank(*sides, embeddings.comparison)
 
 
 def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict[str, float]]:
     """Every weight and number of neighbours on `pairs`, the best first."""
+    from pipeline.metrics.scores import score
     from pipeline.models.linear.csls import choose_scaling
-    from stages.scores import read_side, score_pairs
 
     ks = settings.csls.neighbours
-    near_images = bank.near_images(read_side(embeddings, "images", pairs.image_id), ks)
-    near_sentences = bank.near_sentences(read_side(embeddings, "sentences", pairs.sentence_id), ks)
-    scores = score_pairs(embeddings, pairs)
-    return choose_scaling(scores, near_images, near_sentences, pairs.owners, ks, settings.csls.weight)
+    images, sentences = embeddings.read("images", pairs.image_id), embeddings.read("sentences", pairs.sentence_id)
+    near = bank.near_images(images, ks), bank.near_sentences(sentences, ks)
+    scores = score(images, sentences, embeddings.comparison)
+    return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)

@@ -1,4 +1,4 @@
-"""`list-magnitudes`: the words and regions with the longest and shortest vectors, by a row of fragments."""
+"""`list-magnitudes`: the words and regions with the longest and shortest vectors, by a row of embeddings."""
 
 from pathlib import Path
 
@@ -35,25 +35,24 @@ def command(
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.fragments import Fragments
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.places import require_output
     from stages.inputs import open_photographs, read_own_vocabulary, read_words
 
     settings = config.load(config_path)
     manifest = Manifest(manifest_folder)
-    fragments, pairs = Fragments(manifest, embeddings_folder), split_pairs(manifest, split)
-    require_output(output, {"model": fragments.row, "split": split})
-    vocabulary = read_own_vocabulary(vocabulary_path, fragments)
-    sentences = fragments.read_sets("sentences", pairs.sentence_id)
+    embeddings, pairs = Embeddings(manifest, embeddings_folder, multi_vector=True), split_pairs(manifest, split)
+    require_output(output, {"model": embeddings.row, "split": split})
+    vocabulary = read_own_vocabulary(vocabulary_path, embeddings)
+    sentences = embeddings.read("sentences", pairs.sentence_id)
     spoken = read_words(manifest, pairs.sentence_id, vocabulary, vocabulary_path, sentences)
     words = [word for own in spoken for word in own]
     terms, ids = np.unique(words, return_inverse=True)
     table = word_magnitudes(sentences.vectors, ids, settings.align.least_count)
-    images = fragments.read_sets("images", pairs.image_id)
-    owners = np.repeat(np.arange(len(pairs.image_id)), np.diff(images.offsets))
+    images = embeddings.read("images", pairs.image_id)
+    owners = images.owners
     rows = longest_vectors(images.vectors, owners, count)
 
     columns_of_words = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
@@ -65,14 +64,14 @@ def command(
         {"image_id": int(pairs.image_id[owners[row]]), "box": images.boxes[row].tolist(), "magnitude": float(length)}
         for row, length in zip(rows, np.linalg.norm(images.vectors[rows], axis=1), strict=True)
     ]
-    about = {"model": fragments.row, "split": split}
+    about = {"model": embeddings.row, "split": split}
     value = {
         **about,
         "lowest": ranked[:listed],
         "highest": ranked[::-1][:listed],
         "regions": regions,
-        "inputs": fragments.inputs,
-        "fingerprint": fingerprint("magnitudes", 1, [about, settings.align.least_count], fragments.inputs),
+        "inputs": embeddings.inputs,
+        "fingerprint": fingerprint("magnitudes", 1, [about, settings.align.least_count], embeddings.inputs),
     }
     photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings)
     pictures = [

@@ -9,7 +9,7 @@ from stages import options
 
 
 @click.command("train")
-@click.argument("row")
+@click.argument("name", metavar="MODEL")
 @options.manifest
 @options.features
 @options.tfidf
@@ -19,13 +19,18 @@ from stages import options
 @click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
 @options.regions
 @click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the model that this one starts from.")
-@click.option("--terms", "terms_path", type=options.FILE, help="What `build-vocabulary` wrote; for ncca-recurrent.")
+@click.option(
+    "--terms",
+    "terms_path",
+    type=options.FILE,
+    help="What `build-vocabulary` wrote; for one that reads words and starts from an ncca.",
+)
 @click.option("--words", "words_path", type=options.FILE, help="What `train-word-vectors` wrote.")
 @options.chosen
 @options.config
 @options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
 def command(
-    row: str,
+    name: str,
     manifest_folder: Path,
     features_root: Path,
     tfidf_folder: Path,
@@ -41,14 +46,14 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Train ROW: a registered neural model, one of the configuration's variants, or a refit of either."""
+    """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either."""
     import logging
 
     from pipeline import config
     from pipeline.device import find_device
     from pipeline.models.neural.task import Task, train
     from pipeline.precision import choose_precision
-    from pipeline.specs import REGIONAL, STARTED, trained_class
+    from pipeline.specs.models import require_made_by
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
@@ -60,51 +65,53 @@ def command(
     from stages.starts import read_chosen, read_start, read_word_start, read_words
 
     settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": row})
-    variant = settings.row(row)
-    model, own = trained_class(variant.model), settings.own_section(variant.model)
+    require_output(output / "model.safetensors", {"model": name})
+    model = settings.model(name)
+    spec, own = require_made_by("train", model.spec.name), model.settings
+    registered = spec.load()
     device = find_device(settings.device)
-    seconds, precision = own.pop("checkpoint_seconds"), choose_precision(own.pop("precision"), device)
-    base = read_chosen(settings, row, chosen_folder)
+    precision = choose_precision(own.precision, device)
+    base = read_chosen(settings, name, chosen_folder)
     if base:
-        # As long as was best, on dev too: nothing is left to judge by.
-        own |= {"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0}
+        # Refit for dev's best number of epochs; dev is training data now, so there is no early stopping.
+        own = own.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
     features = Features(Manifest(manifest_folder), features_root)
     splits = {"train": ("train", "dev") if base else ("train",), "dev": ("dev",)}
     folders = {"tfidf": tfidf_folder, "tokens": tokens_folder, "trees": trees_folder}
-    stored = open_rows(model.sentence_view, features.manifest, folders)
-    view, pairs = _read_pairs(features, splits, variant.encoders, settings.image_view.normalise, stored)
+    stored = open_rows(spec.sentences, features.manifest, folders)
+    view, pairs = _read_pairs(features, splits, model.encoders, settings.image_view.normalise, stored)
     learned: dict[str, Any] = {"vocabulary": stored.vocabulary}
     learned["encoders"] = {name: rows.origin for name, rows in pairs["train"].features.items()}
     region_view, region_inputs = None, {}
-    if variant.model in REGIONAL:
+    if spec.regions != "none":
         region_view, pairs, found = _read_regions(settings, features.manifest, splits, regions_root, pairs)
         region_inputs, learned["regions"] = found.fingerprints, found.encoders
     if base:
         require_same_origins({str(output): learned, str(chosen_folder): base.details})
     words, start, start_inputs = None, None, {}
-    if variant.model == "ncca-recurrent":
-        start, start_inputs = read_word_start(start_folder, terms_path, vocabulary_path, learned)
-    elif variant.model in STARTED:
-        start, start_inputs = read_start(start_folder, STARTED[variant.model], learned)
+    if spec.starts_from_terms:
+        start, start_inputs = read_word_start(start_folder, spec.starts_from, terms_path, vocabulary_path, learned)
+    elif spec.starts_from:
+        start, start_inputs = read_start(start_folder, spec.starts_from, learned)
     else:
         words = read_words(settings, vocabulary_path, words_path, stored.vocabulary)
 
     task = Task(
-        view, **pairs, settings=model.settings_type(**own), seed=variant.seed, precision=precision,
+        view, **pairs, settings=own, seed=model.seed, precision=precision,
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
-        noun_phrase=_read_noun_phrase(labels_path, stored) if model.sentence_view == "phrase-trees" else None,
+        noun_phrase=_read_noun_phrase(labels_path, stored) if spec.sentences == "phrase-trees" else None,
         device=device,
     )  # fmt: skip
-    about = [variant.model_dump(), own, str(precision), view.steps]
+    kept = own.model_dump(exclude={"checkpoint_seconds", "precision"})
+    about = [{**model.hyperparameters, "settings": kept}, str(precision), view.steps]
     about += [] if region_view is None else [region_view.geometry]
     about += [] if words is None else [settings.word_vectors.train, digest_tensors({"words": words})]
     inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
     inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
     inputs |= {"chosen": base.fingerprint} if base else {}
-    digest = fingerprint("model", 3, about, inputs)
-    with follow_training(row, own["epochs"], output / "checkpoints", digest, seconds) as (checkpoint, after_step):
-        trained = train(model, task, checkpoint, after_step)
+    digest = fingerprint("model", 4, about, inputs)
+    with follow_training(name, own, output / "checkpoints", digest) as (checkpoint, after_step):
+        trained = train(registered, task, checkpoint, after_step)
         write_parameters(
             output / "model.safetensors",
             MODEL,
@@ -112,10 +119,12 @@ def command(
             settings=trained.model.settings(),
             fingerprint=digest,
             details={
-                "row": row,
-                "refits": settings.refitted(row),
-                "registered": variant.model,
-                "training": variant.training,
+                "model": name,
+                "refits": settings.refitted(name),
+                "registered": spec.name,
+                "hyperparameters": model.hyperparameters,
+                "named": model.named,
+                "training": model.training,
                 **learned,
                 "labels": getattr(stored, "labels", None),
                 "inputs": inputs,
@@ -124,9 +133,9 @@ def command(
         )
     log = logging.getLogger(__name__)
     if base:
-        log.info("%s on %d pairs, for %d epochs as %s", row, trained.log["pairs"], own["epochs"], base.details["row"])
+        log.info("%s on %d pairs, for %d epochs as %s", name, trained.log["pairs"], own.epochs, base.details["model"])
     else:
-        log.info("%s on %d pairs: %s", row, trained.log["pairs"], trained.log["chosen"])
+        log.info("%s on %d pairs: %s", name, trained.log["pairs"], trained.log["chosen"])
 
 
 def _read_pairs(

@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Measure this machine on a few images, then forecast time, memory and disk of every stage."""
     from pipeline import config, runtime
-    from pipeline.plan.comparison import add_up, compare, render
-    from pipeline.plan.forecast import forecast, misfits
+    from pipeline.plan.comparison import add_up, compare, cost_table, misfits, render
+    from pipeline.plan.forecast import forecast
     from pipeline.plan.machine import free_disk, free_memory, gpu_memory
     from pipeline.plan.needs import MB
     from pipeline.plan.rates import LIGHT, TORCH, Rates, measure_flops, measure_start
@@ -59,7 +59,7 @@ def command(
     facts = add_up(read_benchmarks(benchmarks_folder)) if benchmarks_folder else {}
 
     rows = compare(stages, facts)
-    for line in [*render(rows), *(f"does not fit: {warning}" for warning in warnings)]:
+    for line in [*render(cost_table(rows)), *(f"does not fit: {warning}" for warning in warnings)]:
         click.echo(line)
     if unknown := [stage.rule for stage in stages if stage.seconds is None]:
         click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")

@@ -35,11 +35,9 @@ def command(summary_path: Path, gong_path: Path | None, config_path: Path | None
 
 def _describe(settings: "Config", name: str) -> dict[str, str]:
     """The settings of a row in the words of benchmarks.papers.printed.SYSTEMS."""
-    from pipeline.specs import REGIONAL
-
-    row = settings.row(name)
-    own = settings.own_section(row.model) or {}
-    encoders = [settings.encoder(encoder) for encoder in row.encoders]
+    model = settings.model(name)
+    own = model.settings.model_dump() if model.settings else {}
+    encoders = [settings.encoder(encoder) for encoder in model.encoders]
     layers = [
         one.architecture if one.architecture == "standard" else f"{one.architecture} {one.layer}" for one in encoders
     ]
@@ -49,6 +47,6 @@ def _describe(settings: "Config", name: str) -> dict[str, str]:
     described |= {what: f"{own[what]:g}" for what in ("margin", "dimensions") if what in own and "loss" in own}
     if "sum" in own:
         described["score"] = own["sum"]
-    if row.model in REGIONAL:
+    if model.spec.regions != "none":
         described["regions"] = f"{settings.regions.count} of {settings.regions.proposals}"
     return described

@@ -20,6 +20,7 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
     from benchmarks.papers import gong
     from pipeline import config
     from pipeline.models.linear.study import Cell, count_draws, pinned
+    from pipeline.specs.models import model_spec
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.reading import is_there
@@ -35,7 +36,8 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
         if cell.training != "target":
             inputs |= {f"auxiliary/{name}": d for name, d in study.auxiliary(cell.documents).source.inputs.items()}
-        grids = [chosen.fit.model_dump(), settings.transfer.model_dump(), settings.own_section(cell.model)]
+        own = study.own(cell.model)
+        grids = [chosen.fit.model_dump(), settings.transfer.model_dump(), own and own.model_dump()]
         digest = fingerprint("study", 2, [cell.key, draw, chosen.protocol, settings.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
         if not is_there(output / "cells" / name):
@@ -57,7 +59,7 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
     for cell in (cell for table in gong.tables(setting) for row in table.rows for cell in row.cells):
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.draws)
     # What is trained by gradient takes the longest and comes last.
-    cells = dict(sorted(cells.items(), key=lambda item: item[1].model.startswith("wsabie")))
+    cells = dict(sorted(cells.items(), key=lambda item: not model_spec(item[1].model).grid))
     files = {}
     for key, cell in tqdm(cells.items(), "study", unit="cell", disable=None):
         first = recorded(key, cell, 0)

@@ -39,48 +39,37 @@ def command(
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.folds import divide, measure_folds
     from pipeline.metrics.protocols import select_sentences
-    from pipeline.metrics.ranks import count_ranks
+    from pipeline.metrics.ranks import rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure
-    from pipeline.metrics.scored import evaluate_scores, rank_scores
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.fragments import Fragments, open_embedded
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.places import require_output
-    from stages.scores import read_side
 
     settings = config.load(config_path)
     bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
-    embeddings = open_embedded(Manifest(manifest_folder), embeddings_folder)
+    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
     require_output(output, {"model": embeddings.row, "split": split, "protocol": protocol})
     embeddings.require_unseen(split)
-    sets = isinstance(embeddings, Fragments)
     pairs = split_pairs(embeddings.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
-    images = read_side(embeddings, "images", pairs.image_id)
-    sentences = read_side(embeddings, "sentences", pairs.sentence_id[chosen])
+    images = embeddings.read("images", pairs.image_id)
+    sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
 
     owners = pairs.owners[chosen]
     folds = divide(owners, settings.evaluate.folds) if settings.evaluate.folds > 1 else []
 
     similarity: dict = {}
-    if sets:
-        from pipeline.metrics.fragment_scores import ScoreRule, exact_scores  # torch
-
-        scores = exact_scores(images, sentences, ScoreRule.from_dict(embeddings.score))
-        measured = evaluate_scores(scores, owners, bootstrap)
-        ranked = [rank_scores(scores[fold.images, fold.sentences], fold.owners) for fold in folds]
-    else:
-        measured = evaluate(images, sentences, owners, embeddings.metric, bootstrap, scheduler)
-        ranked = [
-            count_ranks(images[fold.images], sentences[fold.sentences], fold.owners, embeddings.metric, scheduler)
-            for fold in folds
-        ]
-        if np.bincount(owners).min() > 1:
-            ranks = similarity_ranks(sentences, owners, embeddings.metric)
-            similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
+    comparison = embeddings.comparison
+    measured = evaluate(rank(images, sentences, owners, comparison, scheduler), owners, bootstrap)
+    ranked = [
+        rank(images[fold.images], sentences[fold.sentences], fold.owners, comparison, scheduler) for fold in folds
+    ]
+    if not embeddings.multi_vector and np.bincount(owners).min() > 1:
+        ranks = similarity_ranks(sentences, owners, embeddings.metric)
+        similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
 
     through: dict = {}
     if bundle_folder:
@@ -109,12 +98,11 @@ def command(
 
 def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
     """Both directions through the bundle's index files, and the bundle that they are of."""
-    from pipeline.storage.bundled_sets import read_bundled_sets
-    from pipeline.storage.fragments import Fragments
+    from pipeline.evaluate.through_index import cost_through
+    from pipeline.index.gallery import open_gallery
     from pipeline.storage.revision import open_parts
 
     bundle, parts = open_parts(bundle_folder, embeddings)
-    sets = read_bundled_sets(bundle) if isinstance(embeddings, Fragments) else {}
     owners = pairs.image_id[pairs.owners[chosen]]
     asked = {
         "images": ("sentence_to_image", sentences, owners),
@@ -123,29 +111,7 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     costs = {}
     for part in parts:
         direction, queries, of = asked[part.modality]
-        if sets:
-            cost = _cost_of_sets(bundle, part, sets[part.modality], embeddings, queries, of)
-        else:
-            cost = _cost_of_vectors(bundle, part, embeddings, queries, of, gpu)
+        gallery, vectors = open_gallery(bundle, part.modality), embeddings.rows_of(part.modality, part.ids[part.alive])
+        cost = cost_through(gallery, vectors, part.numbers, part.owners, queries, of, gpu)
         costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
-
-
-def _cost_of_vectors(bundle, part, embeddings, queries, of, gpu):
-    from pipeline.evaluate.through_index import cost_of_approximation
-    from pipeline.index.format import open_index
-
-    index, blocks = open_index(bundle, part.name), embeddings.rows_of(part.modality, part.ids[part.alive]).blocks()
-    return cost_of_approximation(index, blocks, part.alive, part.owners, queries, of, embeddings.metric, gpu)
-
-
-def _cost_of_sets(bundle, part, sets, embeddings, queries, of):
-    from pipeline.evaluate.through_index import cost_of_shortlist
-    from pipeline.index.format import from_bytes
-    from pipeline.index.fragment_gallery import FragmentGallery
-    from pipeline.index.shortlist import shortlist_of
-    from pipeline.metrics.fragment_scores import ScoreRule
-
-    index, rule = from_bytes(bundle.index(part.name), f"{part.name}.faiss", part.card), embeddings.score
-    gallery = FragmentGallery(part.modality, index, sets.offsets, ScoreRule.from_dict(rule), sets.globals)
-    return cost_of_shortlist(gallery, shortlist_of(part.card["shortlist"]), part.owners, queries, of)

@@ -49,7 +49,7 @@ def command(
     from pipeline.generate.material import HeldOut
     from pipeline.generate.metrics import METRICS, judge, variety
     from pipeline.generate.space import JointSpace
-    from pipeline.specs import generator_class
+    from pipeline.specs.generators import generator_spec
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -68,7 +68,7 @@ def command(
         raise UsageError(f"{descriptions_path} is of no split; describe one (--split), to be judged by its sentences")
     made_by = {str(descriptions_path): described["inputs"]["generator"], str(generator_folder): parameters.fingerprint}
     require_same("generator", made_by)
-    generator = generator_class(described["generator"]).from_parts(parameters.settings, parameters.tensors)
+    generator = generator_spec(described["generator"]).load().from_parts(parameters.settings, parameters.tensors)
     found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, generator.encoders, (split,))
     require_same(
         "manifest",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pipeline.config import Config
-    from pipeline.report.examples import Gallery, ScoredGallery
+    from pipeline.report.examples import Gallery
     from pipeline.report.thumbnails import Photographs
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
@@ -91,8 +91,8 @@ def command(
     _require_own(evaluations, summary_path, manifest, opened)
     photographs = find_photographs(manifest.root, Path(settings.data_root))
     show = _photographs(settings, photographs, moved=photographs != manifest.root)
-    # Of rows of sets all pairs must be scored, so that they are shown only where there is no other row.
-    single = {row: bundle for row, bundle in opened.items() if bundle.card.get("kind") != "fragments"}
+    # Of multi-vector models all pairs must be scored, so that they are shown only where there is no other.
+    single = {row: bundle for row, bundle in opened.items() if bundle.index_name("images") == "images"}
     best = opened[best_row(evaluations, single or opened)]
     gallery = _read_gallery(manifest, embeddings_root, best, shown_split(evaluations))
 
@@ -106,7 +106,7 @@ def command(
             rejects=manifest.rejects,
             evaluations=evaluations,
             cards=[bundle.card for bundle in opened.values()],
-            logs={row: bundle.model().details.get("training_log", {}) for row, bundle in opened.items()},
+            models={name: bundle.model().details for name, bundle in opened.items()},
             examples=ask(gallery, show),
             samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
             atlas=draw_map(gallery, show) if single else None,
@@ -150,32 +150,21 @@ def _require_own(
             require_same(f"embeddings of {value['model']}", own)
 
 
-def _read_gallery(
-    manifest: "Manifest", embeddings_root: Path, bundle: "Bundle", split: str
-) -> "Gallery | ScoredGallery":
+def _read_gallery(manifest: "Manifest", embeddings_root: Path, bundle: "Bundle", split: str) -> "Gallery":
     """The images and sentences of `split` as the row of `bundle` compares them."""
-    from pipeline.report.examples import ScoredGallery, read_gallery
+    from pipeline.report.examples import read_gallery
     from pipeline.storage.bundle import CARD
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.fragments import open_embedded
     from pipeline.storage.names import plain
-    from stages.scores import read_side
 
     row = bundle.card["model"]
-    embeddings = open_embedded(manifest, embeddings_root / plain(row, bundle.folder / CARD), row)
+    embeddings = Embeddings(manifest, embeddings_root / plain(row, bundle.folder / CARD), row)
     require_same(
         "model", {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     )
     pairs = split_pairs(manifest, split)
-    if isinstance(embeddings, Embeddings):
-        return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
-    from pipeline.metrics.fragment_scores import ScoreRule, exact_scores  # torch
-
-    asked = read_side(embeddings, "images", pairs.image_id), read_side(embeddings, "sentences", pairs.sentence_id)
-    scores = exact_scores(*asked, ScoreRule.from_dict(embeddings.score))
-    images, sentences = manifest.images.take(pairs.image_id), manifest.sentences.take(pairs.sentence_id)
-    return ScoredGallery(embeddings.row, split, images, sentences, scores, pairs.owners)
+    return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
 
 
 def _health(

@@ -35,7 +35,7 @@ def command(
     config_path: Path | None,
     output: Path,
 ) -> None:
-    """Train the generator NAME: nearest, mrnn, mrnn-regions, lbl, mnlm or sc-nlm."""
+    """Train NAME, a registered generator."""
     import logging
 
     from pipeline import config
@@ -45,7 +45,7 @@ def command(
     from pipeline.generate.space import JointSpace
     from pipeline.models.linear.views import ImageView
     from pipeline.precision import choose_precision
-    from pipeline.specs import REGION_GENERATORS, generator_class
+    from pipeline.specs.generators import GENERATORS, generator_spec
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import MODEL, write_parameters
@@ -53,17 +53,14 @@ def command(
     from pipeline.storage.provenance import join_origins
     from stages.inputs import follow_training, read_described, read_language_text
 
-    settings, registered = config.load(config_path), generator_class(name)
-    own = settings.own_section(name)
+    settings, spec = config.load(config_path), generator_spec(name)
+    own = settings.section(spec)
     require_output(output / "model.safetensors", {"generator": name})
-    if (name in REGION_GENERATORS) != bool(snippets_paths):
-        raise UsageError(
-            f"{' and '.join(REGION_GENERATORS)} learns from --snippets with --regions, other generators from sentences"
-        )
-    own.pop("snippets", None)
-    seconds = own.pop("checkpoint_seconds", 0)
+    if spec.regions != bool(snippets_paths):
+        known = " and ".join(one.name for one in GENERATORS if one.regions)
+        raise UsageError(f"{known} learns from --snippets with --regions, other generators from sentences")
     device = find_device(settings.device)
-    precision = choose_precision(own.pop("precision", "float32"), device)
+    precision = choose_precision(getattr(own, "precision", "float32"), device)
     encoders = tuple(encoder.name for encoder in settings.encoders)
     found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
@@ -76,16 +73,17 @@ def command(
     if bundle:
         join_origins([(str(features_root), found.encoders), (str(bundle_folder), bundle.model().details["encoders"])])
     space = JointSpace(bundle, find_gpu(settings.device)) if bundle else None
-    extra, treebank = read_language_text(settings) if hasattr(registered, "network_type") else ([], None)
-    about = [name, own, str(precision), view.steps, settings.seed]
+    extra, treebank = read_language_text(settings) if spec.text else ([], None)
+    kept = own.model_dump(exclude={"snippets", "checkpoint_seconds", "precision"})
+    about = [name, kept, str(precision), view.steps, settings.seed]
     about += [fingerprint("text", 1, [extra, treebank])] if extra or treebank else []
     inputs |= {"space": space.fingerprint} if space else {}
     digest = fingerprint("generator", 2, about, inputs)
-    with follow_training(name, own.get("epochs", 0), output / "checkpoints", digest, seconds) as (
+    with follow_training(name, own, output / "checkpoints", digest) as (
         checkpoint,
         after_step,
     ):
-        learned = registered.learn(
+        learned = spec.load().learn(
             Material(
                 view,
                 **pairs,

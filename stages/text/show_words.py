@@ -44,7 +44,7 @@ def command(
     from stages.inputs import open_photographs
 
     bundle, manifest = Bundle(bundle_folder), Manifest(manifest_folder)
-    searcher, embeddings = Searcher(bundle), Embeddings(manifest, embeddings_folder)
+    searcher, embeddings = Searcher(bundle), Embeddings(manifest, embeddings_folder, multi_vector=False)
     models = {str(bundle_folder): bundle.card["inputs"]["model"], str(embeddings_folder): embeddings.model}
     require_same("model", models)
     image_id = split_pairs(manifest, split).image_id

@@ -24,7 +24,7 @@ def command(config_path: Path | None, output: Path) -> None:
     from pipeline.storage.reading import file_sha256
     from pipeline.storage.trees import text_lines
     from pipeline.text.conllu import read_conllu
-    from pipeline.text.parser_training import ParserSettings, ParserTraining, judge
+    from pipeline.text.parser_training import ParserTraining, judge
     from pipeline.text.parsing import require_spacy
 
     settings, spacy = config.load(config_path), require_spacy()
@@ -38,7 +38,7 @@ def command(config_path: Path | None, output: Path) -> None:
         sources[part] = file_sha256(path)
 
     chosen = settings.parse.training.model_dump()
-    training = ParserTraining(treebanks["train"], treebanks["dev"], ParserSettings(**chosen, seed=settings.seed))
+    training = ParserTraining(treebanks["train"], treebanks["dev"], settings.parse.training, settings.seed)
     history = []
     for agreement in tqdm(training.learn(), "train-parser", chosen["epochs"], unit=" epochs", disable=None):
         history.append(agreement.to_dict())

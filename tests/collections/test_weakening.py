@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from pipeline.collections.weakening import Noise, simulate
+from pipeline.collections.weakening import simulate
 from pipeline.errors import InputError
+from pipeline.settings.collection import Simulation
 
 THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
+
+NOISE = Simulation(tag_words=5, true_words=2, wrong=0.5, missing=0.1)
 
 
 def make_sentences() -> tuple[np.ndarray, list[str]]:
@@ -15,7 +18,7 @@ def make_sentences() -> tuple[np.ndarray, list[str]]:
     return image_id, [f"the {thing} is over the {thing} and under it" for thing in THINGS for _ in range(2)]
 
 
-def shares(noise: Noise) -> dict[str, float]:
+def shares(noise: Simulation) -> dict[str, float]:
     """How often each field is about its own image, among those that are there, and how often one is missing."""
     rows = simulate(*make_sentences(), noise, seed=0).to_pylist()
     found = {"missing": np.mean([not row[name] for row in rows for name in ("title", "tags", "description")])}
@@ -26,25 +29,25 @@ def shares(noise: Noise) -> dict[str, float]:
 
 
 def test_shares_are_those_asked_for() -> None:
-    found = shares(Noise(tag_words=5, true_words=1, wrong=0.4, missing=0.25))
+    found = shares(Simulation(tag_words=5, true_words=1, wrong=0.4, missing=0.25))
     assert found["missing"] == pytest.approx(0.25, abs=0.05)
     assert found["title"] == pytest.approx(0.6, abs=0.1)
     assert found["description"] == pytest.approx(0.6, abs=0.1)
 
 
 def test_tags_have_so_many_true_words() -> None:
-    rows = simulate(*make_sentences(), Noise(5, 1, 0, 0), seed=0).to_pylist()
+    rows = simulate(*make_sentences(), Simulation(tag_words=5, true_words=1, wrong=0, missing=0), seed=0).to_pylist()
     for row in rows:
         tags = row["tags"].split()
         assert len(tags) == 5 and tags.count(THINGS[row["image_id"] // 3]) == 1
 
 
 def test_the_seed_decides() -> None:
-    first, again, other = (simulate(*make_sentences(), Noise(5, 2, 0.5, 0.1), seed) for seed in (0, 0, 1))
+    first, again, other = (simulate(*make_sentences(), NOISE, seed) for seed in (0, 0, 1))
     assert first.equals(again) and not first.equals(other)
     assert first["image_id"].to_pylist() == [3 * i for i in range(200)]
 
 
 def test_one_image_has_nobody_to_be_wrong_about() -> None:
     with pytest.raises(InputError, match="auxiliary.splits"):
-        simulate(np.zeros(2, int), ["a dog", "a cat"], Noise(5, 2, 0.5, 0.1), 0)
+        simulate(np.zeros(2, int), ["a dog", "a cat"], NOISE, 0)

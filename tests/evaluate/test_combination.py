@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.metrics.combination import choose_weights, combine_scores, join_vectors, judge_scores
+from pipeline.metrics.combination import choose_weights, combine_scores, judge_scores
+from pipeline.metrics.joining import join_vectors
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 
 
@@ -34,7 +36,7 @@ def test_joined_vectors_score_the_weighted_sum_and_are_of_unit_length() -> None:
     np.testing.assert_allclose(left @ right.T, expected, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(left, axis=1), 1, atol=1e-6)
     scores = [a @ b.T for a, b in zip(images, sentences, strict=True)]
-    assert judge_scores(scores, owners)(weights) == recall_sum(left, right, owners, "inner_product")
+    assert judge_scores(scores, owners)(weights) == recall_sum(count_ranks(left, right, owners, "inner_product"))
 
 
 def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit() -> None:

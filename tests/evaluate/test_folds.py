@@ -49,7 +49,13 @@ def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
     alone = []
     for first, last in pairwise(bounds):
         own = (owners >= first) & (owners < last)
-        alone.append(evaluate(images[first:last], sentences[own], owners[own] - first, "inner_product", PLAIN))
+        alone.append(
+            evaluate(
+                count_ranks(images[first:last], sentences[own], owners[own] - first, "inner_product"),
+                owners[own] - first,
+                PLAIN,
+            )
+        )
     for direction in DIRECTIONS:
         values = [vars(one)[direction] for one in alone]
         assert [{name: fold[direction][name] for name in values[0]} for fold in found["each_fold"]] == values
@@ -91,7 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("row", ["embeddings", "rows/dvsa"])
+@pytest.mark.parametrize("row", ["embeddings/ncca", "embeddings/dvsa"])
 @pytest.mark.parametrize("protocol", ["all-sentences", "first-sentence"])
 def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, row: str, protocol: str) -> None:
     given = ("--manifest", run / "manifest", "--embeddings", run / row, "--split", "train", "--protocol", protocol)

@@ -5,6 +5,7 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.metrics.protocols import select_sentences
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import Bootstrap, evaluate, measure, recall_sum
 
 NAMES = ("recall@1", "recall@5", "recall@10", "median_rank", "mean_rank")
@@ -65,12 +66,12 @@ def test_intervals_depend_on_the_seed_alone() -> None:
 def test_evaluation_of_perfect_embeddings() -> None:
     owners = np.repeat(np.arange(6), 2)
     images = np.eye(6, dtype=np.float32)
-    found = evaluate(images, images[owners], owners, "inner_product", Bootstrap(20, 0))
+    found = evaluate(count_ranks(images, images[owners], owners, "inner_product"), owners, Bootstrap(20, 0))
     for values in (found.image_to_sentence, found.sentence_to_image):
         assert (values["recall@1"], values["recall@1_ci95"], values["mean_rank"]) == (100, [100, 100], 1)
-    assert recall_sum(images, images[owners], owners, "euclidean") == 600
+    assert recall_sum(count_ranks(images, images[owners], owners, "euclidean")) == 600
     # Every image comes sixth of six, every best sentence eleventh: only recall@10 of sentence-to-image is met.
-    assert recall_sum(images, -images[owners], owners, "inner_product") == 100
+    assert recall_sum(count_ranks(images, -images[owners], owners, "inner_product")) == 100
 
 
 def test_protocols() -> None:

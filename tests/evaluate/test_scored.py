@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.metrics import scored
-from pipeline.metrics.ranks import count_ranks
+from pipeline.metrics import ranks as module
+from pipeline.metrics.ranks import count_ranks, rank_scores
 from pipeline.metrics.retrieval import Bootstrap, evaluate, recall_sum
-from pipeline.metrics.scored import evaluate_scores, rank_scores, recall_sum_of_scores
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(-4, 5, (70, 6)).astype(np.float32)
@@ -17,14 +16,16 @@ SCORES = IMAGES @ SENTENCES.T
 
 
 def test_they_are_those_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scored, "ROWS", 16)
+    monkeypatch.setattr(module, "SCORE_ROWS", 16)
     expected, found = count_ranks(IMAGES, SENTENCES, OWNERS, "inner_product"), rank_scores(SCORES, OWNERS)
     np.testing.assert_array_equal(found.image_to_sentence, expected.image_to_sentence)
     np.testing.assert_array_equal(found.sentence_to_image, expected.sentence_to_image)
     assert (np.bincount(found.sentence_to_image) > 1).any()
-    assert recall_sum_of_scores(SCORES, OWNERS) == recall_sum(IMAGES, SENTENCES, OWNERS, "inner_product")
+    assert recall_sum(rank_scores(SCORES, OWNERS)) == recall_sum(
+        count_ranks(IMAGES, SENTENCES, OWNERS, "inner_product")
+    )
     bootstrap = Bootstrap(20, 0)
-    assert evaluate_scores(SCORES, OWNERS, bootstrap) == evaluate(IMAGES, SENTENCES, OWNERS, "inner_product", bootstrap)
+    assert evaluate(rank_scores(SCORES, OWNERS), OWNERS, bootstrap) == evaluate(expected, OWNERS, bootstrap)
 
 
 def test_scores_that_cannot_be_ranked_are_named() -> None:

@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(run: Path, split: str, protocol: str, *more: object) -> Path:
     output = run / "evaluation" / f"ncca.{split}.{protocol}.json"
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--output", output)
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca", "--output", output)
     run_command("evaluate", *given, "--split", split, "--protocol", protocol, *more)
     return output
 
@@ -40,7 +40,15 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
 
 
 def test_one_vector_an_image_needs_no_torch(run: Path) -> None:
-    given = ["evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings", "--output", run / "e.json"]
+    given = [
+        "evaluate",
+        "--manifest",
+        run / "manifest",
+        "--embeddings",
+        run / "embeddings/ncca",
+        "--output",
+        run / "e.json",
+    ]
     program = (
         "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
         f"result = CliRunner().invoke(cli, {[*map(str, given), '--split', 'test', '--protocol', 'all-sentences']})\n"
@@ -83,7 +91,7 @@ def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    (run / "embeddings" / "shard-00001.h5.json").unlink()
+    (run / "embeddings/ncca" / "shard-00001.h5.json").unlink()
     with pytest.raises(IntegrityError, match="shard-00001.h5.json does not exist"):
         evaluate(run, "test", "all-sentences")
 

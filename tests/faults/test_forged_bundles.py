@@ -17,10 +17,9 @@ from made_up import build_bundle, features_of, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.opening import open_searcher
+from pipeline.index.search import Searcher
 from pipeline.storage import atomic
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundled_sets import read_bundled_sets
 
 SECONDS, SAMPLE = 20, 120
 """After which a forgery counts as a hang, and how many of those of JSON files are tried of each bundle."""
@@ -46,7 +45,7 @@ def use(folder: Path) -> None:
     """All that a bundle can be asked."""
     bundle = Bundle(folder)
     bundle.check()
-    searcher = open_searcher(bundle)
+    searcher = Searcher(bundle)
     searcher.images("a dog", 3)
     searcher.open()
     searcher.batch(["a dog", "cat", "zebra"], 2)
@@ -56,7 +55,8 @@ def use(folder: Path) -> None:
         bundle.encoder(name)
     if bundle.card["kind"] == "fragments":
         searcher.regions("a dog", 3)
-        read_bundled_sets(bundle)
+        bundle.outline("images")
+        bundle.outline("sentences")
     else:
         searcher.sentences(features_of("horse"), 48)
         searcher.analogy(features_of("horse"), ["horse"], ["dog"], 3, 5)

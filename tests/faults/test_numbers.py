@@ -6,29 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
 
 from pipeline.errors import JointspaceError
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.kernels import KernelSettings
 from pipeline.models.linear.mapped import Block
-from pipeline.models.linear.training import Sets, Task, Transfer
-from pipeline.models.linear.tuning import Grid, Pairs
+from pipeline.models.linear.training import Sets, Task
+from pipeline.models.linear.tuning import Pairs
 from pipeline.models.linear.views import ImageView
-from pipeline.models.linear.wsabie_models import WsabieSettings
-from pipeline.specs import COMBINED, REGISTRY, SETS, TRAINED, model_class
+from pipeline.specs.models import MODELS, model_spec
 
 DIM, TERMS, TRAIN, DEV = 10, 12, 90, 30
 VIEW = ImageView(("one",), (DIM,), ())
-OWN = {
-    KernelSettings: KernelSettings("rbf", "cosine", 0.5, 0.5, 40),
-    WsabieSettings: WsabieSettings((0.1,), (100,), 4, 3, 32, 100, 2, 1),
-}
-GRID = Grid((4,), (0.1,), (0.1,), (1,), "grid")
-TRANSFER = Transfer(
-    (0.3,), (4,), (1,), (1,), (0.1,), ("rahimi-recht",), (1,), features=30, sample=90, neighbours=5,
-    neighbour_share=(0.3,),
-)  # fmt: skip
+GRID = make_grid([4], [0.1], [0.1], [1])
 
 
 def spoil(function: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], np.ndarray]:
@@ -72,7 +63,7 @@ def make_pairs(change: Callable[[np.ndarray], np.ndarray], n: int, seed: int) ->
 
 def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """Fit on spoilt pairs, embed sound and spoilt ones."""
-    model = model_class(name)
+    model = model_spec(name).load()
     x, words = make_pairs(change, TRAIN, seed=0)
     own = np.arange(TRAIN)
     block = Block(VIEW.stack({"one": x}), words, own)
@@ -81,7 +72,7 @@ def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[
     sound, dev_words = make_pairs(lambda features: features, DEV, seed=1)
     dev = Pairs({"one": sound}, dev_words, np.arange(DEV))
     sets = Sets(accumulator.result(), None, lambda: [block], None)
-    task = Task("target", VIEW, sets, dev, GRID, TRANSFER, OWN.get(model.settings_type), seed=0)
+    task = Task("target", VIEW, sets, dev, GRID, TRANSFER, own_settings(name), seed=0)
     fitted = model.fit(task).model
     return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_words)]
 
@@ -92,7 +83,7 @@ def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list
 
     from pipeline.models.neural.task import train
 
-    model = model_class(name)
+    model = model_spec(name).load()
     task = make_task_of(name, train=TRAIN, dev=DEV, epochs=2, patience=2)
     first, *others = task.view.encoders
     features = task.train.features
@@ -111,7 +102,7 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
 
     own = {"sum": "positive", "instance_weight": 1.0} if name == "defrag" else {"sum": "mean-words"}
     own |= {"global_weight": 1.0} if name == "fragments" else {}
-    model, task = model_class(name), make_task(train=TRAIN, dev=DEV, epochs=2, **own)
+    model, task = model_spec(name).load(), make_task(train=TRAIN, dev=DEV, epochs=2, **own)
     features = {**task.train.features, "one": change(np.asarray(task.train.features["one"], np.float32))}
     images = task.train.regions.images
     rows = np.concatenate(images)
@@ -120,25 +111,25 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
     task = replace(task, train=replace(task.train, features=features, regions=regions))
     trained = train(model, task, None, lambda training: None).model
     dev = task.dev
-    sets = [trained.embed_image_sets(dev.features, dev.regions), trained.embed_image_sets(features, regions)]
-    return [np.asarray(one.vectors) for one in (*sets, trained.embed_sentence_sets(dev.sentences))]
+    sets = [trained.embed_images(dev.features, dev.regions), trained.embed_images(features, regions)]
+    return [np.asarray(one.vectors) for one in (*sets, trained.embed_sentences(dev.sentences))]
 
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    if name in COMBINED:
+    spec = model_spec(name)
+    if spec.made_by == "combine":
         pytest.skip(f"{name} is made of other models, which are in this table")
-    view = getattr(model_class(name), "sentence_view", None)
-    if name not in SETS and view not in ("tfidf", "tokens"):
-        pytest.skip(f"{name} takes {view}; its images go through the same view as those of the others")
+    if spec.trees:
+        pytest.skip(f"{name} takes {spec.sentences}; its images go through the same view as those of the others")
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        if name in SETS:
+        if spec.multi_vector:
             return embed_sets(name, change)
-        return (embed_trained if name in TRAINED else embed_fitted)(name, change)
+        return (embed_trained if spec.made_by == "train" else embed_fitted)(name, change)
 
 
 @pytest.mark.parametrize("case", FEATURES)
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", [spec.name for spec in MODELS])
 def test_an_error_that_says_so_or_finite_vectors(name: str, case: str) -> None:
     try:
         vectors = embed(name, FEATURES[case])

@@ -6,6 +6,7 @@ import torch
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import Pairs
+from pipeline.settings.generators import Candidates, LogBilinear, Nearest, Recurrent
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
@@ -14,7 +15,7 @@ THINGS = ("dog", "cat", "boat", "tree")
 VIEW = ImageView(("eyes",), (6,), ())
 OPTIMISATION = {
     "optimiser": "rmsprop", "learning_rate": 0.02, "decay": 0.9, "weight_decay": 0.0, "averaging": 0.0, "clip": 5.0,
-    "batch_size": 16, "epochs": 4, "patience": 4,
+    "batch_size": 16, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
 }  # fmt: skip
 RECURRENT = {**OPTIMISATION, "cell": "lstm", "dimensions": 12, "word_dim": 8, "dropout": 0.0}
 LOG_BILINEAR = {**OPTIMISATION, "context": 3, "dimensions": 8, "factors": 10, "ahead": 1, "dropout": 0.0}
@@ -59,10 +60,16 @@ class Space:
 
 
 def make_material(settings: dict, **more: object) -> Material:
+    kind = Nearest if "by" in settings else Recurrent if "cell" in settings else LogBilinear
     pairs = {"train": make_pairs(48, 0), "dev": make_pairs(8, 1)}
     values = {
         "view": VIEW, **pairs, "texts": {"train": make_sentences(48)[0], "dev": make_sentences(8)[0]},
-        "vocabulary": make_vocabulary(), "space": Space(), "extra": [], "treebank": None, "settings": settings,
+        "vocabulary": make_vocabulary(), "space": Space(), "extra": [], "treebank": None, "settings": kind(**settings),
         "seed": 0, "precision": torch.float32, "checkpoint": None, "after_step": lambda training: None,
     }  # fmt: skip
     return Material(**{**values, **more})
+
+
+def make_candidates(*values: float) -> Candidates:
+    """By the order of the fields: count, neighbours, temperature, shortest, longest, penalty and weight."""
+    return Candidates(**dict(zip(Candidates.model_fields, values, strict=True)))

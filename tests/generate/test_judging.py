@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from made_up_text import THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from made_up_text import THINGS, Space, make_candidates, make_material, make_pairs, make_sentences, make_vocabulary
 from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
@@ -12,7 +12,7 @@ from pipeline.generate import metrics
 from pipeline.generate.beam import Search
 from pipeline.generate.candidates import score
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.describing import Sources
 from pipeline.generate.nearest import Nearest
 from pipeline.generate.snippets import Regions, Snippet, region_pairs
 from pipeline.generate.tagging import TAGS, Tagger, read_treebank
@@ -115,7 +115,7 @@ def test_a_repeated_word_never_raises_a_score(cosine: float, penalty: float) -> 
     vocabulary = make_vocabulary()
     texts = ["a dog is here", "a dog dog is here", "a dog dog dog is here", "a dog dog dog is is here"]
     corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
-    settings = Candidates(1, 1, 1, 1, 9, penalty, 0.0)
+    settings = make_candidates(1, 1, 1, 1, 9, penalty, 0.0)
     sources = Sources(
         corpus,
         Search(1, 0, 9),
@@ -148,7 +148,7 @@ def test_the_nearest_sentence_is_of_the_same_thing(by: str) -> None:
     model = Nearest.learn(make_material({"by": by})).generator
     twin = Nearest.from_parts(model.settings(), model.tensors())
     corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
-    sources = Sources(corpus, Search(1, 0, 9), None, Candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
+    sources = Sources(corpus, Search(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
     features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
     for thing, found in zip(THINGS, twin.describe(features, sources, 3), strict=True):
         assert len(found) == 3 and all(thing in one.words for one in found)

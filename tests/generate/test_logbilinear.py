@@ -3,13 +3,22 @@
 import numpy as np
 import pytest
 import torch
-from made_up_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from made_up_text import (
+    LOG_BILINEAR,
+    THINGS,
+    Space,
+    make_candidates,
+    make_material,
+    make_pairs,
+    make_sentences,
+    make_vocabulary,
+)
 
 from pipeline.errors import UsageError
 from pipeline.generate.beam import Search
 from pipeline.generate.candidates import conditioning, propose
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.describing import Sources
 from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
 from pipeline.generate.logbilinear import (
     LogBilinear,
@@ -114,7 +123,7 @@ def make_sources() -> Sources:
     tokens = make_pairs(48, 0).sentences
     corpus = Corpus(texts, tokens, make_vocabulary())
     trigram = Trigram(tokens, len(make_vocabulary().terms) + 1)
-    return Sources(corpus, Search(3, 0.0, 9), None, Candidates(60, 2, 0.5, 1, 9, 0.5, 0.05), 0, Space(), trigram)
+    return Sources(corpus, Search(3, 0.0, 9), None, make_candidates(60, 2, 0.5, 1, 9, 0.5, 0.05), 0, Space(), trigram)
 
 
 def test_it_says_what_an_image_shows(learned) -> None:
@@ -158,7 +167,7 @@ def test_candidates_keep_to_the_lengths_of_their_structures() -> None:
     material = make_material({**LOG_BILINEAR, "epochs": 8}, treebank=TREEBANK)
     model = StructureContentModel.learn(material).generator
     random = torch.Generator().manual_seed(0)
-    settings = Candidates(40, 2, 1.0, 6, 6, 0.5, 0.05)
+    settings = make_candidates(40, 2, 1.0, 6, 6, 0.5, 0.05)
     found = propose(model.network, model.structures, torch.eye(4)[:2], settings, random)
     assert sum(len(words) == 6 for words in found) >= 0.8 * len(found)  # one big thing by the road
     assert set(model.structures.lengths) == {4, 6}

@@ -3,12 +3,22 @@
 import numpy as np
 import pytest
 import torch
-from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from made_up_text import (
+    RECURRENT,
+    THINGS,
+    VIEW,
+    Space,
+    make_candidates,
+    make_material,
+    make_pairs,
+    make_sentences,
+    make_vocabulary,
+)
 
 from pipeline.errors import IntegrityError
 from pipeline.generate.beam import Search
 from pipeline.generate.corpus import Corpus
-from pipeline.generate.describing import Candidates, Sources
+from pipeline.generate.describing import Sources
 from pipeline.generate.framing import frame, framed, log_frequencies
 from pipeline.generate.mrnn import MultimodalRNN, image_moments
 from pipeline.generate.recurrent import Decoder, DescribingNetwork
@@ -89,7 +99,7 @@ def learned():
 def make_sources(temperature: float | None = None) -> Sources:
     texts, _ = make_sentences(48)
     corpus = Corpus(texts, make_pairs(48, 0).sentences, make_vocabulary())
-    candidates = Candidates(10, 2, 1.0, 1, 9, 0.8, 0.1)
+    candidates = make_candidates(10, 2, 1.0, 1, 9, 0.8, 0.1)
     return Sources(corpus, Search(3, 0.7, 9), temperature, candidates, 0, Space(), None)
 
 

@@ -66,7 +66,7 @@ def test_unknown_words_are_named_one_by_one(bundle: Path) -> None:
 
 
 def test_words_without_unit_length_are_refused(tmp_path: Path) -> None:
-    searcher = Searcher(Bundle(build_bundle(make_run(tmp_path, "cca"))))
+    searcher = Searcher(Bundle(build_bundle(make_run(tmp_path, "cca"), model="cca")))
     with pytest.raises(UsageError, match="as unit vectors"):
         searcher.analogy(features_of("dog"), ["dog"], ["cat"], 3, 0)
 

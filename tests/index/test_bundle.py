@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
     manifest = Manifest(run / "manifest")
-    embeddings = Embeddings(manifest, run / "embeddings")
+    embeddings = Embeddings(manifest, run / "embeddings/ncca")
     for modality, count in (("images", 24), ("sentences", 48)):
         index = faiss.read_index(str(run / "bundle" / f"{modality}.faiss"))
         table = pq.read_table(run / "bundle" / f"{modality}.parquet")
@@ -141,8 +141,8 @@ def test_splits_choose_what_can_be_found(tmp_path: Path) -> None:
 
 def test_parts_of_different_runs_are_not_mixed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
-    value = json.loads((run / "vocabulary.json").read_text())
-    (run / "vocabulary.json").write_text(json.dumps({**value, "fingerprint": "another"}))
+    value = json.loads((run / "text/vocabulary.json").read_text())
+    (run / "text/vocabulary.json").write_text(json.dumps({**value, "fingerprint": "another"}))
     with pytest.raises(IntegrityError, match="vocabulary.json"):
         build_bundle(run)
     other = make_run(tmp_path / "b", images=23)

@@ -10,7 +10,7 @@ from pipeline.index.chooser import choose
 from pipeline.index.requirements import Requirements
 from pipeline.index.tuning import Setting
 from pipeline.index.vectors import ArrayVectors
-from pipeline.report.tradeoff import draw_tradeoff
+from pipeline.report.figures import draw_tradeoff
 
 ASKED = {
     "recall_floor": 0.9,

@@ -1,5 +1,7 @@
 """Exact search against a naive oracle in double precision and against IndexFlatIP."""
 
+from collections.abc import Iterator
+
 import faiss
 import numpy as np
 import pytest
@@ -9,13 +11,19 @@ from devices import full_beyond
 from pipeline.device import Portions
 from pipeline.errors import IntegrityError
 from pipeline.index import device_search, exact
-from pipeline.index.exact import blocks_of, search_exact
+from pipeline.index.exact import search_exact
+from pipeline.index.vectors import ArrayVectors
+
+MANY = 20_000
+"""Rows that are searched in three pieces, the last two of them in bfloat16 where that is fast."""
 
 
 def naive(vectors: np.ndarray, queries: np.ndarray, k: int, metric: str) -> np.ndarray:
     """Rows by descending score in double precision, equal ones by ascending row."""
     x, q = vectors.astype(np.float64), queries.astype(np.float64)
-    scores = q @ x.T if metric == "inner_product" else -((q[:, None] - x[None]) ** 2).sum(axis=2)
+    scores = q @ x.T
+    if metric == "euclidean":
+        scores = 2 * scores - (x**2).sum(axis=1) - (q**2).sum(axis=1, keepdims=True)
     return np.argsort(-scores, axis=1, kind="stable")[:, :k]
 
 
@@ -30,28 +38,27 @@ def cloud(n: int, dim: int, seed: int) -> np.ndarray:
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
-def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Small pieces, so that many are merged, and one precision wherever it can serve."""
-    for name in ("FIRST_ROWS", "PIECE_ROWS", "SCORE_ROWS"):
-        monkeypatch.setattr(exact, name, 512 if name != "SCORE_ROWS" else 200)
-    halves = request.param == "bfloat16"
-    pays = lambda self, piece: halves and self.metric == "inner_product"  # noqa: E731
-    monkeypatch.setattr(exact._Search, "_halves_pay", pays)
-    return request.param
+@pytest.fixture(params=[False, True], ids=["float32", "bfloat16"])
+def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[torch.dtype]]:
+    """What torch multiplies in, on a processor that is fast at bfloat16 and on one that is not."""
+    used, multiply = set(), torch.mm
+    monkeypatch.setattr(exact, "fast_at_bfloat16", lambda device: request.param)
+    monkeypatch.setattr(torch, "mm", lambda a, b, **more: used.add(a.dtype) or multiply(a, b, **more))
+    yield used
+    assert used <= ({torch.bfloat16} if request.param else set())
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_ties_go_to_the_lower_row(precision: str, metric: str) -> None:
-    vectors, queries = whole_numbers(3000, 4, 0), whole_numbers(70, 4, 1)
+def test_ties_go_to_the_lower_row(precision: set, metric: str) -> None:
+    vectors, queries = whole_numbers(MANY, 4, 0), whole_numbers(70, 4, 1)
     found = search_exact(queries, [vectors[:1], vectors[1:1700], vectors[1700:]], 20, metric)
     assert (found.rows == naive(vectors, queries, 20, metric)).all()
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_rows_are_those_of_double_precision_and_of_faiss(precision: str, metric: str) -> None:
-    vectors, queries = cloud(4000, 24, 0), cloud(1100, 24, 0)[1030:]
-    found = search_exact(queries, blocks_of(vectors, 1500), 10, metric)
+def test_rows_are_those_of_double_precision_and_of_faiss(precision: set, metric: str) -> None:
+    vectors, queries = cloud(MANY, 24, 0), cloud(1100, 24, 0)[1030:]
+    found = search_exact(queries, ArrayVectors(vectors, 15_000).blocks(), 10, metric)
     assert (found.rows == naive(vectors, queries, 10, metric)).all()
     index = faiss.IndexFlatIP(24) if metric == "inner_product" else faiss.IndexFlatL2(24)
     index.add(vectors)
@@ -61,24 +68,32 @@ def test_rows_are_those_of_double_precision_and_of_faiss(precision: str, metric:
     np.testing.assert_allclose(found.scores, sign * scores, atol=1e-5)
 
 
-def test_bfloat16_is_used_and_found_the_same(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    original = exact._Search._by_bfloat16
-    monkeypatch.setattr(exact._Search, "_by_bfloat16", lambda self, *a: calls.append(1) or original(self, *a))
-    vectors = cloud(4000, 24, 3)
+def test_bfloat16_is_used_where_it_is_fast(precision: set, request: pytest.FixtureRequest) -> None:
+    vectors = cloud(MANY, 24, 3)
     assert (search_exact(vectors[:80], [vectors], 10, "inner_product").rows[:, 0] == np.arange(80)).all()
-    assert bool(calls) == (precision == "bfloat16")
+    assert precision == ({torch.bfloat16} if "bfloat16" in request.node.name.split("[")[1] else set())
 
 
 @pytest.mark.parametrize("k", [1, 10, 120])
-def test_equal_vectors_without_number(precision: str, k: int) -> None:
-    vectors = np.repeat(np.eye(4, dtype=np.float32)[:3], 3000, axis=0)[np.random.default_rng(0).permutation(9000)]
-    found = search_exact(np.eye(4, dtype=np.float32), [vectors], k, "inner_product")
-    assert (found.rows == naive(vectors, np.eye(4), k, "inner_product")).all()
+def test_equal_vectors_without_number(precision: set, k: int) -> None:
+    """The longest ones come late."""
+    vectors = np.eye(4, dtype=np.float32)[np.random.default_rng(0).integers(3, size=MANY)]
+    vectors[MANY // 2 :] *= 2
+    queries = np.tile(np.eye(4, dtype=np.float32) + 1, (20, 1))
+    found = search_exact(queries, [vectors], k, "inner_product")
+    assert (found.rows == naive(vectors, queries, k, "inner_product")).all()
 
 
-def test_negative_scores(precision: str) -> None:
-    vectors, queries = -np.abs(cloud(2000, 8, 0)), np.abs(cloud(20, 8, 1))
+def test_what_bfloat16_rounds_down_is_found(precision: set) -> None:
+    """The scores of the best come late, are 16.2507, and in bfloat16 16.125; those of the second best are 16.2506."""
+    vectors = np.full((MANY, 16), 0.9, np.float32)
+    vectors[:30], vectors[-20:] = 1.011717, 1.0117185
+    found = search_exact(np.full((70, 16), 1.003905, np.float32), [vectors], 10, "inner_product")
+    assert (found.rows == np.arange(MANY - 20, MANY - 10)).all()
+
+
+def test_negative_scores(precision: set) -> None:
+    vectors, queries = -np.abs(cloud(MANY, 8, 0)), np.abs(cloud(70, 8, 1))
     found = search_exact(queries, [vectors], 5, "inner_product")
     assert (found.rows == naive(vectors, queries, 5, "inner_product")).all() and (found.scores < 0).all()
 
@@ -100,17 +115,15 @@ def test_what_is_not_finite_is_named() -> None:
 
 @pytest.mark.parametrize("room", [10**6, 130])
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_a_gpu_finds_the_same(precision: str, metric: str, room: int, device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_finds_the_same(metric: str, room: int, device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ties and all, also where it has room for a part of a piece only."""
     done: list[int] = []
     monkeypatch.setattr(Portions, "map", full_beyond(room, done))
     for make in (whole_numbers, cloud):
         vectors, queries = make(3000, 8, 0), make(1100, 8, 1)[1030:]
-        expected = search_exact(queries, [vectors], 20, metric)
         done.clear()
         found = search_exact(queries, [vectors[:1], vectors[1:1700], vectors[1700:]], 20, metric, device)
-        np.testing.assert_array_equal(found.rows, expected.rows)
-        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6, atol=1e-6)  # to single precision
+        np.testing.assert_array_equal(found.rows, naive(vectors, queries, 20, metric))
         assert sum(done) == 3000 and max(done) <= room
 
 
@@ -125,9 +138,8 @@ def test_a_gpu_finds_equal_vectors_without_number(k: int, device) -> None:
 
 def test_a_search_that_fails_for_the_second_queries_adds_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU may have room for the products of the first queries with a piece, and not for those of the next ones."""
-    monkeypatch.setattr(exact, "QUERY_ROWS", 40)
-    vectors, queries, calls = cloud(2000, 8, 0), cloud(100, 8, 1), iter([False, True] + [False] * 99)
-    expected, nearest = search_exact(queries, [vectors], 5, "inner_product"), device_search.nearest_on
+    vectors, queries, calls = cloud(2000, 8, 0), cloud(1100, 8, 1), iter([False, True] + [False] * 99)
+    nearest = device_search.nearest_on
 
     def sometimes(*arguments):
         if next(calls):
@@ -136,7 +148,8 @@ def test_a_search_that_fails_for_the_second_queries_adds_nothing_twice(monkeypat
 
     monkeypatch.setattr(device_search, "nearest_on", sometimes)
     found = search_exact(queries, [vectors], 5, "inner_product", torch.device("cpu"))
-    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_array_equal(found.rows, naive(vectors, queries, 5, "inner_product"))
+    assert not next(calls)  # more than two calls were made
 
 
 def test_products_are_never_rounded_to_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

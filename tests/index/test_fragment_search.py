@@ -11,25 +11,17 @@ from made_up import THINGS, build_bundle, make_run, run_command
 from made_up_sets import OTHER, THING, add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.fragment_index import build_fragment_index
-from pipeline.index.opening import open_searcher
+from pipeline.index.build_gallery import build_gallery
 from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher
 from pipeline.index.shortlist import Shortlist
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
+from pipeline.index.vectors import ArrayVectors
+from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.fragments import Fragments
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 
 SCORE = {"sum": "words", "global_weight": 0}
-
-
-def build(run: Path, output: str, *more: object) -> Path:
-    parts = {"manifest": "manifest", "embeddings": "rows/dvsa", "model": "models/dvsa", "encoders": "encoders"}
-    parts |= {"vocabulary": "vocabulary.json", "output": output}
-    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
-    run_command("build_index", *arguments, *more)
-    return run / output
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(run: Path) -> Path:
-    return build(run, "exact")
+    return build_bundle(run, model="dvsa", output="exact")
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +41,20 @@ def inverted(run: Path) -> Path:
     """The same with an inverted file, and a shortlist that holds everything."""
     config = run / "inverted.yaml"
     config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
-    return build(run, "inverted", "--config", config)
+    return build_bundle(run, "--config", config, model="dvsa", output="inverted")
 
 
 class Worded(dict):
     """Vectors of words, which stand in for the untrained model: axis k for thing k, 0 for all else."""
 
-    def embed_sentence_sets(self, sentences) -> FragmentSets:
+    def embed_sentences(self, sentences) -> MultiVectors:
         vectors = np.array([self.get(int(word), np.zeros(8)) for word in sentences.ids], np.float32)
-        return FragmentSets(vectors, sentences.offsets)
+        return MultiVectors(vectors, sentences.offsets)
 
 
 def worded(folder: Path) -> Searcher:
     """The searcher of a bundle, with the words' vectors that the made-up sentences have."""
-    searcher = open_searcher(Bundle(folder))
+    searcher = Searcher(Bundle(folder))
     index = searcher._vocabularies["tokens"].index
     model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
     searcher._model = model
@@ -71,7 +63,7 @@ def worded(folder: Path) -> Searcher:
 
 
 def test_the_bundle_holds_every_fragment_and_its_card_says_what_it_does(run: Path, bundle: Path) -> None:
-    opened, stored = Bundle(bundle), Fragments(Manifest(run / "manifest"), run / "rows/dvsa")
+    opened, stored = Bundle(bundle), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
     opened.check()
     card, arrays = opened.card, opened.arrays("fragments.safetensors")
     assert {"regions.faiss", "words.faiss", "images.parquet", "sentences.parquet", "fragments.safetensors"} <= set(
@@ -79,12 +71,12 @@ def test_the_bundle_holds_every_fragment_and_its_card_says_what_it_does(run: Pat
     )
     assert "images.faiss" not in card["files"] and (card["kind"], card["score"]) == ("fragments", SCORE)
     for modality, name in (("images", "regions"), ("sentences", "words")):
-        sets = stored.read_sets(modality, np.arange(opened.table(modality).num_rows))
+        sets = stored.read(modality, np.arange(opened.table(modality).num_rows))
         assert card[name]["count"] == len(sets.vectors)
         np.testing.assert_array_equal(arrays[f"{modality[:-1]}_offsets"], sets.offsets)
         assert card[name]["shortlist"]["recall@10"] == 1 and card[name]["shortlist"]["queries_per_second"] > 0
         assert card[name]["shortlist"]["shortlist"] is None  # few enough to score them all
-    np.testing.assert_array_equal(arrays["boxes"], stored.read_sets("images", np.arange(24)).boxes)
+    np.testing.assert_array_equal(arrays["boxes"], stored.read("images", np.arange(24)).boxes)
     assert set(arrays) == {"image_offsets", "sentence_offsets", "boxes"} and set(card["encoders"]) == {"colour"}
 
 
@@ -135,7 +127,7 @@ def test_regions_are_of_rows_of_fragments(run: Path, bundle: Path) -> None:
     for folder, what in ((whole, ["dog"]), (bundle, ["--image", "dog.png"])):
         with pytest.raises(UsageError, match="--regions takes a snippet of words and the index of a row of fragments"):
             run_command("search", "--index", folder, "--regions", *what)
-    assert Bundle(whole).card["kind"] == "global" and type(open_searcher(Bundle(whole))) is Searcher
+    assert Bundle(whole).card["kind"] == "global" and not Searcher(Bundle(whole)).multi_vector
 
 
 def test_the_command_prints_boxes_and_batches(bundle: Path, tmp_path: Path) -> None:
@@ -154,26 +146,26 @@ def test_damage_and_mixtures_are_refused(bundle: Path, inverted: Path, tmp_path:
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(IntegrityError, match=f"{name} is not what its card says"):
-        open_searcher(Bundle(folder)).images("dog", 3)
+        Searcher(Bundle(folder)).images("dog", 3)
     other = Bundle(bundle)
     other.arrays = lambda name: {**Bundle.arrays(other, name), "image_offsets": np.arange(25)}
-    with pytest.raises(IntegrityError, match="fragments.safetensors: its offsets are not of 24 sets"):
-        open_searcher(other).images("dog", 3)
+    with pytest.raises(IntegrityError, match="fragments.safetensors: its offsets are not of 24 images"):
+        Searcher(other).images("dog", 3)
 
 
 def test_a_shortlist_is_measured_where_there_are_many() -> None:
     rng = np.random.default_rng(0)
-    images = FragmentSets(rng.standard_normal((6000, 16)).astype(np.float32), np.arange(0, 6001, 6))
-    sentences = FragmentSets(rng.standard_normal((120, 16)).astype(np.float32), np.arange(0, 121, 4))
+    images = MultiVectors(rng.standard_normal((6000, 16)).astype(np.float32), np.arange(0, 6001, 6))
+    sentences = MultiVectors(rng.standard_normal((120, 16)).astype(np.float32), np.arange(0, 121, 4))
     asked = Requirements(0.9, None, None, 1000, "auto", 6000, 1000)
     rule = ScoreRule("words", 0)
-    costs = []
+    costs, vectors = [], ArrayVectors(images.vectors)
     for shortlist in (Shortlist(50, 40), Shortlist(400, 1000)):
-        built = build_fragment_index("images", images, sentences, rule, asked, shortlist)
+        built = build_gallery("images", vectors, images, sentences, rule, asked, shortlist)
         card = built.card()
         assert card["factory"].startswith("IVF") and card["factory"].endswith(",Flat") and card["recall@10"] >= 0.9
         assert card["shortlist"]["shortlist"] == shortlist.shortlist and card["shortlist"]["queries"] == 30
         costs.append(built.cost)
     assert costs[0].recall < costs[1].recall == 1 and (costs[0].scored, costs[1].scored) == (40, 1000)
-    exact = build_fragment_index("images", images, sentences, rule, replace(asked, exact_limit=6000), shortlist)
+    exact = build_gallery("images", vectors, images, sentences, rule, replace(asked, exact_limit=6000), shortlist)
     assert exact.index.card.factory == "Flat" and exact.cost.shortlist is None and exact.cost.recall == 1

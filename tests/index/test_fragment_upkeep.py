@@ -6,17 +6,17 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from made_up import make_run, run_command
+from made_up import build_bundle, make_run, run_command
 from made_up_sets import add_fragments, whole_length
-from test_fragment_search import SCORE, build, worded
+from test_fragment_search import SCORE, worded
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.format import from_bytes
-from pipeline.index.fragment_upkeep import drop
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, exact_scores
+from pipeline.index.upkeep import drop
+from pipeline.metrics.multivector_scores import exact_scores
+from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.bundled_sets import BundledSets, read_bundled_sets
-from pipeline.storage.fragments import Fragments, StoredSets
+from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.revision import is_removed
 
@@ -35,26 +35,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind, limit in (("exact", 1000), ("inverted", 10)):
         config = made["small"] / f"{kind}.yaml"
         config.write_text(f"index: {{exact_limit: {limit}, shortlist: {{nearest: 30, shortlist: 12}}}}")
-        build(made["small"], kind, "--config", config)
+        build_bundle(made["small"], "--config", config, model="dvsa", output=kind)
     return made
 
 
 def given(run: Path) -> tuple[object, ...]:
-    return "--manifest", run / "manifest", "--embeddings", run / "rows/dvsa"
+    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/dvsa"
 
 
 def require_right(folder: Path, run: Path) -> None:
     """The bundle is whole, and each row that is left has its own fragments, boxes and numbers."""
-    bundle, embeddings = Bundle(folder), Fragments(Manifest(run / "manifest"), run / "rows/dvsa")
+    bundle, embeddings = Bundle(folder), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
     bundle.check()
     for modality, name in NAMES:
-        table, sets = bundle.table(modality), read_bundled_sets(bundle)[modality]
+        table, sets = bundle.table(modality), bundle.outline(modality)
         index = from_bytes(bundle.index(name), name, bundle.card[name])
         if isinstance(index, faiss.IndexIVF):
             index.make_direct_map()
         gone = is_removed(table)
         ids = table["image_id" if modality == "images" else "sentence_id"].to_numpy()[~gone]
-        stored, lengths = embeddings.read_sets(modality, ids), np.diff(sets.offsets)
+        stored, lengths = embeddings.read(modality, ids), np.diff(sets.offsets)
         assert (lengths[gone] == 0).all() and lengths[~gone].tolist() == np.diff(stored.offsets).tolist()
         assert index.ntotal == len(stored.vectors) == bundle.card[name]["count"]
         np.testing.assert_array_equal(index.reconstruct_n(0, index.ntotal), stored.vectors)
@@ -126,20 +126,20 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
     with pytest.raises(IntegrityError, match="numbers its images otherwise"):
         run_command("index_add", "--index", start, *given(other), "--output", tmp_path / "a")
     with pytest.raises(IntegrityError, match="model"):  # the embeddings of another row, of one vector each
-        vectors = ("--manifest", small / "manifest", "--embeddings", small / "embeddings")
+        vectors = ("--manifest", small / "manifest", "--embeddings", small / "embeddings/ncca")
         run_command("index_add", "--index", start, *vectors, "--output", tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
 def test_sets_of_a_model_with_globals_grow_and_shrink() -> None:
     rng = np.random.default_rng(0)
-    sets = BundledSets(np.array([0, 2, 5, 6]), rng.random((3, 4)), rng.random((6, 4)))
+    sets = MultiVectors(None, np.array([0, 2, 5, 6]), rng.random((3, 4)), rng.random((6, 4)))
     less = sets.without(np.array([1]))
-    assert less.offsets.tolist() == [0, 2, 2, 3] and sets.fragments_of(np.array([1])).tolist() == [2, 3, 4]
+    assert less.offsets.tolist() == [0, 2, 2, 3] and sets.places(np.array([1])).tolist() == [2, 3, 4]
     np.testing.assert_array_equal(less.boxes, sets.boxes[[0, 1, 5]])
     np.testing.assert_array_equal(less.globals, sets.globals * [[1], [0], [1]])
-    fresh = StoredSets(np.zeros((3, 9)), np.array([0, 1, 3]), rng.random((2, 4)), rng.random((3, 4)))
-    more = less.followed_by(fresh)
+    fresh = MultiVectors(None, np.array([0, 1, 3]), rng.random((2, 4)), rng.random((3, 4)))
+    more = MultiVectors.concatenate([less, fresh])
     assert more.offsets.tolist() == [0, 2, 2, 3, 4, 6]
     np.testing.assert_array_equal(more.globals, np.concatenate([less.globals, fresh.globals]))
     np.testing.assert_array_equal(more.boxes, np.concatenate([less.boxes, fresh.boxes]))
@@ -164,10 +164,9 @@ def test_the_cost_of_a_shortlist(runs: dict[str, Path], tmp_path: Path) -> None:
         run_command("evaluate", *given(small), "--split", "test", "--protocol", "all-sentences",
                     "--through-index", small / kind, "--output", tmp_path / "evaluation.json")  # fmt: skip
         told[kind] = json.loads((tmp_path / "evaluation.json").read_text())["through_index"]
-    embeddings = Fragments(Manifest(small / "manifest"), small / "rows/dvsa")
-    both = [embeddings.read_sets(modality, np.arange(n)) for modality, n in (("images", 40), ("sentences", 80))]
-    sets = [FragmentSets(side.vectors, side.offsets) for side in both]
-    scores, owners, test = exact_scores(*sets, ScoreRule("words", 0)), np.repeat(np.arange(40), 2), range(2, 40, 3)
+    embeddings = Embeddings(Manifest(small / "manifest"), small / "embeddings/dvsa")
+    both = [embeddings.read(modality, np.arange(n)) for modality, n in (("images", 40), ("sentences", 80))]
+    scores, owners, test = exact_scores(*both, ScoreRule("words", 0)), np.repeat(np.arange(40), 2), range(2, 40, 3)
     ranks = {"image_to_sentence": [], "sentence_to_image": []}
     for image in test:  # ties count against the model
         own, other = scores[image, owners == image], scores[image, owners != image]

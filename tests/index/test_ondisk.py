@@ -119,8 +119,8 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
 def test_stdout_is_left_to_answers(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=80)
     (run / "config.yaml").write_text("index: {candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 0.7}")
-    parts = {"manifest": "manifest", "embeddings": "embeddings", "model": "model", "encoders": "encoders"}
-    parts |= {"vocabulary": "vocabulary.json", "config": "config.yaml", "output": "bundle"}
+    parts = {"manifest": "manifest", "embeddings": "embeddings/ncca", "model": "models/ncca", "encoders": "encoders"}
+    parts |= {"vocabulary": "text/vocabulary.json", "config": "config.yaml", "output": "bundle"}
     arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
     command = [sys.executable, "-m", "stages.cli", "build-index", *arguments, "--on-disk"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -136,7 +136,7 @@ def test_a_bundle_on_disk_is_searched_where_it_is(tmp_path: Path) -> None:
     assert {"images.lists", "sentences.lists"} <= set(bundle.card["files"]) and not list(folder.glob(".*"))
     assert str(run).encode() not in (folder / "images.faiss").read_bytes()
     assert Searcher(bundle).images("dog", 1)[0].row["path"].startswith("dog")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca")
     run_command("evaluate", *given, "--split", "test", "--protocol", "all-sentences", "--through-index", folder,
                 "--output", tmp_path / "evaluation.json")  # fmt: skip
     assert json.loads((tmp_path / "evaluation.json").read_text())["through_index"]["sentence_to_image"]

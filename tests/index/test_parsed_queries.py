@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
-from made_up import THINGS, build_bundle, features_of, make_run, run_command
+from made_up import THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
+from made_up_training import parse_sentences
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import query_trees
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
@@ -56,20 +56,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = {"width": 16, "depth": 1, "hidden": 16, "learning_rate": 0.01, "batch_words": 200, "epochs": 2}
     parsing = {"engine": "spacy", "workers": 0, "max_words": 9, "training": small}
     parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
-    value = {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run)}
-    (run / "config.yaml").write_text(yaml.safe_dump(value))
-    about, given = ("--config", run / "config.yaml"), ("--manifest", run / "manifest")
-    words, parses = ("--vocabulary", run / "tokens.json"), ("--parses", run / "parses")
-    run_command("train_parser", *about, "--output", run / "parser")
-    run_command("build_token_vocabulary", *given, *about, "--output", run / "tokens.json")
-    for shard in range(SHARDS):
-        output = run / "parses" / f"shard-{shard:05d}.conllu"
-        run_command("parse", *given, *about, "--shard", shard, "--parser", run / "parser", "--output", output)
-    labels = ("--labels", run / "labels.json")
-    run_command("build_label_table", *given, *parses, *words, "--output", labels[1])
-    for shard in range(SHARDS):
-        output = run / "trees" / f"shard-{shard:05d}.h5"
-        run_command("encode_trees", *given, "--shard", shard, *parses, *words, *labels, "--output", output)
+    write_config(
+        run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), "models": ["dtrnn", "hmlstm"]}
+    )
+    run_command("train_parser", "--config", run / "config.yaml", "--output", run / "parser")
+    parse_sentences(run)
     write_features(run)
     return run
 
@@ -86,36 +77,35 @@ def write_features(run: Path) -> None:
 
 
 def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
-    """The bundle of an untrained model of trees, with its embeddings beside it."""
-    vocabulary, table = read_json(run / "tokens.json"), read_json(run / "labels.json")
+    """The bundle of an untrained model of trees, whose embeddings are in the run."""
+    vocabulary, table = read_json(run / "text/tokens.json"), read_json(run / "text/labels.json")
     rng = np.random.default_rng(0)
     words = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"hmlstm": {"noun_phrase": table["phrases"].index("NP")}, "dtrnn": {"left": 4, "right": 4}}[registered]
     view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
-    model = model_class(registered).build(view, mean, words, 8, 0.0, 0, learned, unit=True)
+    model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, unit=True)
     write_parameters(
-        folder / "model" / "model.safetensors", MODEL, model.tensors(), settings=model.settings(), fingerprint="trees",
-        details={"row": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
-                 "labels": table["fingerprint"]},
+        run / "models" / registered / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
+        fingerprint="trees", details={
+            "model": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
+            "labels": table["fingerprint"],
+        },
     )  # fmt: skip
-    given = ("--manifest", run / "manifest", "--model", folder / "model")
-    run_command("embed", *given, "--features", run / "features", "--tfidf", run, "--trees", run / "trees",
-                "--output", folder / "embeddings")  # fmt: skip
-    run_command("build_index", *given, "--embeddings", folder / "embeddings", "--vocabulary", run / "tokens.json",
-                "--encoders", run / "encoders", "--config", run / "config.yaml", *more, "--output",
-                folder / "bundle")  # fmt: skip
+    make_stage("embed", run, registered)
+    given = ("--vocabulary", run / "text/tokens.json", "--config", run / "config.yaml", "--output", folder / "bundle")
+    build_bundle(run, *given, *more, model=registered)
     return folder / "bundle"
 
 
 def carried(run: Path) -> tuple:
-    return "--parses", run / "parses", "--labels", run / "labels.json", "--parser", run / "parser"
+    return "--parses", run / "text/parses", "--labels", run / "text/labels.json", "--parser", run / "parser"
 
 
 @pytest.mark.parametrize("registered", ["hmlstm", "dtrnn"])
 def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path, tmp_path: Path) -> None:
     bundle, manifest = build(run, registered, tmp_path, *carried(run)), Manifest(run / "manifest")
     sentence_id = np.arange(48)
-    stored = Embeddings(manifest, tmp_path / "embeddings").read("sentences", sentence_id)
+    stored = Embeddings(manifest, run / "embeddings" / registered).read("sentences", sentence_id)
     searcher = Searcher(Bundle(bundle))
     for number, text in enumerate(manifest.sentences["text"].to_pylist()):
         np.testing.assert_allclose(searcher.embed_sentence(text)[0], stored[number], atol=1e-5)

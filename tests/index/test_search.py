@@ -22,7 +22,7 @@ DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 @pytest.fixture(scope="module", params=["ncca", "cca"])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_bundle(make_run(tmp_path_factory.mktemp("run"), request.param))
+    return build_bundle(make_run(tmp_path_factory.mktemp("run"), request.param), model=request.param)
 
 
 def test_images_for_a_sentence(bundle: Path) -> None:

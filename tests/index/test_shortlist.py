@@ -1,33 +1,50 @@
-"""Search by fragments against a plain loop over all items."""
+"""Search by several vectors an item against a plain loop over all items."""
+
+from dataclasses import replace
 
 import faiss
 import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.index.fragment_gallery import FragmentGallery
+from pipeline.index.exact import Neighbours
+from pipeline.index.gallery import MultiVectorGallery
 from pipeline.index.shortlist import ListMeans, Shortlist
-from pipeline.index.shortlist_cost import measure_shortlist
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
+from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
+from pipeline.multivectors import MultiVectors, ScoreRule
 
 DIM = 12
 RULES = [ScoreRule("words", 0), ScoreRule("mean-words", 0.7), ScoreRule("positive", 0.4)]
 
 
-def make_sets(rng: np.random.Generator, n: int, longest: int, shortest: int = 1) -> FragmentSets:
+def make_sets(rng: np.random.Generator, n: int, longest: int, shortest: int = 1) -> MultiVectors:
     offsets = np.concatenate([[0], np.cumsum(rng.integers(shortest, longest + 1, n))])
     vectors = rng.standard_normal((offsets[-1], DIM)).astype(np.float32)
-    return FragmentSets(vectors, offsets, rng.standard_normal((n, 5)).astype(np.float32))
+    return MultiVectors(vectors, offsets, rng.standard_normal((n, 5)).astype(np.float32))
 
 
-def make_gallery(what: str, sets: FragmentSets, rule: ScoreRule, factory: str = "IVF4,Flat") -> FragmentGallery:
+def make_gallery(
+    what: str, sets: MultiVectors, rule: ScoreRule, factory: str = "IVF4,Flat", shortlist: Shortlist | None = None
+) -> MultiVectorGallery:
     index = faiss.index_factory(DIM, factory, faiss.METRIC_INNER_PRODUCT)
     index.train(sets.vectors)
     index.add(sets.vectors)
-    return FragmentGallery(what, index, sets.offsets, rule, sets.globals)
+    return MultiVectorGallery(what, index, replace(sets, vectors=None), rule, shortlist)
 
 
-def naive_score(regions: FragmentSets, words: FragmentSets, rule: ScoreRule) -> float:
+def search(gallery: MultiVectorGallery, query: MultiVectors, top: int, shortlist: Shortlist | None) -> Neighbours:
+    """What is found for one query: `rows` (k,) and `scores` (k,)."""
+    gallery.shortlist = shortlist
+    found = gallery.search(query, top)
+    return Neighbours(found.rows[0], found.scores[0])
+
+
+def measure(gallery: MultiVectorGallery, queries: MultiVectors, shortlist: Shortlist) -> ShortlistCost:
+    gallery.shortlist = shortlist
+    return measure_shortlist(gallery, queries)
+
+
+def naive_score(regions: MultiVectors, words: MultiVectors, rule: ScoreRule) -> float:
     """Of one image and one sentence, in float64."""
     products = [[float(v.astype(float) @ s.astype(float)) for v in regions.vectors] for s in words.vectors]
     if rule.sum == "positive":
@@ -39,7 +56,7 @@ def naive_score(regions: FragmentSets, words: FragmentSets, rule: ScoreRule) -> 
     return score + rule.global_weight * float(regions.globals[0].astype(float) @ words.globals[0].astype(float))
 
 
-def naive_scores(what: str, sets: FragmentSets, query: FragmentSets, rule: ScoreRule) -> np.ndarray:
+def naive_scores(what: str, sets: MultiVectors, query: MultiVectors, rule: ScoreRule) -> np.ndarray:
     items = [sets.between(row, row + 1) for row in range(len(sets))]
     pairs = [(item, query) if what == "images" else (query, item) for item in items]
     return np.array([naive_score(*pair, rule) for pair in pairs])
@@ -54,10 +71,10 @@ def test_everything_on_the_shortlist_is_exact_search(what: str, rule: ScoreRule)
     for row in range(len(queries)):
         query = queries.between(row, row + 1)
         expected = naive_scores(what, sets, query, rule)
-        found = gallery.search(query, 5, Shortlist(3, 50))
+        found = search(gallery, query, 5, Shortlist(3, 50))
         assert found.rows.tolist() == np.argsort(-expected)[:5].tolist()
         np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
-        assert found.scored == 50
+        assert gallery.scored(5) == 50
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -70,7 +87,7 @@ def test_what_is_found_is_scored_exactly_and_more_lists_find_more(what: str, rul
         gallery, shares = make_gallery(what, sets, rule, f"IVF{lists},Flat"), []
         for row in range(len(queries)):
             query = queries.between(row, row + 1)
-            found = gallery.search(query, 3, Shortlist(1, 6))
+            found = search(gallery, query, 3, Shortlist(1, 6))
             expected = naive_scores(what, sets, query, rule)
             np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
             shares.append(np.isin(np.argsort(-expected)[:3], found.rows).mean())
@@ -85,8 +102,8 @@ def test_the_regions_nearest_to_a_word_find_an_image_that_means_hide() -> None:
     expected = naive_scores("images", sets, query, RULES[0])
     assert np.argmax(expected) == 77
     gallery = make_gallery("images", sets, RULES[0], "IVF1,Flat")  # one list: by its mean, all images are the same
-    assert gallery.search(query, 1, Shortlist(1, 4)).rows.tolist() == [77]
-    found = gallery.search(query, 10, Shortlist(len(sets.vectors), 10))  # all are looked up: the estimate is the score
+    assert search(gallery, query, 1, Shortlist(1, 4)).rows.tolist() == [77]
+    found = search(gallery, query, 10, Shortlist(len(sets.vectors), 10))  # all are looked up: the estimate is the score
     assert found.rows.tolist() == np.argsort(-expected)[:10].tolist()
 
 
@@ -108,28 +125,28 @@ def test_planted_answers_are_found_with_a_short_list() -> None:
     for target in range(20):  # image 100 * target shows all that sentence `target` says, and the others nothing of it
         rows = slice(images.offsets[100 * target], images.offsets[100 * target] + 3)
         images.vectors[rows] = 4 * directions[target] / np.linalg.norm(directions[target], axis=1, keepdims=True)
-    queries = FragmentSets(directions.reshape(60, DIM), np.arange(0, 61, 3))
-    gallery = make_gallery("images", FragmentSets(images.vectors, images.offsets), ScoreRule("words", 0), "IVF20,Flat")
+    queries = MultiVectors(directions.reshape(60, DIM), np.arange(0, 61, 3))
+    gallery = make_gallery("images", MultiVectors(images.vectors, images.offsets), ScoreRule("words", 0), "IVF20,Flat")
     for row in range(20):
-        assert gallery.search(queries.between(row, row + 1), 1, Shortlist(10, 10)).rows.tolist() == [100 * row]
+        assert search(gallery, queries.between(row, row + 1), 1, Shortlist(10, 10)).rows.tolist() == [100 * row]
 
 
 def test_the_cost_is_measured_against_rule_everything() -> None:
     rng = np.random.default_rng(3)
     sets, queries, rule = make_sets(rng, 400, 5), make_sets(rng, 30, 4), ScoreRule("words", 0.2)
     gallery = make_gallery("images", sets, rule)
-    cost = measure_shortlist(gallery, queries, Shortlist(5, 40))
+    cost = measure(gallery, queries, Shortlist(5, 40))
     shares = []
     for row in range(len(queries)):
         expected = np.argsort(-naive_scores("images", sets, queries.between(row, row + 1), rule))[:10]
         shares.append(
-            np.isin(expected, gallery.search(queries.between(row, row + 1), 10, Shortlist(5, 40)).rows).mean()
+            np.isin(expected, search(gallery, queries.between(row, row + 1), 10, Shortlist(5, 40)).rows).mean()
         )
     assert cost.recall == pytest.approx(np.mean(shares)) and 0.1 < cost.recall < 1
     assert cost.scored == 40 and cost.seconds > 0 and cost.exact_seconds > 0
-    everything = measure_shortlist(gallery, queries, Shortlist(5, 400))
+    everything = measure(gallery, queries, Shortlist(5, 400))
     assert (everything.recall, everything.first) == (1, 1)
-    flat = measure_shortlist(make_gallery("images", sets, rule, "Flat"), queries, None)
+    flat = measure_shortlist(make_gallery("images", sets, rule, "Flat"), queries)
     assert (flat.recall, flat.first, flat.scored, flat.shortlist) == (1, 1, 400, None)
 
 
@@ -142,7 +159,7 @@ def test_items_without_fragments_are_never_found(what: str) -> None:
     for rule in RULES:
         expected = naive_scores(what, sets, query, rule)
         for factory, shortlist in (("Flat", None), ("IVF4,Flat", Shortlist(90, 5)), ("IVF4,Flat", Shortlist(2, 30))):
-            found = make_gallery(what, sets, rule, factory).search(query.between(0, 1), 30, shortlist)
+            found = search(make_gallery(what, sets, rule, factory), query.between(0, 1), 30, shortlist)
             np.testing.assert_allclose(found.scores, expected[found.rows], rtol=1e-4, atol=1e-4)
             assert np.sort(found.rows).tolist() == there.tolist()
 
@@ -152,8 +169,8 @@ def test_a_query_that_is_not_finite_is_refused() -> None:
     gallery = make_gallery("images", make_sets(rng, 10, 3), ScoreRule("words", 0))
     query = make_sets(rng, 1, 3)
     query.vectors[-1, 2] = np.nan
-    with pytest.raises(IntegrityError, match="query: fragments row"):
-        gallery.search(query, 3, Shortlist(5, 5))
+    with pytest.raises(IntegrityError, match="query: vectors row"):
+        search(gallery, query, 3, Shortlist(5, 5))
 
 
 def test_a_long_sum_of_estimates_comes_near(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,12 +180,12 @@ def test_a_long_sum_of_estimates_comes_near(monkeypatch: pytest.MonkeyPatch) -> 
     offsets = np.concatenate([[0], np.cumsum(rng.integers(5, 15, 2000))])
     words = topics[rng.integers(30, size=offsets[-1])] + 0.4 * rng.standard_normal((offsets[-1], DIM))
     regions = topics[rng.integers(30, size=200)] + 0.4 * rng.standard_normal((200, DIM))
-    images = FragmentSets(regions.astype(np.float32), np.arange(0, 201, 10))
-    gallery = make_gallery("sentences", FragmentSets(words.astype(np.float32), offsets), RULES[0], "IVF60,Flat")
-    cost = measure_shortlist(gallery, images, Shortlist(1, 100))
+    images = MultiVectors(regions.astype(np.float32), np.arange(0, 201, 10))
+    gallery = make_gallery("sentences", MultiVectors(words.astype(np.float32), offsets), RULES[0], "IVF60,Flat")
+    cost = measure(gallery, images, Shortlist(1, 100))
     assert cost.recall > 0.95
-    monkeypatch.setattr("pipeline.index.fragment_gallery.BLOCK", 7)
-    assert measure_shortlist(gallery, images, Shortlist(1, 100)).recall == cost.recall
+    monkeypatch.setattr("pipeline.index.gallery.BLOCK", 7)
+    assert measure(gallery, images, Shortlist(1, 100)).recall == cost.recall
 
 
 def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
@@ -184,5 +201,5 @@ def test_a_snippet_finds_the_regions_that_say_most_of_it() -> None:
         for top in (1, 7, 60, 100):
             found = gallery.regions(words, top)
             assert found.rows.tolist() == expected[:top]
-            assert found.items.tolist() == owners[expected[:top]].tolist()
+            assert gallery.owners[found.rows].tolist() == owners[expected[:top]].tolist()
             np.testing.assert_allclose(found.scores, scores[expected[:top]], rtol=1e-4, atol=1e-5)

@@ -38,7 +38,7 @@ def bundle_of(run: Path, factory: str) -> Path:
 
 
 def given(run: Path) -> tuple[object, ...]:
-    return "--manifest", run / "manifest", "--embeddings", run / "embeddings"
+    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca"
 
 
 def vectors_by_id(bundle: Path, run: Path, modality: str) -> None:
@@ -46,7 +46,7 @@ def vectors_by_id(bundle: Path, run: Path, modality: str) -> None:
     table, index = Bundle(bundle).table(modality), faiss.read_index(str(bundle / f"{modality}.faiss"))
     number = "image_id" if modality == "images" else "sentence_id"
     told = "path" if modality == "images" else "text"
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings")
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     alive = [row for row, what in enumerate(table[told].to_pylist()) if what is not None]
     vectors = embeddings.read(modality, table[number].to_numpy()[alive])
     assert index.ntotal == len(alive)

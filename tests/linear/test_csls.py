@@ -5,11 +5,11 @@ import pytest
 
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.csls import Scaled, VectorBank, choose_scaling, extend, means_of_greatest
+from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend, means_of_greatest
 from pipeline.models.linear.ensemble import Ensemble, Member
 from pipeline.models.linear.projection import Directions, unit_rows
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import restore
+from pipeline.specs.stored import restore
 
 RNG = np.random.default_rng(0)
 
@@ -18,7 +18,7 @@ def draw(n: int, c: int = 6) -> np.ndarray:
     return unit_rows(RNG.standard_normal((n, c)).astype(np.float32))
 
 
-BANK = VectorBank(draw(40), draw(50))
+BANK = Bank(draw(40), draw(50))
 
 
 def make_model() -> NormalizedCCA:
@@ -27,7 +27,7 @@ def make_model() -> NormalizedCCA:
     return NormalizedCCA(ImageView(("one",), (6,), ()), np.zeros(6), np.zeros(5), directions)
 
 
-def slow_scores(x: np.ndarray, y: np.ndarray, bank: VectorBank, k: int) -> np.ndarray:
+def slow_scores(x: np.ndarray, y: np.ndarray, bank: Bank, k: int) -> np.ndarray:
     """CSLS as the paper writes it, pair by pair."""
     scores = np.empty((len(x), len(y)))
     for i, image in enumerate(x.astype(float)):
@@ -76,7 +76,7 @@ def test_a_hub_no_longer_hides_what_is_meant() -> None:
     hub = unit_rows(np.ones((1, c), np.float32))
     spread = unit_rows(queries + 0.3)  # everything leans towards the hub
     gallery = np.vstack([hub, right])
-    bank = VectorBank(gallery, spread)
+    bank = Bank(gallery, spread)
     before = spread @ gallery.T
     assert (before.argmax(axis=1) == 0).all()
     images = extend(gallery, bank.near_images(gallery, [8])[:, 0], 0.5, own=0)

@@ -7,9 +7,10 @@ import pytest
 import torch
 from devices import full_beyond
 from made_up import THINGS
+from made_up_settings import TRANSFER
 from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
-from test_models import TRANSFER, make_task
+from test_models import make_task
 
 from pipeline.device import Portions
 from pipeline.models.linear.cca import NormalizedCCA
@@ -20,7 +21,7 @@ from pipeline.models.linear.fourier import FourierFeatures
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 
 ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.fit_devices()}
 
@@ -35,7 +36,7 @@ def test_the_maps_that_fit_devices_are_those_of_fourier() -> None:
     assert set(ON_DEVICES) == {"both kept", "cosines and sines", "images only", "sentences only"}
 
 
-@pytest.mark.parametrize("rule", ["rahimi-recht", "cosine-sine"])
+@pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
 def test_the_map_is_that_of_numpy(device: torch.device, rule: str) -> None:
     block, (of_images, of_texts) = BLOCKS[0], (make_fourier(12, 3, rule), make_fourier(9, 4, rule))
     for fourier, rows, tensor in (
@@ -64,7 +65,7 @@ def test_other_maps_stay_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fit_with_fourier_features_comes_to_the_same(device: torch.device) -> None:
-    task, _ = make_task(NormalizedCCA, "sae")
+    task, _ = make_task("ncca", "sae")
     ours, theirs = (NormalizedCCA.fit(replace(task, device=where, memory={})) for where in (device, None))
     assert isinstance(ours.model.maps.image, FourierFeatures) and TRANSFER.features == 30
     assert ours.chosen.recall_sum == pytest.approx(theirs.chosen.recall_sum, abs=3)
@@ -76,8 +77,8 @@ def test_a_fit_with_fourier_features_comes_to_the_same(device: torch.device) -> 
     ("name", "training"), [("ridge", "target"), ("cca", "target"), ("ncca", "sae"), ("ncca", "target")]
 )
 def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: str, monkeypatch) -> None:
-    task, pairs = make_task(model_class(name), training)
-    model = model_class(name).fit(task).model
+    task, pairs = make_task(name, training)
+    model = model_spec(name).load().fit(task).model
     images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)
     done: list[int] = []
     monkeypatch.setattr(Portions, "map", full_beyond(room, done))
@@ -90,8 +91,8 @@ def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: s
 
 
 def test_a_model_whose_map_is_numpys_stays_there(device: torch.device) -> None:
-    task, pairs = make_task(model_class("kcca"), "target")
-    model = model_class("kcca").fit(task).model
+    task, pairs = make_task("kcca", "target")
+    model = model_spec("kcca").load().fit(task).model
     images = model.embed_images(pairs.features)
     np.testing.assert_array_equal(model.to(device).embed_images(pairs.features), images)
 

@@ -115,22 +115,21 @@ def test_sparse_rows_multiply_alike(device: torch.device) -> None:
 
 
 def test_the_command_computes_where_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from made_up import make_run, run_command, write_feature_shards
+    from made_up import make_run, make_stage, write_feature_shards
 
     from pipeline import device
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.moments import read_moments
 
-    run = make_run(tmp_path)
+    run = make_run(tmp_path / "run")
     write_feature_shards(Manifest(run / "manifest"), run / "features" / "colour")
-    given = ["--manifest", run / "manifest", "--vocabulary", run / "vocabulary.json"]
-    run_command("encode_sentences", *given, "--output", run / "tfidf")
-    given = ["--manifest", run / "manifest", "--features", run / "features", "--tfidf", run / "tfidf", "--shard", 0]
-    given += ["--pairs", "target", "--folds", 1, "--encoder", "colour"]
-    run_command("accumulate", *given, "--output", run / "numpy.h5")
+    make_stage("encode_sentences", run)
+    make_stage("accumulate", run, "target")
+    (run / "moments/target").rename(tmp_path / "numpy")
     used = []
     monkeypatch.setattr(device, "find_gpu", lambda name: used.append(name) or torch.device("cpu"))
-    run_command("accumulate", *given, "--output", run / "torch.h5")
+    make_stage("accumulate", run, "target")
     assert used == ["auto"]
-    ours, theirs = (Moments.from_arrays(read_moments(run / name, 0)) for name in ("torch.h5", "numpy.h5"))
-    assert_same(ours, theirs, 1e-6)
+    for name in ("shard-00000.h5", "shard-00001.h5", "shard-00002.h5"):
+        folders = (run / "moments/target", tmp_path / "numpy")
+        assert_same(*(Moments.from_arrays(read_moments(folder / name, 0)) for folder in folders), 1e-6)

@@ -11,10 +11,12 @@ from scipy import sparse
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import Pairs, Settings, Task
+from pipeline.models.neural.task import Pairs, Task
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import WordStart
-from pipeline.specs import model_class
+from pipeline.settings.models import Train
+from pipeline.specs.models import model_spec
+from pipeline.specs.places import import_place
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
@@ -25,7 +27,7 @@ SETTINGS = {
     "dimensions": 16, "loss": "info-nce", "negatives": "all", "contrastive": 8, "margin": 0.2, "temperature": 0.1,
     "optimiser": "adam", "adagrad_reset": 2, "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "averaging": 0.0,
     "dropout": 0.1, "encoder_dropout": 0.2, "clip": 2.0,
-    "batch_size": 32, "epochs": 4, "patience": 4,
+    "batch_size": 32, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
 }  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
         own = sentences[rows] if view == "tfidf" else sentences.take(rows)
         block = {encoder: values[first:last] for encoder, values in features.items()}
         pairs[name] = Pairs(block, own, owners[rows] - first, rows, regions=Shown(regions[first:last]))
-    chosen = Settings(**{**SETTINGS, **settings})
+    chosen = Train(**{**SETTINGS, **settings})
     return Task(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "tfidf" else None,
@@ -88,11 +90,11 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
 
 def make_task_of(model: str, **settings: object) -> Task:
     """A task in the form that the registered `model` takes."""
-    found = model_class(model)
-    task = make_task(found.sentence_view, **settings)
+    spec = model_spec(model)
+    task = make_task(spec.sentences, **settings)
     if model == "ncca-recurrent":
         task = replace(task, start=make_start())
-    return replace(task, settings=found.settings_type(**{**vars(task.settings), **OWN.get(model, {})}))
+    return replace(task, settings=import_place(spec.section)(**task.settings.model_dump() | OWN.get(model, {})))
 
 
 def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:

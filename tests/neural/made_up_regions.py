@@ -9,10 +9,10 @@ import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.fragment_models import AlignedSettings
 from pipeline.models.neural.recurrent_refinement import RecurrentCCA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import Pairs, Task
+from pipeline.settings.models import AlignedTrain
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 
@@ -66,7 +66,7 @@ def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object
         features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
         own = MadeUpRegions(regions[first:last])
         pairs[name] = Pairs(features, tokens.take(rows), owners[rows] - first, rows, own)
-    chosen = AlignedSettings(**{**SETTINGS, "patience": 9, **OWN, **settings})
+    chosen = AlignedTrain(**{**SETTINGS, "patience": 9, **OWN, **settings})
     task = Task(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=make_start(), region_view=REGION_VIEW,

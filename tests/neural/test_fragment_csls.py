@@ -4,28 +4,32 @@ import numpy as np
 import pytest
 from made_up_regions import make_task
 
-from pipeline.metrics.fragment_scores import SUMS, FragmentSets, ScoreRule, fragment_scores
-from pipeline.models.neural.fragment_csls import ScaledSets, SetBank
-from pipeline.specs import model_class, restore
+from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.models.linear.csls import Bank, Scaled
+from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
+from pipeline.specs.models import model_spec
+from pipeline.specs.stored import restore
 
 
-def draw(n: int, globals_: bool, seed: int) -> FragmentSets:
+def draw(n: int, globals_: bool, seed: int) -> MultiVectors:
     rng = np.random.default_rng(seed)
     offsets = np.concatenate([[0], np.cumsum(rng.integers(1, 5, n))])
     vectors = rng.standard_normal((offsets[-1], 6)).astype(np.float32)
-    return FragmentSets(vectors, offsets, rng.standard_normal((n, 3)).astype(np.float32) if globals_ else None)
+    return MultiVectors(vectors, offsets, rng.standard_normal((n, 3)).astype(np.float32) if globals_ else None)
 
 
 class Given:
-    """A model that gives the sets it was given."""
+    """A model that gives the vectors it was given."""
 
-    def __init__(self, images: FragmentSets, sentences: FragmentSets, rule: ScoreRule) -> None:
+    multi_vector = True
+
+    def __init__(self, images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> None:
         self.images, self.sentences, self.rule = images, sentences, rule
 
-    def embed_image_sets(self, features: None, regions: None) -> FragmentSets:
+    def embed_images(self, features: None, regions: None) -> MultiVectors:
         return self.images
 
-    def embed_sentence_sets(self, sentences: None) -> FragmentSets:
+    def embed_sentences(self, sentences: None) -> MultiVectors:
         return self.sentences
 
 
@@ -34,13 +38,13 @@ class Given:
 def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_weight: float) -> None:
     rule, whole = ScoreRule(how, global_weight), global_weight > 0
     images, sentences = draw(300, whole, 1), draw(9, whole, 2)
-    bank = SetBank(draw(12, whole, 3), draw(15, whole, 4), rule)
-    model = ScaledSets(Given(images, sentences, rule), 0.75, 4, bank)
-    found = fragment_scores(model.embed_image_sets(None, None), model.embed_sentence_sets(None), model.rule).numpy()
+    bank = Bank(draw(12, whole, 3), draw(15, whole, 4), rule)
+    model = Scaled(Given(images, sentences, rule), 0.75, 4, bank)
+    found = multivector_scores(model.embed_images(None, None), model.embed_sentences(None), model.rule).numpy()
 
-    near_images = np.sort(fragment_scores(images, bank.sentences, rule).numpy(), axis=1)[:, -4:].mean(axis=1)
-    near_sentences = np.sort(fragment_scores(bank.images, sentences, rule).numpy(), axis=0)[-4:].mean(axis=0)
-    expected = fragment_scores(images, sentences, rule).numpy() - 0.75 * (near_images[:, None] + near_sentences)
+    near_images = np.sort(multivector_scores(images, bank.sentences, rule).numpy(), axis=1)[:, -4:].mean(axis=1)
+    near_sentences = np.sort(multivector_scores(bank.images, sentences, rule).numpy(), axis=0)[-4:].mean(axis=0)
+    expected = multivector_scores(images, sentences, rule).numpy() - 0.75 * (near_images[:, None] + near_sentences)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -48,16 +52,16 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
 def test_parts_bring_a_scaled_model_back(name: str) -> None:
     own = {"global_weight": 0.5, "sum": "mean-words"} if name == "fragments" else {}
     task = make_task(train=20, dev=10, **own)
-    begun = model_class(name).begin(task).finish()
+    begun = model_spec(name).load().begin(task).finish()
     features = {encoder: block[np.arange(10)] for encoder, block in task.dev.features.items()}
     asked = {encoder: features[encoder] for encoder in begun.encoders}
-    sets = begun.embed_image_sets(asked, task.dev.regions), begun.embed_sentence_sets(task.dev.sentences)
-    model = ScaledSets(begun, 0.5, 3, SetBank(*sets, begun.rule))
+    sets = begun.embed_images(asked, task.dev.regions), begun.embed_sentences(task.dev.sentences)
+    model = Scaled(begun, 0.5, 3, Bank(*sets, begun.rule))
     twin = restore(name, model.settings(), model.tensors())
     assert twin.rule == model.rule and twin.region_encoders == begun.region_encoders
     for one, other in (
-        (model.embed_image_sets(asked, task.dev.regions), twin.embed_image_sets(asked, task.dev.regions)),
-        (model.embed_sentence_sets(task.dev.sentences), twin.embed_sentence_sets(task.dev.sentences)),
+        (model.embed_images(asked, task.dev.regions), twin.embed_images(asked, task.dev.regions)),
+        (model.embed_sentences(task.dev.sentences), twin.embed_sentences(task.dev.sentences)),
     ):
         np.testing.assert_array_equal(one.vectors, other.vectors)
         np.testing.assert_array_equal(one.globals, other.globals)

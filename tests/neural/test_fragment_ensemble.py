@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule
-from pipeline.models.neural.fragment_ensemble import join_images, join_sentences, joint_rule
+from pipeline.metrics.joining import join_images, join_sentences, joint_rule
+from pipeline.multivectors import MultiVectors, ScoreRule
 
 
-def make_sets(rng: np.random.Generator, lengths: np.ndarray, dim: int, wide: int | None) -> FragmentSets:
+def make_sets(rng: np.random.Generator, lengths: np.ndarray, dim: int, wide: int | None) -> MultiVectors:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     whole = rng.standard_normal((len(lengths), wide)).astype(np.float32) if wide else None
-    return FragmentSets(rng.standard_normal((offsets[-1], dim)).astype(np.float32), offsets, whole)
+    return MultiVectors(rng.standard_normal((offsets[-1], dim)).astype(np.float32), offsets, whole)
 
 
 RULES = [
@@ -31,20 +31,19 @@ def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule
     sentences: list = [rng.standard_normal((15, 4 + k)).astype(np.float32) for k in range(vectors)]
     weights = rng.random(vectors + len(rules)).tolist()
     expected = sum((w * x @ y.T for w, x, y in zip(weights, images, sentences, strict=False)), np.zeros((7, 15)))
-    places = {}
+    each = [None] * vectors + rules
     for k, rule in enumerate(rules):
         wide = 3 if rule.global_weight else None
         images.append(make_sets(rng, regions, 5 + k, wide))
         sentences.append(make_sets(rng, words, 5 + k, wide))
-        places[vectors + k] = rule
         expected = expected + weights[vectors + k] * np.asarray(score(images[-1], sentences[-1], rule))
-    joined = join_images(images, weights, places), join_sentences(sentences, weights, places)
+    joined = join_images(images, weights, each), join_sentences(sentences, weights, each)
     np.testing.assert_allclose(score(*joined, joint_rule(rules)), expected, atol=1e-4)
     np.testing.assert_array_equal(joined[0].lengths, regions)
     np.testing.assert_array_equal(joined[1].lengths, len(rules) * words)
 
 
-def score(images: FragmentSets, sentences: FragmentSets, rule: ScoreRule) -> np.ndarray:
+def score(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
     """By a plain loop over pairs, in float64."""
     scores = np.zeros((len(images), len(sentences)))
     for i in range(len(images)):
@@ -64,4 +63,4 @@ def test_what_cannot_be_joined_is_refused() -> None:
     rng = np.random.default_rng(1)
     images = [make_sets(rng, np.array(lengths), 3, None) for lengths in ([2, 3], [3, 2])]
     with pytest.raises(UsageError, match="different regions"):
-        join_images(images, [0.5, 0.5], {0: ScoreRule("words", 0), 1: ScoreRule("words", 0)})
+        join_images(images, [0.5, 0.5], 2 * [ScoreRule("words", 0)])

@@ -10,11 +10,11 @@ from made_up_pairs import VIEW, WORDS, through_a_file
 from made_up_regions import REGION_VIEW, MadeUpRegions, draw_boxes, make_task, without_regions
 
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.metrics.fragment_scores import fragment_scores
-from pipeline.metrics.scored import rank_scores
+from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.metrics.ranks import rank_scores
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
-from pipeline.specs import SETS, model_class, trained_class
+from pipeline.specs.models import model_spec
 from pipeline.text.sequences import Tokens
 
 OWN = {
@@ -24,22 +24,22 @@ OWN = {
 }
 
 
-@pytest.fixture(scope="module", params=SETS)
+@pytest.fixture(scope="module", params=OWN)
 def trained(request: pytest.FixtureRequest):
     """A registered model, and the dev pairs it was judged on."""
     task = make_task(**OWN[request.param])
-    return train(trained_class(request.param), task, None, lambda training: None).model, task.dev
+    return train(model_spec(request.param).load(), task, None, lambda training: None).model, task.dev
 
 
 def embed(model, pairs):
     features = {name: pairs.features[name] for name in model.encoders}
-    return model.embed_image_sets(features, pairs.regions), model.embed_sentence_sets(pairs.sentences)
+    return model.embed_images(features, pairs.regions), model.embed_sentences(pairs.sentences)
 
 
 def test_sets_are_finite_and_one_vector_a_fragment(trained) -> None:
     model, dev = trained
     images, sentences = embed(model, dev)
-    assert model.kind == "fragments" and model.metric == "inner_product"
+    assert model.multi_vector and model.metric == "inner_product"
     assert (images.lengths == 5).all() and (sentences.lengths == 4).all() and len(images) == 40
     for sets in (images, sentences):
         assert sets.vectors.dtype == np.float32 and np.isfinite(sets.vectors).all()
@@ -48,7 +48,7 @@ def test_sets_are_finite_and_one_vector_a_fragment(trained) -> None:
 
 def test_it_beats_chance_by_far_on_unseen_pairs(trained) -> None:
     model, dev = trained
-    scores = fragment_scores(*embed(model, dev), model.rule).numpy()
+    scores = multivector_scores(*embed(model, dev), model.rule).numpy()
     ranks = rank_scores(scores, dev.owners)
     assert np.median(ranks.sentence_to_image) < 3 and np.median(ranks.image_to_sentence) < 3  # chance: 20, 27
 
@@ -58,22 +58,22 @@ def test_one_at_a_time_is_the_same(trained) -> None:
     images, sentences = embed(model, dev)
     for row in (0, 17, 39):
         features = {name: dev.features[name][[row]] for name in model.encoders}
-        alone = model.embed_image_sets(features, MadeUpRegions([dev.regions.images[row]]))
+        alone = model.embed_images(features, MadeUpRegions([dev.regions.images[row]]))
         np.testing.assert_allclose(alone.vectors, images.between(row, row + 1).vectors, atol=1e-5)
-        alone = model.embed_sentence_sets(dev.sentences.take(np.array([row])))
+        alone = model.embed_sentences(dev.sentences.take(np.array([row])))
         np.testing.assert_allclose(alone.vectors, sentences.between(row, row + 1).vectors, atol=1e-5)
 
 
 def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_size(trained) -> None:
     model, dev = trained
     assert model.region_view.geometry
-    here = model.embed_image_sets(dict(dev.features), dev.regions).vectors
+    here = model.embed_images(dict(dev.features), dev.regions).vectors
     places = {
         "larger": lambda count: 4.5 * draw_boxes(count),
         "elsewhere": lambda count: np.vstack([draw_boxes(count)[:1], draw_boxes(count)[:0:-1]]),
     }
     found = {
-        name: model.embed_image_sets(dict(dev.features), MadeUpRegions(dev.regions.images, draw)).vectors
+        name: model.embed_images(dict(dev.features), MadeUpRegions(dev.regions.images, draw)).vectors
         for name, draw in places.items()
     }
     np.testing.assert_allclose(found["larger"], here, atol=1e-5)
@@ -93,20 +93,20 @@ def test_parts_bring_it_back(trained) -> None:
 def test_empty_unknown_and_very_long_sentences_embed(trained) -> None:
     model, _ = trained
     ids = np.concatenate([np.random.default_rng(0).integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32)
-    sets = model.embed_sentence_sets(Tokens(ids, np.array([0, 500, 500, 503])))
+    sets = model.embed_sentences(Tokens(ids, np.array([0, 500, 500, 503])))
     assert sets.lengths.tolist() == [500, 1, 3] and np.isfinite(sets.vectors).all()
-    none = model.embed_sentence_sets(Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)))
+    none = model.embed_sentences(Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)))
     assert len(none) == 0 and none.vectors.shape[0] == 0
 
 
 def test_an_image_may_have_one_region_or_hundreds(trained) -> None:
     model, dev = trained
     images = MadeUpRegions([dev.regions.images[0][:1], np.tile(dev.regions.images[1], (60, 1)), np.zeros((1, 16))])
-    sets = model.embed_image_sets({name: dev.features[name][:3] for name in model.encoders}, images)
+    sets = model.embed_images({name: dev.features[name][:3] for name in model.encoders}, images)
     assert sets.lengths.tolist() == [1, 300, 1] and np.isfinite(sets.vectors).all()
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", OWN)
 def test_a_killed_training_goes_on_to_the_same_model(name: str, tmp_path: Path) -> None:
     task = make_task(train=60, dev=20, **{**OWN[name], "epochs": 2, "averaging": 0.9, "optimiser": "momentum"})
     kept: list[Checkpoint] = []
@@ -114,9 +114,9 @@ def test_a_killed_training_goes_on_to_the_same_model(name: str, tmp_path: Path) 
     def after_step(training: Training) -> None:
         kept.append(training.checkpoint())
 
-    whole = train(model_class(name), task, None, after_step).model.tensors()
+    whole = train(model_spec(name).load(), task, None, after_step).model.tensors()
     found = through_a_file(kept[4], tmp_path)
-    resumed = train(model_class(name), task, found, lambda training: None).model.tensors()
+    resumed = train(model_spec(name).load(), task, found, lambda training: None).model.tensors()
     for key, tensor in whole.items():
         np.testing.assert_array_equal(resumed[key], tensor)
 
@@ -125,20 +125,20 @@ def test_a_loss_that_is_no_number_names_the_batch() -> None:
     task = make_task(train=60, dev=20, **OWN["dvsa"])
     task.train.regions.images[7][2] = np.nan
     with pytest.raises(JointspaceError, match=r"the loss is nan in epoch 0, batch 0 \(sentences \d+"):
-        train(model_class("dvsa"), task, None, lambda training: None)
+        train(model_spec("dvsa").load(), task, None, lambda training: None)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", OWN)
 def test_regions_are_asked_for(name: str) -> None:
     with pytest.raises(UsageError, match="--regions"):
-        model_class(name).begin(without_regions(make_task(train=20, dev=5, **OWN[name])))
+        model_spec(name).load().begin(without_regions(make_task(train=20, dev=5, **OWN[name])))
 
 
 def test_entries_of_the_gradient_are_clipped() -> None:
     task = make_task(
         train=60, dev=20, **{**OWN["dvsa"], "element_clip": 1e-3, "optimiser": "sgd", "learning_rate": 1.0}
     )
-    begun = model_class("dvsa").begin(task)
+    begun = model_spec("dvsa").load().begin(task)
     before = begun.training.trained["regions.weight"].detach().clone()
     begun.training._step(np.arange(32))
     moved = (begun.training.trained["regions.weight"] - before).abs().max().item()
@@ -149,7 +149,7 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
     task = make_task(**OWN["fragments"])
     with torch.no_grad():
         task.start.network.to_whole.normal_(generator=torch.Generator().manual_seed(0))  # as if trained
-    images, sentences = embed(model_class("fragments").begin(task).finish(), task.dev)
+    images, sentences = embed(model_spec("fragments").load().begin(task).finish(), task.dev)
     np.testing.assert_allclose(images.globals, task.start.embed_images(task.dev.features), atol=1e-5)
     np.testing.assert_allclose(sentences.globals, task.start.embed_sentences(task.dev.sentences), atol=1e-5)
     first = task.start.network.words.detach().numpy()[task.dev.sentences.ids[:4]]
@@ -161,7 +161,7 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
 def test_encoders_are_left_out_of_whole_images_in_training() -> None:
     task = make_task(**{**OWN["fragments"], "encoder_dropout": 0.5})
     rows = np.arange(64)
-    training = model_class("fragments").begin(task).training
+    training = model_spec("fragments").load().begin(task).training
     with seeded(0):
         _, whole, _ = training.draw(rows)
     absent = torch.from_numpy(task.mean_image) == whole
@@ -173,15 +173,15 @@ def test_fragments_need_a_start_of_their_own_view() -> None:
     task = make_task(train=20, dev=5, **OWN["fragments"])
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
         with pytest.raises(UsageError, match="starts from an ncca-recurrent row with the same encoders"):
-            model_class("fragments").begin(wrong)
+            model_spec("fragments").load().begin(wrong)
 
 
 def test_weight_decay_pulls_towards_the_start() -> None:
     moved = []
     for decay in (0.0, 30.0):
         task = make_task(train=60, dev=20, **{**OWN["fragments"], "weight_decay": decay, "epochs": 2})
-        start = model_class("fragments").begin(task).finish().tensors()["region"]
-        after = train(model_class("fragments"), task, None, lambda training: None).model.tensors()["region"]
+        start = model_spec("fragments").load().begin(task).finish().tensors()["region"]
+        after = train(model_spec("fragments").load(), task, None, lambda training: None).model.tensors()["region"]
         moved.append(np.abs(after - start).mean())
     assert moved[1] < moved[0] / 2
 
@@ -190,5 +190,7 @@ def test_bfloat16_comes_to_an_equal_loss() -> None:
     losses = []
     for precision in (torch.float32, torch.bfloat16):
         task = replace(make_task(**{**OWN["fragments"], "epochs": 3}), precision=precision)
-        losses.append(train(model_class("fragments"), task, None, lambda training: None).log["history"][-1]["loss"])
+        losses.append(
+            train(model_spec("fragments").load(), task, None, lambda training: None).log["history"][-1]["loss"]
+        )
     assert losses[1] == pytest.approx(losses[0], rel=0.05)

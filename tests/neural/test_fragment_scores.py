@@ -7,21 +7,22 @@ import pytest
 import torch
 
 from pipeline.errors import IntegrityError
-from pipeline.metrics import fragment_scores as module
-from pipeline.metrics.fragment_scores import SUMS, FragmentSets, ScoreRule, exact_scores, fragment_scores
+from pipeline.metrics import multivector_scores as module
+from pipeline.metrics.multivector_scores import exact_scores, multivector_scores
+from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
 
 
-def make_sets(lengths: list[int], seed: int, dtype: torch.dtype = torch.float32) -> FragmentSets:
+def make_sets(lengths: list[int], seed: int, dtype: torch.dtype = torch.float32) -> MultiVectors:
     rng = np.random.default_rng(seed)
     vectors, wholes = rng.standard_normal((sum(lengths), 5)), rng.standard_normal((len(lengths), 3))
-    return FragmentSets(
+    return MultiVectors(
         torch.from_numpy(vectors).to(dtype), np.cumsum([0, *lengths]), torch.from_numpy(wholes).to(dtype)
     )
 
 
-def naive(images: FragmentSets, sentences: FragmentSets, rule: ScoreRule) -> np.ndarray:
+def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
     """Equation 7 or 8, pair by pair and word by word."""
     scores = np.zeros((len(images), len(sentences)))
     for k in range(len(images)):
@@ -44,10 +45,10 @@ def test_they_are_the_papers_sums(rule: str, weight: float, products: int, monke
     monkeypatch.setattr(module, "PRODUCTS", products)
     monkeypatch.setattr(module, "WORDS", min(products, module.WORDS))
     images, sentences, chosen = make_sets(REGIONS, 0), make_sets(WORDS, 1), ScoreRule(rule, weight)
-    scores = fragment_scores(images, sentences, chosen)
+    scores = multivector_scores(images, sentences, chosen)
     np.testing.assert_allclose(scores, naive(images, sentences, chosen), rtol=1e-4, atol=1e-4)
-    arrays = [FragmentSets(s.vectors.numpy(), s.offsets, s.globals.numpy()) for s in (images, sentences)]
-    np.testing.assert_allclose(fragment_scores(*arrays, chosen), scores, rtol=1e-6, atol=1e-6)
+    arrays = [MultiVectors(s.vectors.numpy(), s.offsets, s.globals.numpy()) for s in (images, sentences)]
+    np.testing.assert_allclose(multivector_scores(*arrays, chosen), scores, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", SUMS)
@@ -55,7 +56,7 @@ def test_gradients_are_those_of_the_function(rule: str) -> None:
     images, sentences = make_sets(REGIONS, 0, torch.float64), make_sets([2, 1, 3], 1, torch.float64)
 
     def scores(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-        return fragment_scores(replace(images, vectors=v), replace(sentences, vectors=s), ScoreRule(rule, 0))
+        return multivector_scores(replace(images, vectors=v), replace(sentences, vectors=s), ScoreRule(rule, 0))
 
     parts = (images.vectors.clone().requires_grad_(), sentences.vectors.clone().requires_grad_())
     assert torch.autograd.gradcheck(scores, parts)
@@ -64,7 +65,7 @@ def test_gradients_are_those_of_the_function(rule: str) -> None:
 def test_nothing_by_nothing_is_empty() -> None:
     none, some = make_sets([], 0), make_sets([2, 3], 1)
     rule = ScoreRule("words", 0.5)
-    shapes = [fragment_scores(a, b, rule).shape for a, b in ((none, some), (some, none), (none, none))]
+    shapes = [multivector_scores(a, b, rule).shape for a, b in ((none, some), (some, none), (none, none))]
     assert shapes == [(0, 2), (2, 0), (0, 0)]
 
 
@@ -79,7 +80,7 @@ def test_equal_pairs_have_equal_exact_scores_wherever_they_stand() -> None:
         np.testing.assert_array_equal(scores[:, 270], scores[:, 2])
         shuffled = exact_scores(images.take(np.arange(40)[::-1]), sentences, rule)
         np.testing.assert_array_equal(shuffled[::-1], scores)
-        np.testing.assert_allclose(scores, fragment_scores(images, sentences, rule), atol=1e-3)
+        np.testing.assert_allclose(scores, multivector_scores(images, sentences, rule), atol=1e-3)
 
 
 def test_an_unknown_rule_is_refused() -> None:

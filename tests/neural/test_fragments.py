@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_losses import MultipleInstance, ScoredFragments
 from pipeline.models.neural.fragments import RectifiedBRNN, by_sentence
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.word_towers import BiGRU
+from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -64,18 +65,18 @@ def test_both_directions_are_torchs_own() -> None:
     torch.testing.assert_close(ours(words[packed.ids], packed), reference(sequence)[0].data)
 
 
-def make_batch() -> tuple[FragmentSets, FragmentSets, torch.Tensor]:
+def make_batch() -> tuple[MultiVectors, MultiVectors, torch.Tensor]:
     """Three pairs, the first and last of the same image."""
     rng = np.random.default_rng(1)
-    images = FragmentSets(torch.from_numpy(rng.standard_normal((9, 4))), np.array([0, 4, 5, 9]))
-    sentences = FragmentSets(torch.from_numpy(rng.standard_normal((6, 4))), np.array([0, 2, 5, 6]))
+    images = MultiVectors(torch.from_numpy(rng.standard_normal((9, 4))), np.array([0, 4, 5, 9]))
+    sentences = MultiVectors(torch.from_numpy(rng.standard_normal((6, 4))), np.array([0, 2, 5, 6]))
     return images, sentences, torch.tensor([8, 5, 8])
 
 
 def test_the_multiple_instance_objective_is_the_papers_sum() -> None:
     images, sentences, owners = make_batch()
     ranking = Objective("ranking", "all", 0, margin=1.0, temperature=1.0)
-    scores = fragment_scores(images, sentences, ScoreRule("positive", 0))
+    scores = multivector_scores(images, sentences, ScoreRule("positive", 0))
     regions, words = np.repeat(owners.numpy(), images.lengths), np.repeat(owners.numpy(), sentences.lengths)
     costs: dict[bool, list[float]] = {True: [], False: []}
     for t, s in enumerate(sentences.vectors.numpy()):

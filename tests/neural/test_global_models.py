@@ -12,16 +12,16 @@ from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.neural.task import train
-from pipeline.specs import SETS, TRAINED, model_class, trained_class
+from pipeline.specs.models import made_by, model_spec, require_made_by
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
 
 
-@pytest.fixture(scope="module", params=[name for name in TRAINED if name not in SETS])
+@pytest.fixture(scope="module", params=[spec.name for spec in made_by("train") if not spec.multi_vector])
 def trained(request: pytest.FixtureRequest):
     """A registered model, and the dev pairs it was judged on."""
-    model = trained_class(request.param)
+    model = model_spec(request.param).load()
     task = make_task_of(request.param, epochs=8)
     return train(model, task, None, lambda training: None).model, task.dev
 
@@ -108,7 +108,7 @@ def test_no_sentence_at_all_is_an_empty_block(trained) -> None:
 
 def test_fixed_word_vectors_stay() -> None:
     task = replace(make_task("tokens", epochs=1), train_words=False)
-    model = train(model_class("lstm"), task, None, lambda training: None).model
+    model = train(model_spec("lstm").load(), task, None, lambda training: None).model
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
 
 
@@ -116,7 +116,7 @@ def test_bfloat16_comes_to_an_equal_loss() -> None:
     logs = []
     for precision in (torch.float32, torch.bfloat16):
         task = replace(make_task("tokens", epochs=6), precision=precision)
-        logs.append(train(model_class("lstm"), task, None, lambda training: None).log["history"])
+        logs.append(train(model_spec("lstm").load(), task, None, lambda training: None).log["history"])
     exact, fast = (history[-1]["loss"] for history in logs)
     assert exact < logs[0][0]["loss"] / 2
     assert fast == pytest.approx(exact, rel=0.05)
@@ -124,7 +124,7 @@ def test_bfloat16_comes_to_an_equal_loss() -> None:
 
 def test_a_refinement_starts_where_ncca_ends() -> None:
     task = make_task("tfidf")
-    begun, start = model_class("ncca-refined").begin(task), task.start
+    begun, start = model_spec("ncca-refined").load().begin(task), task.start
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     expected = images / np.linalg.norm(images, axis=1, keepdims=True)
     np.testing.assert_allclose(begun.finish().embed_images(task.dev.features), expected, atol=1e-5)
@@ -132,7 +132,7 @@ def test_a_refinement_starts_where_ncca_ends() -> None:
 
 def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
     task = make_task_of("ncca-recurrent")
-    model, start = model_class("ncca-recurrent").begin(task).finish(), task.start.model
+    model, start = model_spec("ncca-recurrent").load().begin(task).finish(), task.start.model
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     np.testing.assert_allclose(model.embed_images(task.dev.features), unit_rows(images), atol=1e-4)
     words = start.directions.u * start.directions.values
@@ -145,8 +145,8 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
     task = make_task_of("ncca-recurrent", epochs=2)
     ids = task.dev.sentences.ids.reshape(-1, 4)
     offsets = task.dev.sentences.offsets
-    fresh = model_class("ncca-recurrent").begin(task).finish()
-    trained = train(model_class("ncca-recurrent"), task, None, lambda training: None).model
+    fresh = model_spec("ncca-recurrent").load().begin(task).finish()
+    trained = train(model_spec("ncca-recurrent").load(), task, None, lambda training: None).model
     for model, differs in ((fresh, False), (trained, True)):
         forwards, backwards = (model.embed_sentences(Tokens(order.ravel(), offsets)) for order in (ids, ids[:, ::-1]))
         assert (np.abs(forwards - backwards).max() > 1e-3) == differs
@@ -154,9 +154,10 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
 
 def test_weight_decay_pulls_towards_the_start() -> None:
     free, held = (make_task("tfidf", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
-    start = model_class("ncca-refined").begin(free).finish().w
+    start = model_spec("ncca-refined").load().begin(free).finish().w
     moved = [
-        np.abs(train(model_class("ncca-refined"), t, None, lambda _: None).model.w - start).mean() for t in (free, held)
+        np.abs(train(model_spec("ncca-refined").load(), t, None, lambda _: None).model.w - start).mean()
+        for t in (free, held)
     ]
     assert moved[1] < moved[0] / 2
 
@@ -164,15 +165,15 @@ def test_weight_decay_pulls_towards_the_start() -> None:
 def test_a_refinement_needs_a_start_of_its_own_view() -> None:
     task = make_task("tfidf")
     with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
-        model_class("ncca-refined").begin(replace(task, start=None))
+        model_spec("ncca-refined").load().begin(replace(task, start=None))
     with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
-        model_class("ncca-refined").begin(replace(task, view=VIEW.select(["one"])))
+        model_spec("ncca-refined").load().begin(replace(task, view=VIEW.select(["one"])))
     task = make_task_of("ncca-recurrent")
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
         with pytest.raises(UsageError, match="ncca-recurrent starts from an ncca row with the same encoders"):
-            model_class("ncca-recurrent").begin(wrong)
+            model_spec("ncca-recurrent").load().begin(wrong)
 
 
 def test_train_refuses_what_fit_makes() -> None:
     with pytest.raises(UsageError, match="ncca is made by fit; train makes bow, devise"):
-        trained_class("ncca")
+        require_made_by("train", "ncca")

@@ -16,7 +16,7 @@ from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.hmlstm import phrase_rows
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import Pairs, train
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.text.trees import Trees
 
 LENGTHS = [1, 5, 0, 9, 17, 30]
@@ -97,7 +97,7 @@ def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> 
 
 def test_phrases_find_the_things_that_they_name() -> None:
     task = make_task_of("hmlstm", epochs=10, dropout=0.0)
-    model = train(model_class("hmlstm"), task, None, lambda training: None).model
+    model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
     dev = task.dev
     found = model.correspond(dev.sentences, dev.owners, dev.regions, task.region_view)
     trees, nodes = dev.sentences, noun_phrases(dev.sentences, NOUN_PHRASE)
@@ -129,7 +129,7 @@ class Placed(Shown):
 @pytest.mark.parametrize("geometry", [True, False])
 def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
     task = make_task_of("hmlstm", epochs=12, dropout=0.0)
-    own = replace(task.settings, correspondence_epochs=1, phrase_share=1)
+    own = task.settings.changed({"correspondence_epochs": 1, "phrase_share": 1})
     looks = np.unique(task.train.regions.features[:, 1:].reshape(-1, 16), axis=0)
 
     def placed(pairs: Pairs) -> Pairs:
@@ -139,7 +139,7 @@ def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
 
     view = RegionView(task.view, geometry)
     task = replace(task, settings=own, train=placed(task.train), dev=placed(task.dev), region_view=view)
-    model = train(model_class("hmlstm"), task, None, lambda training: None).model
+    model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
     found = model.correspond(task.dev.sentences, task.dev.owners, task.dev.regions, view).chosen.numpy()
     if not geometry:
         assert (found == 1).all()  # equal regions: the first
@@ -157,10 +157,12 @@ def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
 
 def test_correspondences_begin_after_the_simplified_model_and_change_its_learning() -> None:
     task = make_task_of("hmlstm", epochs=2)
-    begun = model_class("hmlstm").begin(task)
+    begun = model_spec("hmlstm").load().begin(task)
     begun.training.run(lambda training: None)
     assert len(begun.found.chosen) == 1200 and begun.found.chosen.min() >= 1
-    simplified = model_class("hmlstm").begin(replace(task, settings=replace(task.settings, simplified_epochs=9)))
+    simplified = (
+        model_spec("hmlstm").load().begin(replace(task, settings=task.settings.changed({"simplified_epochs": 9})))
+    )
     simplified.training.run(lambda training: None)
     assert not simplified.found.confidence.any()
     losses = [each.training.progress.history for each in (begun, simplified)]
@@ -170,6 +172,6 @@ def test_correspondences_begin_after_the_simplified_model_and_change_its_learnin
 def test_other_encoders_and_losses_without_contrasts_are_refused() -> None:
     task = make_task_of("hmlstm")
     with pytest.raises(UsageError, match="extract regions of all encoders"):
-        model_class("hmlstm").begin(replace(task, region_view=None))
+        model_spec("hmlstm").load().begin(replace(task, region_view=None))
     with pytest.raises(UsageError, match="contrasts within the batch"):
-        model_class("hmlstm").begin(replace(task, settings=replace(task.settings, loss="squared")))
+        model_spec("hmlstm").load().begin(replace(task, settings=task.settings.changed({"loss": "squared"})))

@@ -9,22 +9,22 @@ import pytest
 from made_up_pairs import make_task_of
 from made_up_regions import MadeUpRegions
 from made_up_regions import make_task as make_region_task
+from made_up_settings import make_grid
 from scipy import sparse
 from test_models import make_task
 
-from pipeline.metrics.fragment_scores import FragmentSets
-from pipeline.models.linear.csls import Scaled, VectorBank
+from pipeline.models.linear.csls import Bank, Scaled
 from pipeline.models.linear.ensemble import Ensemble, Member
 from pipeline.models.linear.mapped import Block
-from pipeline.models.linear.tuning import Grid
-from pipeline.models.neural.fragment_csls import ScaledSets, SetBank
-from pipeline.models.neural.fragment_ensemble import FragmentEnsemble
 from pipeline.models.neural.task import train
-from pipeline.specs import COMBINED, REGISTRY, SETS, TRAINED, TRAININGS, model_class, trained_class
+from pipeline.multivectors import MultiVectors
+from pipeline.specs.models import MODELS, made_by, model_spec
+from pipeline.specs.trainings import TRAININGS
 
-FITTED = [name for name in REGISTRY if name not in (*TRAINED, *COMBINED)]
+NAMES = [spec.name for spec in MODELS]
+FITTED = [spec.name for spec in made_by("fit")]
 TRANSFERRED = [f"ncca, {training}" for training in TRAININGS if training != "target"]
-SCALED = [f"{name}-csls" for name in REGISTRY if name not in COMBINED]
+SCALED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,18 @@ class Case:
     sentences: dict[str, Any]
     regions: MadeUpRegions | None = None
 
-    def images(self, rows: np.ndarray) -> np.ndarray | FragmentSets:
+    def images(self, rows: np.ndarray) -> np.ndarray | MultiVectors:
         features = {name: self.features[name][rows] for name in self.model.encoders}
-        if self.model.kind != "fragments":
+        if not self.model.multi_vector:
             return self.model.embed_images(features)
-        return self.model.embed_image_sets(features, MadeUpRegions([self.regions.images[row] for row in rows]))
+        return self.model.embed_images(features, MadeUpRegions([self.regions.images[row] for row in rows]))
 
-    def texts(self, rows: np.ndarray) -> np.ndarray | FragmentSets:
+    def texts(self, rows: np.ndarray) -> np.ndarray | MultiVectors:
         forms = {
             name: form[rows] if sparse.issparse(form) else form.take(rows) for name, form in self.sentences.items()
         }
         view = self.model.sentence_view
-        embed = self.model.embed_sentence_sets if self.model.kind == "fragments" else self.model.embed_sentences
-        return embed(forms if view == "each" else forms[view])
+        return self.model.embed_sentences(forms if view == "each" else forms[view])
 
 
 @cache
@@ -56,23 +55,26 @@ def make_case(name: str) -> Case:
     """The registered model `name`, `NAME, TRAINING` of a linear one, or `NAME-csls`, made as `fit` or `train` would."""
     if name.endswith("-csls"):
         return scale(make_case(name.removesuffix("-csls")))
-    if name in COMBINED:
+    if model_spec(name.partition(",")[0]).made_by == "combine":
         return combine(name)
     name, _, training = name.partition(", ")
     if name in FITTED:
-        task, dev = make_task(model_class(name), training or "target")
-        return Case(model_class(name).fit(task).model, dev.features, {"tfidf": dev.sentences})
+        task, dev = make_task(name, training or "target")
+        return Case(model_spec(name).load().fit(task).model, dev.features, {"tfidf": dev.sentences})
     own = {"sum": "positive"} if name == "defrag" else {}
-    task = make_region_task(train=40, dev=12, epochs=1, **own) if name in SETS else make_task_of(name, epochs=1)
-    model = train(trained_class(name), task, None, lambda training: None).model
+    task = (
+        make_region_task(train=40, dev=12, epochs=1, **own)
+        if model_spec(name).multi_vector
+        else make_task_of(name, epochs=1)
+    )
+    model = train(model_spec(name).load(), task, None, lambda training: None).model
     return Case(model, task.dev.features, {model.sentence_view: task.dev.sentences}, task.dev.regions)
 
 
 def scale(case: Case) -> Case:
     images, texts = case.images(np.arange(12)), case.texts(np.arange(12))
-    if case.model.kind == "fragments":
-        return replace(case, model=ScaledSets(case.model, 0.5, 3, SetBank(images, texts, case.model.rule)))
-    return replace(case, model=Scaled(case.model, 0.5, 3, VectorBank(images, texts)))
+    comparison = case.model.rule if case.model.multi_vector else "inner_product"
+    return replace(case, model=Scaled(case.model, 0.5, 3, Bank(images, texts, comparison)))
 
 
 def combine(kind: str) -> Case:
@@ -80,18 +82,18 @@ def combine(kind: str) -> Case:
     members = ("lstm", "bow") if kind == "ensemble" else ("bow", "dvsa")
     cases = [make_case(name) for name in members]
     joined = [Member(name, case.model, 0.5) for name, case in zip(members, cases, strict=True)]
-    return replace(cases[1], model=(Ensemble if kind == "ensemble" else FragmentEnsemble)(joined))
+    return replace(cases[1], model=Ensemble(joined))
 
 
-def parts(found: np.ndarray | FragmentSets) -> list[np.ndarray]:
+def parts(found: np.ndarray | MultiVectors) -> list[np.ndarray]:
     """The arrays of what was embedded."""
-    if isinstance(found, FragmentSets):
+    if isinstance(found, MultiVectors):
         return [np.asarray(one) for one in (found.vectors, found.globals) if one is not None]
     return [found]
 
 
 @pytest.mark.parametrize("side", ["images", "texts"])
-@pytest.mark.parametrize("name", [*REGISTRY, *TRANSFERRED, *SCALED])
+@pytest.mark.parametrize("name", [*NAMES, *TRANSFERRED, *SCALED])
 def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, side: str) -> None:
     case = make_case(name)
     embed = getattr(case, side)
@@ -100,7 +102,7 @@ def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, si
     for empty, single, full in zip(parts(none), parts(one), parts(many), strict=True):
         assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
         assert np.isfinite(single).all()
-    if isinstance(many, FragmentSets):
+    if isinstance(many, MultiVectors):
         many = many.between(2, 3)
         np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-4)
     else:
@@ -111,7 +113,7 @@ def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str, si
 def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
     """As the shards of a collection whose train split is not in all of them."""
     name, _, training = name.partition(", ")
-    task, dev = make_task(model_class(name), training or "target")
+    task, dev = make_task(name, training or "target")
 
     def around(blocks: list[Block]) -> list[Block]:
         (block,) = blocks
@@ -127,8 +129,8 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
         target_blocks=lambda: around(list(sets.target_blocks())),
         auxiliary_blocks=lambda: around(list(sets.auxiliary_blocks())),
     )
-    task = replace(task, grid=Grid((4,), (0.1,), (0.1,), (1,), "grid"))
-    whole, same = (model_class(name).fit(replace(task, sets=one)).model for one in (sets, divided))
+    task = replace(task, grid=make_grid([4], [0.1], [0.1], [1]))
+    whole, same = (model_spec(name).load().fit(replace(task, sets=one)).model for one in (sets, divided))
     for found, expected in (
         (same.embed_images(dev.features), whole.embed_images(dev.features)),
         (same.embed_sentences(dev.sentences), whole.embed_sentences(dev.sentences)),

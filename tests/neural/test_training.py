@@ -1,5 +1,6 @@
 """The training loop: the same result after a kill, early stopping, and losses that are no numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
 from pipeline.precision import choose_precision
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 
 
 class Killed(Exception):
@@ -32,7 +33,7 @@ def killed_at(step: int):
 
 
 def tensors_of(model: str, task, checkpoint: Checkpoint | None = None) -> dict[str, np.ndarray]:
-    return train(model_class(model), task, checkpoint, lambda training: None).model.tensors()
+    return train(model_spec(model).load(), task, checkpoint, lambda training: None).model.tensors()
 
 
 @pytest.mark.parametrize("model", ["lstm", "bow", "ncca-refined", "ncca-recurrent"])
@@ -41,7 +42,7 @@ def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int, tmp_
     task = make_task_of(model, epochs=3, averaging=0.9, weight_decay=0.1, negatives="sampled")
     after_step, kept = killed_at(step)
     with pytest.raises(Killed):
-        train(model_class(model), task, None, after_step)
+        train(model_spec(model).load(), task, None, after_step)
     whole, resumed = tensors_of(model, task), tensors_of(model, task, through_a_file(kept[-1], tmp_path))
     for name, tensor in whole.items():
         np.testing.assert_array_equal(resumed[name], tensor)
@@ -68,7 +69,7 @@ def test_training_leaves_the_global_generator_alone() -> None:
 
 def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
     task = make_task("tokens", epochs=50, patience=2)
-    begun = model_class("bow").begin(task)
+    begun = model_spec("bow").load().begin(task)
     scores = iter([1.0, 5.0, 4.0, 5.0, 9.0])
     begun.training.judge = lambda: next(scores)
     seen: list[np.ndarray] = []
@@ -83,7 +84,9 @@ def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
 
 
 def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None:
-    begun = model_class("bow").begin(make_task("tokens", epochs=3, patience=0))
+    task = make_task("tokens", epochs=3)
+    task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))  # as a refit is trained
+    begun = model_spec("bow").load().begin(task)
     begun.training.judge = lambda: pytest.fail("judged")
     history = begun.training.run(lambda training: None)
     assert [set(entry) for entry in history] == [{"epoch", "loss", "learning_rate"}] * 3
@@ -92,7 +95,7 @@ def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None
 
 
 def test_the_learning_rate_decays_and_the_log_says_so() -> None:
-    log = train(model_class("bow"), make_task("tokens", epochs=3), None, lambda training: None).log
+    log = train(model_spec("bow").load(), make_task("tokens", epochs=3), None, lambda training: None).log
     assert [entry["learning_rate"] for entry in log["history"]] == pytest.approx([0.01, 0.009, 0.0081])
     assert log["chosen"]["recall_sum"] == max(entry["dev"] for entry in log["history"])
     assert log["history"][-1]["loss"] < log["history"][0]["loss"]
@@ -102,13 +105,13 @@ def test_the_learning_rate_decays_and_the_log_says_so() -> None:
 @pytest.mark.parametrize("negatives", ["all", "hardest", "sampled"])
 def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) -> None:
     task = make_task("tokens", loss="ranking", negatives=negatives, optimiser=optimiser, learning_rate=rate, epochs=6)
-    history = train(model_class("lstm"), task, None, lambda training: None).log["history"]
+    history = train(model_spec("lstm").load(), task, None, lambda training: None).log["history"]
     assert max(entry["dev"] for entry in history) > 150  # chance: 53
 
 
 def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
     task = make_task("tokens", epochs=1)
-    begun = model_class("lstm").begin(task)
+    begun = model_spec("lstm").load().begin(task)
     begun.training.draw = poison_from(4, begun.training.draw)
     kept: list[Checkpoint] = []
     with pytest.raises(
@@ -134,13 +137,13 @@ def poison_from(batch: int, draw):
 def test_a_checkpoint_of_another_model_is_refused() -> None:
     after_step, kept = killed_at(2)
     with pytest.raises(Killed):
-        train(model_class("bow"), make_task("tokens"), None, after_step)
+        train(model_spec("bow").load(), make_task("tokens"), None, after_step)
     with pytest.raises(IntegrityError, match="checkpoint is of another model"):
         tensors_of("lstm", make_task("tokens"), kept[0])
 
 
 def test_sampled_contrastive_pairs_are_drawn_anew_every_epoch() -> None:
-    training = model_class("bow").begin(make_task("tokens", negatives="sampled", contrastive=8)).training
+    training = model_spec("bow").load().begin(make_task("tokens", negatives="sampled", contrastive=8)).training
     first = training._batches()
     assert sorted(np.concatenate([rows[:-8] for rows in first]).tolist()) == list(range(600))
     training.progress.epoch = 1

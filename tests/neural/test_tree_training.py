@@ -9,7 +9,7 @@ from made_up_pairs import make_task, make_task_of, through_a_file
 
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 
 
 class Killed(Exception):
@@ -28,9 +28,9 @@ def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int, tmp_
         kept.append(training.checkpoint())
 
     with pytest.raises(Killed):
-        train(model_class(model), task, None, after_step)
+        train(model_spec(model).load(), task, None, after_step)
     whole, resumed = (
-        train(model_class(model), task, start, lambda training: None).model.tensors()
+        train(model_spec(model).load(), task, start, lambda training: None).model.tensors()
         for start in (None, through_a_file(kept[-1], tmp_path))
     )
     for name, tensor in whole.items():
@@ -45,14 +45,14 @@ def test_adagrad_begins_again_at_one() -> None:
             state = training.optimiser.state[training.module.image_map]["sum"]
             sums.append(float(state.max()) - 1)
 
-    train(model_class("dtrnn"), make_task_of("dtrnn", epochs=4, optimiser="adagrad"), None, after_step)
+    train(model_spec("dtrnn").load(), make_task_of("dtrnn", epochs=4, optimiser="adagrad"), None, after_step)
     first, last = sums[::2], sums[1::2]
     assert last[0] < first[1] < last[1] and first[2] < last[1] / 4 and first[2] < first[3] < last[3]
 
 
 def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> None:
     task = make_task("dependency-trees", epochs=6, loss="squared", learning_rate=0.02, encoder_dropout=0.0)
-    begun = model_class("dtrnn").begin(task)
+    begun = model_spec("dtrnn").load().begin(task)
     before = {name: p.detach().clone() for name, p in begun.training.trained.items()}
     moved = []
 

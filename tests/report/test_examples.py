@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from made_up import make_run
 
+from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.report.atlas import PLACES, draw_map
-from pipeline.report.examples import FAILURES, TOP, Gallery, Picture, ScoredGallery, ask, read_gallery
+from pipeline.report.examples import FAILURES, TOP, Gallery, Picture, ask, read_gallery
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 
@@ -18,14 +19,14 @@ def name_only(row: dict) -> Picture:
 
 def gallery_of(run: Path, split: str) -> Gallery:
     manifest = Manifest(run / "manifest")
-    embeddings = Embeddings(manifest, run / "embeddings")
+    embeddings = Embeddings(manifest, run / "embeddings/ncca")
     return read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
 
 
 def test_a_gallery_is_the_split_as_it_was_embedded(tmp_path: Path) -> None:
     run = make_run(tmp_path, images=240)
     gallery = gallery_of(run, "test")
-    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings")
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     pairs = split_pairs(embeddings.manifest, "test")
     np.testing.assert_array_equal(gallery.images["image_id"].to_numpy(), pairs.image_id)
     np.testing.assert_array_equal(gallery.image_vectors, embeddings.read("images", pairs.image_id))
@@ -80,13 +81,14 @@ def test_a_map_shows_photographs_inside_its_frame(tmp_path: Path) -> None:
     assert draw_map(type(gallery)(**{**vars(gallery), "image_vectors": np.ones((160, 4))}), name_only) is None
 
 
-def test_given_scores_are_shown_as_those_of_vectors_are(tmp_path: Path) -> None:
+def test_items_of_one_of_several_vectors_are_shown_as_vectors_are(tmp_path: Path) -> None:
     gallery = gallery_of(make_run(tmp_path, images=48), "train")
-    scores = gallery.image_vectors @ gallery.sentence_vectors.T
-    given = ScoredGallery(gallery.model, gallery.split, gallery.images, gallery.sentences, scores, gallery.owners)
-    assert gallery.metric == "inner_product"
-    shown, again = ask(gallery, name_only), ask(given, name_only)
-    assert (shown.n_images, shown.n_sentences) == (again.n_images, again.n_sentences) == scores.shape
+    assert gallery.comparison == "inner_product"
+    given = vars(gallery) | {"comparison": ScoreRule("words", 0)}
+    for name in ("image_vectors", "sentence_vectors"):
+        given[name] = MultiVectors(given[name], np.arange(len(given[name]) + 1))
+    shown, again = ask(gallery, name_only), ask(Gallery(**given), name_only)
+    assert (shown.n_images, shown.n_sentences) == (again.n_images, again.n_sentences)
     for one, other in zip(shown.by_sentence + shown.by_image, again.by_sentence + again.by_image, strict=True):
         assert one.query == other.query
         assert [a.score for a in one.answers] == pytest.approx([a.score for a in other.answers], abs=1e-5)

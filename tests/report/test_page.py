@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
     build_bundle(folder)
     for split in ("train", "test"):
-        given = ("--manifest", folder / "manifest", "--embeddings", folder / "embeddings", "--split", split)
+        given = ("--manifest", folder / "manifest", "--embeddings", folder / "embeddings/ncca", "--split", split)
         run_command("evaluate", *given, "--protocol", "all-sentences", "--output", folder / f"{split}.json")
     run_command("summarise", folder / "train.json", folder / "test.json", "--output", folder / "summary.json")
     return folder
@@ -58,14 +58,12 @@ def report(run: Path, *more: object) -> Outline:
         "--manifest",
         run / "manifest",
         "--embeddings",
-        run / "rows",
+        run / "embeddings",
         "--summary",
         run / "summary.json",
         "--output",
         run / "report" / "index.html",
     )
-    (run / "rows").mkdir(exist_ok=True)
-    shutil.copytree(run / "embeddings", run / "rows" / "ncca", dirs_exist_ok=True)
     run_command("report", run / "bundle", *given, *more)
     outline = Outline()
     outline.feed((run / "report" / "index.html").read_text())
@@ -166,7 +164,7 @@ def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
     write_summary(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil], "")
     run_command(
         *("report", run / "bundle", "--manifest", run / "manifest", "--summary", tmp_path / "summary.json"),
-        *("--embeddings", run / "rows"),
+        *("--embeddings", run / "embeddings"),
         *("--config", tmp_path / "config.yaml", "--output", tmp_path / "index.html"),
     )
     html = (tmp_path / "index.html").read_text()
@@ -190,7 +188,7 @@ def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> N
     with pytest.raises(IntegrityError, match="manifest of"):
         run_command(
             *("report", run / "bundle", "--manifest", other / "manifest", "--summary", run / "summary.json"),
-            *("--embeddings", run / "rows"),
+            *("--embeddings", run / "embeddings"),
             *("--output", tmp_path / "index.html"),
         )
 
@@ -208,14 +206,14 @@ def test_a_summary_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
             report(run, "--summary", tmp_path / "summary.json")
 
 
-def test_embeddings_of_another_model_are_refused(run: Path) -> None:
-    report(run)
-    for path in (run / "rows/ncca").glob("*.json"):
+def test_embeddings_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
+    others = shutil.copytree(run / "embeddings", tmp_path / "embeddings")
+    for path in (others / "ncca").glob("*.json"):
         retell(path, "details", "inputs", "model", value="another")
-    with pytest.raises(IntegrityError, match="model of .*bundle and of .*rows/ncca differ"):
+    with pytest.raises(IntegrityError, match="model of .*bundle and of .*embeddings/ncca differ"):
         run_command(
-            *("report", run / "bundle", "--manifest", run / "manifest", "--embeddings", run / "rows"),
-            *("--summary", run / "summary.json", "--output", run / "report/index.html"),
+            *("report", run / "bundle", "--manifest", run / "manifest", "--embeddings", others),
+            *("--summary", run / "summary.json", "--output", tmp_path / "index.html"),
         )
 
 

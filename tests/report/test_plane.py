@@ -39,7 +39,7 @@ def test_words_and_photographs_are_in_the_picture(tmp_path: Path) -> None:
 
 def test_the_command_draws_the_nearest_images_of_a_split(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    given = ("--index", build_bundle(run), "--manifest", run / "manifest", "--embeddings", run / "embeddings")
+    given = ("--index", build_bundle(run), "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca")
     given += ("--split", "test")
     run_command("show_words", "dog", "cat", *given, "--images", 1, "--output", tmp_path / "plane.png")
     with Image.open(tmp_path / "plane.png") as picture:

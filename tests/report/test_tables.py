@@ -84,6 +84,8 @@ def test_models_without_a_choice_are_left_out() -> None:
         "train_correlations": [0.8, 0.6],
         "dev_correlations": [0.5, 0.1],
     }
-    (note,) = describe_models({"ncca": log, "other": {}})
-    assert (note.row, note.chosen) == ("ncca", "image ridge 0.1, dimensions 96")
+    recorded = {"registered": "ncca", "named": {"fit.eigenvalue_power": [4]}, "training_log": log}
+    (note,) = describe_models({"ours": recorded, "other": {}})
+    assert (note.name, note.chosen) == ("ours", "image ridge 0.1, dimensions 96")
+    assert note.registered == "ncca, fit.eigenvalue power [4]"
     assert (note.train_correlation, note.dev_correlation) == (pytest.approx(0.7), pytest.approx(0.3))

@@ -17,7 +17,7 @@ from made_up_sets import OTHER, THING, add_fragments
 from PIL import Image
 
 from pipeline.errors import UsageError
-from pipeline.index.opening import open_searcher
+from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.sources import ImageSource
 
@@ -73,12 +73,7 @@ def test_arithmetic(client: TestClient, run: Path) -> None:
 def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
-    parts = {"manifest": "manifest", "embeddings": "rows/dvsa", "model": "models/dvsa", "encoders": "encoders"}
-    parts |= {"vocabulary": "vocabulary.json", "output": "bundle"}
-    run_command(
-        "build_index", *(argument for option, name in parts.items() for argument in (f"--{option}", run / name))
-    )
-    searcher = open_searcher(Bundle(run / "bundle"))
+    searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
     client = make_client(Gallery(searcher, see, ImageSource(run / "data").read, PIXELS, 32))
     told = client.get("/api/models").json()["models"][0]
     assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)
@@ -108,7 +103,7 @@ def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
         folder = build_bundle(run, "--config", run / "config.yaml", *more).rename(tmp_path / name)
         assert (folder / "images.lists").exists() == (name == "disk")
         source = ImageSource(run / "data").read
-        clients[name] = make_client(Gallery(open_searcher(Bundle(folder)), see, source, PIXELS, 32))
+        clients[name] = make_client(Gallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))
     for thing in THINGS:
         answers = [client.get(f"/api/models/ncca/images?sentence={thing}&top=10").json() for client in clients.values()]
         results = [[(hit["image_id"], hit["score"]) for hit in answer["results"]] for answer in answers]

@@ -49,7 +49,7 @@ def comes(done: Callable[[], bool]) -> bool:
 
 def without(run: Path, image: int) -> Path:
     """Another bundle, less one image."""
-    parts = {"--index": "bundle", "--manifest": "manifest", "--embeddings": "embeddings", "--output": "less"}
+    parts = {"--index": "bundle", "--manifest": "manifest", "--embeddings": "embeddings/ncca", "--output": "less"}
     run_command(
         "index_remove", *(word for name, part in parts.items() for word in (name, run / part)), "--image", image
     )

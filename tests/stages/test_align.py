@@ -24,8 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def given(run: Path, split: str) -> tuple:
-    vocabulary = ("--vocabulary", run / "vocabulary.json")
-    return "--manifest", run / "manifest", "--embeddings", run / "rows" / "words", *vocabulary, "--split", split
+    vocabulary = ("--vocabulary", run / "text/vocabulary.json")
+    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/words", *vocabulary, "--split", split
 
 
 def test_every_word_is_in_one_segment_with_the_box_of_its_region(run: Path) -> None:
@@ -64,7 +64,7 @@ def test_magnitudes_are_listed_and_drawn(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_of_other_words_is_refused(run: Path, tmp_path: Path) -> None:
-    value = json.loads((run / "vocabulary.json").read_text())
+    value = json.loads((run / "text/vocabulary.json").read_text())
     value["settings"]["stop_words"] = []
     publish_json(tmp_path / "vocabulary.json", value)
     arguments = list(given(run, "test"))
@@ -108,9 +108,9 @@ def test_a_line_that_is_no_segment_is_named(line: bytes, tmp_path: Path) -> None
 
 
 def test_a_vocabulary_of_another_fingerprint_is_refused(run: Path, tmp_path: Path) -> None:
-    value = json.loads((run / "vocabulary.json").read_text())
+    value = json.loads((run / "text/vocabulary.json").read_text())
     publish_json(tmp_path / "vocabulary.json", {**value, "fingerprint": "another"})
     arguments = list(given(run, "test"))
     arguments[arguments.index("--vocabulary") + 1] = tmp_path / "vocabulary.json"
-    with pytest.raises(IntegrityError, match=r"vocabulary of .*vocabulary\.json and of .*rows/words differ"):
+    with pytest.raises(IntegrityError, match=r"vocabulary of .*vocabulary\.json and of .*embeddings/words differ"):
         run_command("align", *arguments, "--output", tmp_path / "test.jsonl")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from made_up import MADE_BY, build_bundle, retell, run_command
-from made_up_training import CONFIG, add_moments, embed, fit, make_trainable, options, train
+from made_up import MADE_BY, build_bundle, make_stage, retell, run_command, write_config
+from made_up_training import CONFIG, add_moments, fit, make_trainable, options, train
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.manifest import Manifest
@@ -16,7 +15,7 @@ from pipeline.storage.shards import write_shard
 
 GRID = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
 QUICK = {
-    "fit": GRID, "models": ["both"], "ensembles": {"both": {"members": ["ncca", "bow"], "weights": [1]}},
+    "fit": GRID, "models": ["both", "dvsa"], "ensembles": {"both": {"members": ["ncca", "bow"], "weights": [1]}},
     "train_defaults": {"epochs": 1}, "ncca_refined": {"epochs": 1, "averaging": 0},
     "regions": {"encoders": ["colour"]}, "dvsa": {"hidden": 4, "epochs": 1, "batch_size": 16},
 }  # fmt: skip
@@ -30,12 +29,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_moments(run, QUICK)
     add_regions(run)
     fit(run, "ncca")
-    words = ("--vocabulary", run / "tokens.json")
+    words = ("--vocabulary", run / "text/tokens.json")
     train(run, "bow", "models/bow", *words, config=QUICK)
     train(run, "dvsa", "models/dvsa", *words, "--regions", run / "regions", config=QUICK)
-    for row in ("ncca", "bow"):
-        embed(run, row)
-    embed_sets(run)
+    for row in ("ncca", "bow", "dvsa"):
+        make_stage("embed", run, row)
     return run
 
 
@@ -59,11 +57,6 @@ def add_regions(run: Path) -> None:
         write_shard(path, REGIONS, arrays, rows=len(ids), fingerprint=f"regions {number}", details=details)
 
 
-def embed_sets(run: Path) -> None:
-    given = options(run, "manifest", "features", "tfidf", "tokens", "regions")
-    run_command("embed", *given, "--model", run / "models/dvsa", "--output", run / "embeddings/dvsa")
-
-
 def see_otherwise(run: Path, kind: str = "features", shards: str = "*") -> None:
     """Have the features of `colour` be another encoder's."""
     for path in (run / kind / "colour").glob(f"shard-{shards}.h5.json"):
@@ -76,7 +69,7 @@ def test_embed_takes_the_features_of_the_model_s_encoder_alone(run: Path) -> Non
         with pytest.raises(
             IntegrityError, match=f"the encoder colour of .*models/{row} and of .*shard-00003.h5 differ"
         ):
-            embed(run, row)
+            make_stage("embed", run, row, "--again")
 
 
 def test_embed_takes_the_regions_of_the_model_s_encoder_alone(run: Path) -> None:
@@ -84,7 +77,7 @@ def test_embed_takes_the_regions_of_the_model_s_encoder_alone(run: Path) -> None
     with pytest.raises(
         IntegrityError, match=r"the encoder colour of .*models/dvsa and of .*regions/colour/shard-00003"
     ):
-        embed_sets(run)
+        make_stage("embed", run, "dvsa", "--again")
 
 
 def test_embed_takes_regions_that_were_reduced_as_the_model_s_were(run: Path) -> None:
@@ -92,7 +85,7 @@ def test_embed_takes_regions_that_were_reduced_as_the_model_s_were(run: Path) ->
     with pytest.raises(
         IntegrityError, match=r"the encoder colour of .*models/dvsa and of .*regions/colour/shard-00000"
     ):
-        embed_sets(run)
+        make_stage("embed", run, "dvsa", "--again")
 
 
 @pytest.mark.parametrize("kind", ["features", "regions"])
@@ -100,11 +93,11 @@ def test_one_encoder_makes_all_that_a_model_learns_from(kind: str, run: Path) ->
     see_otherwise(run, kind, shards="00002")
     row, more = ("bow", ()) if kind == "features" else ("dvsa", ("--regions", run / "regions"))
     with pytest.raises(IntegrityError, match=rf"the encoder colour of .*{kind}/colour/shard-\d+\.h5 and of .* differ"):
-        train(run, row, "again", "--vocabulary", run / "tokens.json", *more, config=QUICK)
+        train(run, row, "again", "--vocabulary", run / "text/tokens.json", *more, config=QUICK)
 
 
 def test_a_model_starts_from_one_of_the_same_encoder(run: Path) -> None:
-    words = ("--vocabulary", run / "tokens.json", "--start", run / "models/ncca")
+    words = ("--vocabulary", run / "text/tokens.json", "--start", run / "models/ncca")
     train(run, "ncca-refined", "started", *words, config=QUICK)
     see_otherwise(run)
     with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of what is given differ"):
@@ -114,7 +107,7 @@ def test_a_model_starts_from_one_of_the_same_encoder(run: Path) -> None:
 @pytest.mark.parametrize("command", ["fit", "train", "fit-csls"])
 def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Path) -> None:
     base = {"fit": "ncca", "train": "bow", "fit-csls": "ncca-csls"}[command]
-    scaled = (*options(run, "manifest"), "--config", run / "rows.yaml")
+    scaled = (*options(run, "manifest"), "--config", run / "config.yaml")
     of = ("--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca")
     if command == "fit-csls":
         run_command("fit_csls", base, *scaled, *of, "--output", run / "models/ncca-csls")
@@ -124,11 +117,10 @@ def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Pa
         if command == "fit":
             fit(run, "ncca-refit", *chosen, "--dev-moments", run / "moments/dev")
         elif command == "train":
-            train(run, "bow-refit", "models/bow-refit", "--vocabulary", run / "tokens.json", *chosen, config=QUICK)
+            train(run, "bow-refit", "models/bow-refit", "--vocabulary", run / "text/tokens.json", *chosen, config=QUICK)
         else:
             for path in (run / "models/ncca/model.json", *(run / "embeddings/ncca").glob("*.json")):
-                name = "row" if path.name == "model.json" else "model"
-                retell(path, "details", name, value="ncca-refit")
+                retell(path, "details", "model", value="ncca-refit")
             (run / "models/ncca").rename(run / "models/ncca-refit")
             (run / "embeddings/ncca").rename(run / "embeddings/ncca-refit")
             of = ("--embeddings", run / "embeddings/ncca-refit", "--model", run / "models/ncca-refit")
@@ -138,8 +130,8 @@ def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Pa
 
 
 def test_members_of_an_ensemble_see_through_the_same_encoder(run: Path) -> None:
-    given = (*options(run, "manifest", "embeddings", "models"), "--config", run / "rows.yaml")
-    given += ("--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json")
+    given = (*options(run, "manifest", "embeddings", "models"), "--config", run / "config.yaml")
+    given += ("--vocabulary", run / "text/vocabulary.json", "--vocabulary", run / "text/tokens.json")
     run_command("combine", "both", *given, "--output", run / "models/both")
     retell(run / "models/bow/model.json", "details", "encoders", "colour", value={"encoder": "another"})
     with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of .*models/bow differ"):
@@ -147,14 +139,10 @@ def test_members_of_an_ensemble_see_through_the_same_encoder(run: Path) -> None:
 
 
 def test_an_index_of_another_encoder_is_not_built(run: Path) -> None:
-    shutil.rmtree(run / "model")
-    (run / "models/ncca").rename(run / "model")
-    (run / "embeddings").rename(run / "rows")
-    (run / "rows/ncca").rename(run / "embeddings")
     build_bundle(run)
     retell(run / "encoders/colour/model.json", "fingerprint", value="another")
     with pytest.raises(
-        IntegrityError, match=r"the encoder colour of .*model and of .*encoders/colour/model.safetensors"
+        IntegrityError, match=r"the encoder colour of .*models/ncca and of .*encoders/colour/model.safetensors"
     ):
         build_bundle(run)
 
@@ -162,7 +150,7 @@ def test_an_index_of_another_encoder_is_not_built(run: Path) -> None:
 def test_fit_reads_the_moments_that_it_is_asked_for(run: Path) -> None:
     """Those of dev, those that another view was summed in, and those of features that were made again."""
     with pytest.raises(IntegrityError, match=r"moments/dev/shard-00000\.h5 is of dev pairs, not of target"):
-        given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "rows.yaml")
+        given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "config.yaml")
         run_command("fit", "ncca", *given, "--moments", run / "moments/dev", "--output", run / "x")
     retell(run / "features/colour/shard-00004.h5.json", "fingerprint", value="made again")
     with pytest.raises(
@@ -173,13 +161,11 @@ def test_fit_reads_the_moments_that_it_is_asked_for(run: Path) -> None:
 
 def test_documents_of_another_manifest_s_simulation_are_refused(run: Path) -> None:
     documents = {"mild": {"fields": ["tags"], "simulate": {"tag_words": 2, "true_words": 1, "wrong": 0, "missing": 0}}}
-    config = run / "documents.yaml"
-    config.write_text(yaml.safe_dump({**CONFIG, "documents": documents, "auxiliary": {"splits": ["train"]}}))
-    given = ("mild", *options(run, "manifest"), "--config", config)
+    write_config(run, CONFIG, {"documents": documents, "auxiliary": {"splits": ["train"]}})
     simulated = run / "text/simulated/mild.parquet"
-    run_command("simulate_documents", *given, "--output", simulated)
-    given += ("--vocabulary", run / "vocabulary.json", "--documents", simulated, "--shard", 1)
-    run_command("encode_documents", *given, "--output", run / "text/documents/mild/shard-00001.h5")
+    given = (*options(run, "manifest"), "--config", run / "config.yaml", "--output", simulated)
+    run_command("simulate_documents", "mild", *given)
+    make_stage("encode_documents", run, "mild")
     retell(simulated.with_name("mild.parquet.json"), "details", "inputs", "manifest", value="another")
     with pytest.raises(IntegrityError, match="manifest of .*manifest and of .*mild.parquet differ"):
-        run_command("encode_documents", *given, "--output", run / "text/documents/mild/shard-00001.h5")
+        make_stage("encode_documents", run, "mild", "--again")

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import MADE_BY, run_command
+from made_up import MADE_BY, make_stage, run_command
+from made_up_training import build_tokens
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.alignments import ALIGNMENTS, write_alignments
@@ -34,13 +35,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenes with parses, and with regions on their boxes whose features say what each shows; a generator of them."""
     run = tmp_path_factory.mktemp("boxes")
     (run / "config.yaml").write_text(yaml.safe_dump({"data_root": str(run / "data"), **SETTINGS}))
-    about, given = ("--config", run / "config.yaml"), ("--manifest", run / "manifest")
+    about = ("--config", run / "config.yaml")
     run_command("make_demo", *about, "--output", run / "data")
     run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
-    run_command("build_token_vocabulary", *given, *about, "--output", run / "tokens.json")
-    words = ("--vocabulary", run / "tokens.json", "--output", run / "tokens" / "shard-00000.h5")
-    run_command("encode_tokens", *given, "--shard", 0, *words)
-    run_command("parse", *given, *about, "--shard", 0, "--output", run / "parses" / "shard-00000.conllu")
+    build_tokens(run)
+    make_stage("parse", run)
     manifest, names = Manifest(run / "manifest"), read_names(run / "data" / "names.tsv")
     add_regions(run, manifest, sorted(names))
     for split in ("train", "dev"):
@@ -49,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
              "box": [box[corner] for corner in CORNERS], "score": 1.0}
             for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == split
         ]  # fmt: skip
-        vocabulary = read_json(run / "tokens.json")["fingerprint"]
+        vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
         details = {"split": split, "vocabulary": vocabulary, "inputs": {"manifest": manifest.fingerprint}}
         write_alignments(run / f"{split}.jsonl", segments, b"", fingerprint=split, details=details)
     train(run, "mrnn-regions", "--snippets", run / "train.jsonl", "--snippets", run / "dev.jsonl",
@@ -79,7 +78,7 @@ def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
 
 
 def options(run: Path) -> tuple:
-    given = {"manifest": "manifest", "tokens": "tokens", "vocabulary": "tokens.json", "config": "config.yaml"}
+    given = {"manifest": "manifest", "tokens": "text/tokens", "vocabulary": "text/tokens.json", "config": "config.yaml"}
     return tuple(part for name, file in given.items() for part in (f"--{name}", run / file))
 
 
@@ -112,7 +111,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     right = [one["sentences"][0]["text"] == f"a {one['label']}" for one in found["images"]]
     assert np.mean(right) > 0.9  # the features say the kind, and snippets call it by its label
 
-    value = evaluate(run, tmp_path, "--parses", run / "parses")
+    value = evaluate(run, tmp_path, "--parses", run / "text/parses")
     names, said = read_names(run / "data" / "names.tsv"), {}
     for sentence in manifest.sentences.to_pylist():
         said.setdefault(sentence["image_id"], set()).update(sentence["text"].lower().split())
@@ -123,7 +122,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     for one in found["images"]:
         one["sentences"][0]["text"] = "zebra crossing"
     publish_json(tmp_path / "descriptions.json", found)
-    found = evaluate(run, tmp_path, "--parses", run / "parses")["bleu_1"]
+    found = evaluate(run, tmp_path, "--parses", run / "text/parses")["bleu_1"]
     assert found < 1e-3 if MEASURED else found is None
 
 

@@ -18,7 +18,7 @@ from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageE
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
-from pipeline.storage.regions import CLASSIFIER, Regions, RegionShard
+from pipeline.storage.regions import CLASSIFIER, RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
 
 COUNT, SIDE = 20, 32
@@ -115,8 +115,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     for shard in range(2):
         extract(run, shard, f"regions/shard-{shard:05d}.h5", features=features)
-    regions = Regions(Manifest(run / "manifest"), run / "regions")
-    first = regions.shards[0]
+    first, last = (open_regions(Manifest(run / "manifest"), run / "regions", shard, "plain") for shard in range(2))
     assert first.image_id.tolist() == list(range(12)) and np.diff(first.offsets).tolist() == [6] * 12
     boxes = first["boxes"][first.offsets[:-1]]
     assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # region 0 is the whole image
@@ -124,7 +123,6 @@ def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     assert first["boxes"][2].tolist() == [0, 0, 80, 50]  # clipped
     assert first.details["counts"]["filled"] == 36 and first["features"].shape == (72, 512)
     assert first.details["encoder"]["name"] == "plain" and not first.details["rejects"]
-    last = regions.shards[1]
     assert (last["scores"][last.offsets[6] + 1 : last.offsets[7]] == 0).all()  # no box: windows alone
     # Crops of the whole image are what `extract` makes of it.
     if features == "crops":
@@ -205,13 +203,13 @@ def test_regions_in_fewer_dimensions(run: Path) -> None:
         run_command("reduce_regions", *parts, "--config", configure(run))
     run_command("reduce_regions", *parts, "--config", configure(run, dimensions=8))
     manifest = Manifest(run / "manifest")
-    whole, reduced = Regions(manifest, run / "regions"), Regions(manifest, run / "reduced")
-    assert [shard["features"].shape[1] for shard in reduced.shards] == [8, 8]
-    assert reduced.shards[0].fingerprint != whole.shards[0].fingerprint
+    whole, reduced = ([open_regions(manifest, run / f, shard) for shard in range(2)] for f in ("regions", "reduced"))
+    assert [shard["features"].shape[1] for shard in reduced] == [8, 8]
+    assert reduced[0].fingerprint != whole[0].fingerprint
     for name in ("boxes", "scores", "offsets", "image_id"):
-        assert np.array_equal(reduced.shards[1][name], whole.shards[1][name])
+        assert np.array_equal(reduced[1][name], whole[1][name])
     rows = np.repeat(manifest.splits == "train", 6)
-    features = [np.concatenate([shard["features"] for shard in part.shards])[rows] for part in (whole, reduced)]
+    features = [np.concatenate([shard["features"] for shard in part])[rows] for part in (whole, reduced)]
     assert np.abs(features[1].mean(0)).max() < 1e-3  # centred on the train split's regions
     values = np.linalg.svd(features[0] - features[0].mean(0), compute_uv=False)[:8]
     np.testing.assert_allclose(np.linalg.norm(features[1], axis=0), values, rtol=1e-2)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, run_command
-from made_up_training import add_moments, embed, fit, make_trainable, options, read_model
+from made_up import THINGS, make_stage, run_command
+from made_up_training import add_moments, fit, make_trainable, options, read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
-from pipeline.models.linear.csls import VectorBank, choose_scaling
+from pipeline.models.linear.csls import Bank, choose_scaling
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
@@ -20,14 +20,14 @@ ROWS = {
     "csls": {"neighbours": [2, 4], "weight": [0.25, 0.5], "bank": 20},
     "variants": {"other": {"model": "ncca"}, "far": {"model": "cca"}},
     "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
-    "models": ["both"],
+    "models": ["both", "far", "ncca-csls-refit"],
 }
 
 
 def scale(run: Path, row: str, plain: str, *more: object, model: str | None = None) -> Parameters:
     run_command(
         "fit_csls", row, "--manifest", run / "manifest", "--embeddings", run / "embeddings" / plain, "--model",
-        run / "models" / (model or plain), "--config", run / "rows.yaml", "--output", run / "models" / row, *more,
+        run / "models" / (model or plain), "--config", run / "config.yaml", "--output", run / "models" / row, *more,
     )  # fmt: skip
     return read_model(run, row)
 
@@ -40,15 +40,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fit(run, row)
     fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
     for row in ("ncca", "other", "far", "ncca-refit"):
-        embed(run, row)
+        make_stage("embed", run, row)
     scale(run, "ncca-csls", "ncca")
-    embed(run, "ncca-csls")
+    make_stage("embed", run, "ncca-csls")
     return run
 
 
 def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     found = read_model(run, "ncca-csls")
-    log, bank = found.details["training_log"], VectorBank(found.tensors["csls/images"], found.tensors["csls/sentences"])
+    log, bank = found.details["training_log"], Bank(found.tensors["csls/images"], found.tensors["csls/sentences"])
     assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 4
     manifest = Manifest(run / "manifest")
     plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")
@@ -72,8 +72,8 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
     chosen = read_model(run, "ncca-csls")
     refit = scale(run, "ncca-csls-refit", "ncca-refit", "--chosen", run / "models/ncca-csls")
     assert refit.settings["csls"] == chosen.settings["csls"]
-    assert refit.details["refits"] == "ncca-csls" and refit.details["row"] == "ncca-csls-refit"
-    embed(run, "ncca-csls-refit")
+    assert refit.details["refits"] == "ncca-csls" and refit.details["model"] == "ncca-csls-refit"
+    make_stage("embed", run, "ncca-csls-refit")
     with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):
         run_command(
             "evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls-refit",
@@ -82,8 +82,8 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
 
 
 def test_an_ensemble_takes_scaled_members(run: Path) -> None:
-    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "vocabulary.json")
-    run_command("combine", "both", *given, "--config", run / "rows.yaml", "--output", run / "models/both")
+    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "text/vocabulary.json")
+    run_command("combine", "both", *given, "--config", run / "config.yaml", "--output", run / "models/both")
     details = read_model(run, "both").details
     assert set(details["weights"]) == {"ncca-csls", "other"}
 
@@ -91,7 +91,7 @@ def test_an_ensemble_takes_scaled_members(run: Path) -> None:
 def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_path: Path) -> None:
     run_command(
         "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls", "--model",
-        run / "models/ncca-csls", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders",
+        run / "models/ncca-csls", "--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders",
         "--output", tmp_path / "bundle",
     )  # fmt: skip
     searcher = Searcher(Bundle(tmp_path / "bundle"))
@@ -110,7 +110,7 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_pa
 @pytest.mark.parametrize(
     ("row", "plain", "model", "error", "message"),
     [
-        ("ncca", "ncca", None, UsageError, "ncca is not scaled; name the row that shall be, ncca-csls"),
+        ("ncca", "ncca", None, UsageError, "ncca is not scaled; name ncca-csls"),
         ("other-csls", "ncca", None, UsageError, "models/ncca holds ncca; other-csls is made of other, give that"),
         ("far-csls", "far", None, UsageError, "far scores by distance, not by inner products, and cannot be scaled"),
         ("ncca-csls", "ncca", "ncca-refit", IntegrityError, "model of .*embeddings/ncca and of .*models/ncca-refit"),

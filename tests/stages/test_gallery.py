@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import run_command
+from made_up import build_bundle, make_stage, run_command
 from PIL import Image
 
 from pipeline.storage.bundle import Bundle
@@ -44,24 +44,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data/splits.tsv").write_text(f"{name_of(TOLD)}\ttrain\n{name_of(TOLD + 1)}\tgallery\n")
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     config, manifest = ["--config", folder / "config.yaml"], ["--manifest", folder / "manifest"]
-    vocabulary = ["--vocabulary", folder / "vocabulary.json"]
     run_command("ingest", "--root", folder / "data", *config, "--processes", 0, "--output", folder / "manifest")
     run_command("prepare_encoder", "--name", "eye", *config, "--output", folder / "encoders/eye")
-    run_command("build_vocabulary", *manifest, *config, "--output", folder / "vocabulary.json")
-    views = [*manifest, "--features", folder / "features", "--tfidf", folder / "tfidf"]
-
-    def each_shard(command: str, place: str, *arguments: object) -> None:
-        for shard in range(-(-(TOLD + SILENT) // SHARD)):
-            output = folder / place / f"shard-{shard:05d}.h5"
-            run_command(command, *arguments, "--shard", shard, "--output", output)
-
-    each_shard("extract", "features/eye", *manifest, "--encoder", folder / "encoders/eye", *config)
-    each_shard("encode_sentences", "tfidf", *manifest, *vocabulary)
-    each_shard("accumulate", "moments", *views, *config)
-    run_command("fit", "ncca", *views, "--moments", folder / "moments", *config, "--output", folder / "model")
-    each_shard("embed", "embeddings", *views, "--model", folder / "model")
-    parts = [*manifest, "--embeddings", folder / "embeddings", "--model", folder / "model", *vocabulary, *config]
-    run_command("build_index", *parts, "--encoders", folder / "encoders", "--output", folder / "index")
+    run_command("build_vocabulary", *manifest, *config, "--output", folder / "text/vocabulary.json")
+    for stage in ("extract", "encode_sentences"):
+        make_stage(stage, folder)
+    make_stage("accumulate", folder, "target")
+    views = [*manifest, "--features", folder / "features", "--tfidf", folder / "text/tfidf"]
+    views += ["--moments", folder / "moments/target"]
+    run_command("fit", "ncca", *views, *config, "--output", folder / "models/ncca")
+    make_stage("embed", folder, "ncca")
+    build_bundle(folder, *config, output="index")
     return folder
 
 
@@ -73,7 +66,7 @@ def test_the_manifest_counts_them(run: Path) -> None:
 
 def test_nothing_is_learned_from_them(run: Path) -> None:
     manifest = Manifest(run / "manifest")
-    learned = [Shard(path, MOMENTS)["image_id"] for path in sorted((run / "moments").glob("*.h5"))]
+    learned = [Shard(path, MOMENTS)["image_id"] for path in sorted((run / "moments/target").glob("*.h5"))]
     assert len(learned) == 3 and np.concatenate(learned).tolist() == np.flatnonzero(manifest.splits == "train").tolist()
     paths = np.array(manifest.images["path"].to_pylist(), object)
     assert sorted(paths[manifest.splits == "gallery"]) == sorted(map(name_of, range(TOLD, TOLD + SILENT)))

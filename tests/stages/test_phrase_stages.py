@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from made_up import MADE_BY, run_command
+from made_up_training import parse_sentences
 from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -32,16 +33,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demo = {"train": 6, "dev": 2, "test": 4, "weak": 0}
     settings = {"data_root": str(run / "data"), "demo": demo, "tokens": {"min_count": 1}, "evaluate": {"bootstrap": 20}}
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
-    about, given = ("--config", run / "config.yaml"), ("--manifest", run / "manifest")
-    words, parses = ("--vocabulary", run / "tokens.json"), ("--parses", run / "parses")
+    about = ("--config", run / "config.yaml")
     run_command("make_demo", *about, "--output", run / "data")
     run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
-    run_command("build_token_vocabulary", *given, *about, "--output", run / "tokens.json")
-    run_command("parse", *given, *about, "--shard", 0, "--output", run / "parses" / "shard-00000.conllu")
-    run_command("build_label_table", *given, *parses, *words, "--output", run / "labels.json")
-    labels, trees = ("--labels", run / "labels.json"), run / "trees" / "shard-00000.h5"
-    run_command("encode_trees", *given, "--shard", 0, *parses, *words, *labels, "--output", trees)
-    manifest, vocabulary, table = Manifest(run / "manifest"), read_json(run / "tokens.json"), read_json(labels[1])
+    parse_sentences(run)
+    manifest = Manifest(run / "manifest")
+    vocabulary, table = (read_json(run / f"text/{name}.json") for name in ("tokens", "labels"))
     add_regions(run, manifest)
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
@@ -49,13 +46,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mean = np.zeros(DIM, np.float32)
     model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, unit=True)
     told = {
-        "row": "hm",
+        "model": "hm",
         "registered": "hmlstm",
         "vocabulary": vocabulary["fingerprint"],
         "labels": table["fingerprint"],
         "regions": {"eyes": MADE_BY},
     }
-    path = run / "model" / "model.safetensors"
+    path = run / "models/hm/model.safetensors"
     write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=told)
     return run
 
@@ -83,8 +80,15 @@ def add_regions(run: Path, manifest: Manifest) -> None:
 
 
 def embed(run: Path, output: Path) -> PhraseVectors:
-    given = ("--manifest", run / "manifest", "--model", run / "model", "--parses", run / "parses")
-    given += ("--vocabulary", run / "tokens.json", "--labels", run / "labels.json", "--regions", run / "regions")
+    given = ("--manifest", run / "manifest", "--model", run / "models/hm", "--parses", run / "text/parses")
+    given += (
+        "--vocabulary",
+        run / "text/tokens.json",
+        "--labels",
+        run / "text/labels.json",
+        "--regions",
+        run / "regions",
+    )
     run_command("embed_phrases", *given, "--split", "test", "--output", output)
     return PhraseVectors(output)
 
@@ -92,15 +96,15 @@ def embed(run: Path, output: Path) -> PhraseVectors:
 def test_phrases_and_regions_are_those_of_the_model(run: Path, tmp_path: Path) -> None:
     found, manifest = embed(run, tmp_path / "test"), Manifest(run / "manifest")
     pairs = split_pairs(manifest, "test")
-    parameters = read_json(run / "model" / "model.json")
+    parameters = read_json(run / "models/hm/model.json")
     assert (found.row, found.split, found.inputs["model"]) == ("hm", "test", parameters["fingerprint"])
     texts = manifest.sentences["text"].take(found.phrases["sentence_id"].to_numpy()).to_pylist()
     for text, phrase, head in zip(texts, *(found.phrases[name].to_pylist() for name in ("text", "head")), strict=True):
         assert phrase in text.lower() and head in phrase.split()
     assert set(found.phrases["image_id"].to_pylist()) == set(pairs.image_id.tolist())
-    stored = read_parameters(run / "model" / "model.safetensors", MODEL)
+    stored = read_parameters(run / "models/hm/model.safetensors", MODEL)
     model = HMLSTM.from_parts(stored.settings, stored.tensors)
-    trees = Trees(**TreeShards(manifest, run / "trees").open(0).phrase).take(pairs.sentence_id)
+    trees = Trees(**TreeShards(manifest, run / "text/trees").open(0).phrase).take(pairs.sentence_id)
     np.testing.assert_allclose(found.phrase_vectors, model.embed_phrases(trees), atol=1e-6)
     assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
 
@@ -128,7 +132,7 @@ def know(run: Path, folder: Path) -> None:
         table.append_column("vector", vectors_column(vectors))
         for table, vectors in ((found.regions, regions), (found.phrases, phrases))
     ]
-    details = {"row": "known", "split": "test", "dim": len(kinds), "inputs": found.inputs}
+    details = {"model": "known", "split": "test", "dim": len(kinds), "inputs": found.inputs}
     write_phrases(folder, *tables, fingerprint="known", details=details)
 
 

@@ -1,12 +1,12 @@
 """Refits: rows that learn from train and dev by what another row chose on dev."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from made_up import THINGS, run_command
-from made_up_training import CONFIG, add_moments, embed, fit, make_trainable, options, read_model, train
+from made_up import THINGS, make_stage, run_command, write_config
+from made_up_training import CONFIG, add_moments, fit, make_trainable, options, read_model, train
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.models.linear.accumulation import MomentsAccumulator
@@ -17,7 +17,10 @@ from pipeline.storage.sentences import TfidfShard
 from pipeline.storage.shards import FEATURES, Shard
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
-ROWS = {"fit": GRID, "models": ["both-refit"], "ensembles": {"both": {"members": ["ncca", "bow"]}}}
+ROWS = {
+    "fit": GRID, "models": ["both-refit"], "ensembles": {"both": {"members": ["ncca", "bow"]}},
+    "variants": {"again": {"model": "ncca", "refit": True}, "stern": {"model": "ncca", "fit": {"image_ridge": [7]}}},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +30,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_moments(run, ROWS)
     fit(run, "ncca")
     fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
-    words = ("--vocabulary", run / "tokens.json")
+    words = ("--vocabulary", run / "text/tokens.json")
     train(run, "bow", "models/bow", *words, config=ROWS)
     train(run, "bow-refit", "models/bow-refit", *words, "--chosen", run / "models/bow", config=ROWS)
     for row in ("ncca", "ncca-refit", "bow", "bow-refit"):
-        embed(run, row)
+        make_stage("embed", run, row)
     return run
 
 
@@ -42,7 +45,7 @@ def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Pat
     assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
 
     manifest, found = Manifest(run / "manifest"), log["chosen"]
-    shards = [TfidfShard(path) for path in sorted((run / "tfidf").glob("*.h5"))]
+    shards = [TfidfShard(path) for path in sorted((run / "text/tfidf").glob("*.h5"))]
     accumulator = MomentsAccumulator(len(THINGS), shards[0].matrix.shape[1], threads=1)
     for number, shard in enumerate(shards):
         features = Shard(run / f"features/colour/shard-{number:05d}.h5", FEATURES)["features"][:].astype(np.float32)
@@ -55,6 +58,21 @@ def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Pat
     assert not np.allclose(refit.tensors["values"], chosen.tensors["values"], atol=1e-4)
 
 
+def test_refit_is_an_option_of_a_variant_too(run: Path) -> None:
+    fit(run, "again-plain")
+    fit(run, "again", "--chosen", run / "models/again-plain", "--dev-moments", run / "moments/dev")
+    ours, short = (read_model(run, name) for name in ("again", "ncca-refit"))
+    assert ours.details["refits"] == "again-plain"
+    np.testing.assert_allclose(ours.tensors["values"], short.tensors["values"], atol=1e-6)
+
+
+def test_a_variant_has_a_grid_of_its_own(run: Path) -> None:
+    fit(run, "stern")
+    log = read_model(run, "stern").details["training_log"]
+    assert {trial["image_ridge"] for trial in log["trials"]} == {7}
+    assert {trial["dimensions"] for trial in log["trials"]} == set(GRID["dimensions"])
+
+
 def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_nothing(run: Path) -> None:
     chosen, refit = (read_model(run, row).details["training_log"] for row in ("bow", "bow-refit"))
     manifest = Manifest(run / "manifest")
@@ -65,19 +83,14 @@ def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_not
 
 
 def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Path) -> None:
-    about = (*options(run, "manifest", "embeddings", "models"), "--config", run / "rows.yaml")
-    words = ("--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json")
+    about = (*options(run, "manifest", "embeddings", "models"), "--config", run / "config.yaml")
+    words = ("--vocabulary", run / "text/vocabulary.json", "--vocabulary", run / "text/tokens.json")
     run_command("combine", "both", *about, *words, "--output", run / "models/both")
     more = ("--chosen", run / "models/both", "--output", run / "models/both-refit")
     run_command("combine", "both-refit", *about, *words, *more)
     chosen, refit = (read_model(run, row).details for row in ("both", "both-refit"))
     assert refit["weights"] == {f"{name}-refit": weight for name, weight in chosen["weights"].items()}
-    about = options(run, "manifest", "embeddings")
-    for number in range(Manifest(run / "manifest").n_shards):
-        output = run / f"embeddings/both-refit/shard-{number:05d}.h5"
-        run_command(
-            "join_embeddings", *about, "--shard", number, "--model", run / "models/both-refit", "--output", output
-        )
+    make_stage("join_embeddings", run, "both-refit")
     joined = Embeddings(Manifest(run / "manifest"), run / "embeddings/both-refit")
     assert (joined.row, joined.refits) == ("both-refit", "both")
 
@@ -100,8 +113,8 @@ def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> 
     with pytest.raises(IntegrityError, match="shard-00000.h5 is of model ncca-refit, not of ncca"):
         run_command(
             "combine", "both", "--manifest", run / "manifest", *options(tmp_path, "embeddings", "models"),
-            "--vocabulary", run / "vocabulary.json", "--vocabulary", run / "tokens.json", "--config",
-            run / "rows.yaml", "--output", tmp_path / "both",
+            "--vocabulary", run / "text/vocabulary.json", "--vocabulary", run / "text/tokens.json", "--config",
+            run / "config.yaml", "--output", tmp_path / "both",
         )  # fmt: skip
 
 
@@ -122,8 +135,8 @@ def test_what_is_missing_or_too_much_is_named(run: Path, row: str, more: tuple[s
 
 
 def test_dev_pairs_of_another_view_are_refused(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump({**CONFIG, "image_view": {"normalise": ["l2"]}}))
-    given = (*options(run, "manifest", "features", "tfidf"), "--config", tmp_path / "c.yaml")
-    run_command("accumulate", *given, "--pairs", "dev", "--output", tmp_path / "dev")
+    other = shutil.copytree(run, tmp_path / "run")
+    write_config(other, CONFIG, {"image_view": {"normalise": ["l2"]}})
+    make_stage("accumulate", other, "dev")
     with pytest.raises(IntegrityError, match="view of .* and of .* differ"):
-        fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", tmp_path / "dev")
+        fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", other / "moments/dev")

@@ -1,6 +1,5 @@
 """`report` of a run that has a row of fragments: its figures are shown, its answers are another row's."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
     build_bundle(run)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    shutil.copytree(run / "embeddings", run / "rows" / "ncca")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "rows" / "dvsa")
-    parts = ("--model", run / "models/dvsa", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders")
     config = run / "inverted.yaml"
     config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
-    run_command("build_index", *given, *parts, "--config", config, "--output", run / "sets")
+    build_bundle(run, "--config", config, model="dvsa", output="sets")
     for row in ("ncca", "dvsa"):
-        about = ("--manifest", run / "manifest", "--embeddings", run / "rows" / row, "--split", "test")
+        about = ("--manifest", run / "manifest", "--embeddings", run / "embeddings" / row, "--split", "test")
         run_command("evaluate", *about, "--protocol", "all-sentences", "--output", run / f"{row}.json")
     worse = {name: value for name, value in read_json(run / "ncca.json").items() if name != CHECK}
     worse["sentence_to_image"] |= {"recall@1": 0.0, "recall@5": 0.0, "recall@10": 0.0}
@@ -33,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report(run: Path, *bundles: Path) -> str:
-    given = ("--manifest", run / "manifest", "--embeddings", run / "rows", "--summary", run / "summary.json")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--summary", run / "summary.json")
     run_command("report", *bundles, *given, "--output", run / "index.html")
     return (run / "index.html").read_text()
 
@@ -49,7 +45,7 @@ def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
     run_command("summarise", run / "dvsa.json", "--output", tmp_path / "summary.json")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "rows", "--summary", tmp_path / "summary.json")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--summary", tmp_path / "summary.json")
     run_command("report", run / "sets", *given, "--output", tmp_path / "index.html")
     html = " ".join((tmp_path / "index.html").read_text().split())
     assert f"--index {run / 'sets'}" in html and "What dvsa finds" in html and "A map of the images" not in html

@@ -1,20 +1,21 @@
 """`train` and the commands around it, from sentences to a search, on a small collection."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from made_up import THINGS, features_of, make_run, run_command
+from made_up import THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
 from made_up_training import CONFIG, make_trainable, train
 
 from pipeline.config import merge
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
-from pipeline.specs import model_class
+from pipeline.specs.models import model_spec
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.checkpoints import Checkpoints
 from pipeline.storage.embeddings import Embeddings
@@ -34,25 +35,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
-    folder = train(run, "lstm", "lstm", "--vocabulary", run / "tokens.json")
+    folder = train(run, "lstm", "models/lstm", "--vocabulary", run / "text/tokens.json")
     model = read_parameters(folder / "model.safetensors", MODEL)
-    vocabulary = json.loads((run / "tokens.json").read_text())
-    assert model.details["registered"] == model.details["row"] == "lstm"
+    vocabulary = json.loads((run / "text/tokens.json").read_text())
+    assert model.details["registered"] == model.details["model"] == "lstm"
     assert model.details["vocabulary"] == vocabulary["fingerprint"] and vocabulary["min_count"] == 1
     history = model.details["training_log"]["history"]
     assert max(entry["dev"] for entry in history) == model.details["training_log"]["chosen"]["recall_sum"]
     assert not (folder / "checkpoints").exists()
 
-    inputs = [
-        argument for name in ("manifest", "features", "tfidf", "tokens") for argument in (f"--{name}", run / name)
-    ]
-    for number in range(Manifest(run / "manifest").n_shards):
-        output = run / f"embedded/shard-{number:05d}.h5"
-        run_command("embed", *inputs, "--shard", number, "--model", folder, "--output", output)
-    run_command(
-        "build_index", "--manifest", run / "manifest", "--embeddings", run / "embedded", "--model", folder,
-        "--vocabulary", run / "tokens.json", "--encoders", run / "encoders", "--output", run / "bundle",
-    )  # fmt: skip
+    write_config(run, CONFIG, {"models": ["lstm"]})
+    make_stage("embed", run, "lstm")
+    build_bundle(run, "--vocabulary", run / "text/tokens.json", model="lstm")
     searcher = Searcher(Bundle(run / "bundle"))
     for thing in THINGS:
         assert thing in searcher.images(f"the big {thing}", 1)[0].row["path"]
@@ -63,27 +57,30 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
 
 def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
     """Training, embedding and exact search on another device, read again by the processor."""
-    given = [part for name in ("manifest", "features", "tfidf", "tokens") for part in (f"--{name}", run / name)]
-    for row, more in (("lstm", ("--vocabulary", run / "tokens.json")), ("ncca-refined", ("--start", run / "model"))):
-        folder = train(run, row, f"there-{row}", *more)
-        run_command("embed", *given, "--model", folder, "--output", tmp_path / row)
+    rows = {"there": {"model": "lstm"}, "refined": {"model": "ncca-refined"}}
+    run = shutil.copytree(run, tmp_path / "run")
+    own, words = {"variants": rows, "models": list(rows)}, ("--vocabulary", run / "text/tokens.json")
+    write_config(run, CONFIG, own)
+    for row, more in (("there", words), ("refined", ("--start", run / "models/ncca"))):
+        folder = train(run, row, f"models/{row}", *more, config=own)
+        make_stage("embed", run, row)
         stored = read_parameters(folder / "model.safetensors", MODEL)
-        model = model_class(row).from_parts(stored.settings, stored.tensors)
-        shard = Shard(tmp_path / row / "shard-00000.h5", EMBEDDINGS)
+        model = model_spec(rows[row]["model"]).load().from_parts(stored.settings, stored.tensors)
+        shard = Shard(run / "embeddings" / row / "shard-00000.h5", EMBEDDINGS)
         features = Shard(run / "features/colour/shard-00000.h5", FEATURES)["features"]
         np.testing.assert_allclose(shard["images"], model.embed_images({"colour": features}), atol=1e-5)
-    options = ("--manifest", run / "manifest", "--embeddings", tmp_path / "lstm", "--gallery", "images")
+    options = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/there", "--gallery", "images")
     run_command("ground_truth", *options, "--queries", 9, "--neighbours", 4, "--output", tmp_path / "nearest.h5")
     nearest = Shard(tmp_path / "nearest.h5", NEIGHBOURS)
-    embeddings = Embeddings(Manifest(run / "manifest"), tmp_path / "lstm")
+    embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/there")
     queries, images = embeddings.read("sentences", nearest["query_id"]), embeddings.read("images", np.arange(48))
     np.testing.assert_array_equal(search_exact(queries, [images], 4, "inner_product").rows, nearest["ids"])
 
 
 def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
-    parameters = read_parameters(run / "model/model.safetensors", MODEL)
-    start = model_class("ncca").from_parts(parameters.settings, parameters.tensors)
-    folder = train(run, "ncca-refined", "refined", "--start", run / "model")
+    parameters = read_parameters(run / "models/ncca/model.safetensors", MODEL)
+    start = model_spec("ncca").load().from_parts(parameters.settings, parameters.tensors)
+    folder = train(run, "ncca-refined", "refined", "--start", run / "models/ncca")
     model = read_parameters(folder / "model.safetensors", MODEL)
     assert model.tensors["w"].shape == start.directions.w.shape
     assert model.details["inputs"]["start"] == parameters.fingerprint
@@ -94,7 +91,7 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--vocabulary", run / "tokens.json")
+    words = ("--vocabulary", run / "text/tokens.json")
     whole = (train(run, "gru", "whole", *words) / "model.safetensors").read_bytes()
     offer, count = Checkpoints.offer, iter(range(1000))
 
@@ -131,31 +128,31 @@ def test_a_checkpoint_of_other_settings_or_damaged_is_left_alone(tmp_path: Path)
 def test_a_diverging_training_keeps_its_checkpoint(run: Path) -> None:
     config = {"lstm": {"optimiser": "sgd", "learning_rate": 1e38, "clip": 1e30}}
     with pytest.raises(JointspaceError, match=r"in epoch 0, batch \d+ \(sentences .* lower the learning rate"):
-        train(run, "lstm", "diverged", "--vocabulary", run / "tokens.json", config=config)
+        train(run, "lstm", "diverged", "--vocabulary", run / "text/tokens.json", config=config)
     assert not (run / "diverged/model.json").exists()
     path = next((run / "diverged/checkpoints").glob("*.safetensors"))
     assert read_parameters(path, "checkpoint").settings["step"] > 0
 
 
 def test_word_vectors_come_from_a_file(run: Path) -> None:
-    words = json.loads((run / "tokens.json").read_text())["terms"]
+    words = json.loads((run / "text/tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
     config = {"weights_root": str(run), "word_vectors": {"source": "file", "file": "v.txt", "train": False}}
-    folder = train(run, "devise", "devise", "--vocabulary", run / "tokens.json", config=config)
+    folder = train(run, "devise", "devise", "--vocabulary", run / "text/tokens.json", config=config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))
     (run / "v.txt").write_text("dog 1 2\ncat 1 2 3\n")
     with pytest.raises(InputError, match=r"v.txt, line 2 holds a vector of 3 numbers, not 2"):
-        train(run, "devise", "broken", "--vocabulary", run / "tokens.json", config=config)
+        train(run, "devise", "broken", "--vocabulary", run / "text/tokens.json", config=config)
     config["word_vectors"]["file"] = "nowhere.txt"
     with pytest.raises(InputError, match="cannot read .*nowhere.txt"):
-        train(run, "devise", "broken", "--vocabulary", run / "tokens.json", config=config)
+        train(run, "devise", "broken", "--vocabulary", run / "text/tokens.json", config=config)
 
 
 def test_word_vectors_are_learned_on_the_corpus(run: Path) -> None:
     pytest.importorskip("gensim")
     config = {"word_vectors": {"source": "corpus", "epochs": 2, "train": False}}
-    given = ("--vocabulary", run / "tokens.json")
+    given = ("--vocabulary", run / "text/tokens.json")
     with pytest.raises(UsageError, match="give what train-word-vectors wrote as --words"):
         train(run, "devise", "devise", *given, config=config)
     (run / "more.txt").write_text("a dog and a cat\n" * 40)
@@ -167,7 +164,7 @@ def test_word_vectors_are_learned_on_the_corpus(run: Path) -> None:
         run_command("train_word_vectors", *about, "--output", run / f"{name}.safetensors")
     assert (run / "words.safetensors").read_bytes() == (run / "again.safetensors").read_bytes()
     words = read_parameters(run / "words.safetensors", "words").tensors["words"]
-    assert words.shape == (len(json.loads((run / "tokens.json").read_text())["terms"]) + 1, 16)
+    assert words.shape == (len(json.loads((run / "text/tokens.json").read_text())["terms"]) + 1, 16)
     folder = train(run, "devise", "devise", *given, "--words", run / "words.safetensors", config=config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table, words)
@@ -179,7 +176,7 @@ def test_what_is_missing_or_of_another_run_is_named(run: Path) -> None:
     with pytest.raises(UsageError, match="give text/tokens.json as --vocabulary"):
         train(run, "rnn", "wrong")
     with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        train(run, "rnn", "wrong", "--vocabulary", run / "vocabulary.json")
+        train(run, "rnn", "wrong", "--vocabulary", run / "text/vocabulary.json")
     with pytest.raises(UsageError, match="give what encode-tokens wrote as --tokens"):
         TokenShards(Manifest(run / "manifest"), None)
 
@@ -187,7 +184,7 @@ def test_what_is_missing_or_of_another_run_is_named(run: Path) -> None:
 def test_tokens_of_other_sentences_are_refused(run: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path, images=25)
     with pytest.raises(IntegrityError, match="was made from other sentences; run encode-tokens again"):
-        TokenShards(Manifest(other / "manifest"), run / "tokens").open(2)
+        TokenShards(Manifest(other / "manifest"), run / "text/tokens").open(2)
 
 
 def test_info_nce_has_no_hardest_negatives(run: Path) -> None:
@@ -195,3 +192,21 @@ def test_info_nce_has_no_hardest_negatives(run: Path) -> None:
         train(run, "lstm", "wrong", config={"lstm": {"negatives": "hardest"}})
     with pytest.raises(UsageError, match="unknown key lstm.rate; legal here: dimensions, loss"):
         train(run, "lstm", "wrong", config={"lstm": {"rate": 1}})
+
+
+def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
+    """VSE++ beside GRU in one configuration: what differs is what the variant names."""
+    vsepp = {"loss": "ranking", "negatives": "hardest", "margin": 0.3, "epochs": 2}
+    config = {"gru": {"epochs": 3}, "variants": {"vsepp": {"model": "gru", **vsepp}}}
+    found = {}
+    for name in ("gru", "vsepp"):
+        folder = train(run, name, f"made-{name}", "--vocabulary", run / "tokens.json", config=config)
+        found[name] = read_parameters(folder / "model.safetensors", MODEL)
+    ours, theirs = (found[name].details["hyperparameters"]["settings"] for name in ("vsepp", "gru"))
+    assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == vsepp
+    assert {key: theirs[key] for key in vsepp} == {
+        "loss": "info-nce", "negatives": "all", "margin": 0.2, "epochs": 3
+    }  # fmt: skip
+    assert [len(found[name].details["training_log"]["history"]) for name in ("gru", "vsepp")] == [3, 2]
+    assert found["gru"].details["named"] == {} and found["vsepp"].details["named"] == vsepp
+    assert len({one.fingerprint for one in found.values()}) == 2

@@ -1,5 +1,6 @@
 """Shards of sets, and regions of chosen images: what is read is what was written, and damage is named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,8 @@ import pytest
 from made_up import make_run
 
 from pipeline.errors import IntegrityError
-from pipeline.metrics.fragment_scores import FragmentSets
-from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.fragments import FRAGMENTS, Fragments, holds_fragments, write_fragments
+from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.storage.embeddings import FRAGMENTS, Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.region_rows import RegionRows
 from pipeline.storage.regions import REGIONS
@@ -71,11 +71,11 @@ def test_regions_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -
         RegionRows(manifest, folders, np.arange(COUNT))
 
 
-def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> FragmentSets:
+def make_sets(ids: np.ndarray, seed: int, wholes: bool) -> MultiVectors:
     rng = np.random.default_rng(seed)
     offsets = np.cumsum([0, *(1 + ids % 3)])
     whole = rng.random((len(ids), 3)).astype(np.float32) if wholes else None
-    return FragmentSets(rng.random((offsets[-1], 4)).astype(np.float32), offsets, whole)
+    return MultiVectors(rng.random((offsets[-1], 4)).astype(np.float32), offsets, whole)
 
 
 @pytest.mark.parametrize("wholes", [False, True])
@@ -89,19 +89,17 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
         }
         sides = {name: make_sets(own, 7 * number + len(name), wholes) for name, own in ids.items()}
         boxes = np.repeat(np.arange(len(sides["images"].vectors))[:, None], 4, axis=1)
+        sides["images"] = replace(sides["images"], boxes=boxes)
         inputs = {"model": "m", **{what: rows.fingerprints[what] for what in ids}}
-        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "dim": 4, "inputs": inputs}
-        details["score"] = {"sum": "words", "global_weight": float(wholes)}
-        write_fragments(
-            tmp_path / f"shard-{number:05d}.h5", sides, ids, boxes, fingerprint=str(number), details=details
-        )
+        details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "inputs": inputs}
+        path, rule = tmp_path / f"shard-{number:05d}.h5", ScoreRule("words", float(wholes))
+        write_embeddings(path, sides, ids, details, rule, fingerprint=f"{path.name}")
         written.append((ids, sides, boxes))
-    assert holds_fragments(tmp_path)
-    fragments = Fragments(manifest, tmp_path)
-    assert fragments.row == "row" and fragments.score["sum"] == "words"
+    fragments = Embeddings(manifest, tmp_path)
+    assert fragments.multi_vector and fragments.row == "row" and fragments.score["sum"] == "words"
     for name in ("images", "sentences"):
         chosen = np.array([0, 3, 11, 12, 24])
-        found = fragments.read_sets(name, chosen)
+        found = fragments.read(name, chosen)
         for k, wanted in enumerate(chosen):
             ids, sides, boxes = next(each for each in written if wanted in each[0][name])
             row = int(wanted - ids[name][0])
@@ -113,9 +111,9 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
             if wholes:
                 np.testing.assert_array_equal(found.globals[k], sides[name].globals[row])
         assert (found.globals is None) != wholes and (found.boxes is None) == (name == "sentences")
-    assert len(fragments.read_sets("images", np.zeros(0, np.int64)).vectors) == 0
+    assert len(fragments.read("images", np.zeros(0, np.int64)).vectors) == 0
     with pytest.raises(IntegrityError, match="holds fragments, not embeddings"):
-        Embeddings(manifest, tmp_path)
+        Embeddings(manifest, tmp_path, multi_vector=False)
 
 
 def test_offsets_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -> None:
@@ -131,5 +129,5 @@ def test_offsets_that_do_not_fit_are_named(manifest: Manifest, tmp_path: Path) -
         details["inputs"] = {"model": "m", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
         details["score"] = {"sum": "words", "global_weight": 0}
         write_shard(tmp_path / f"shard-{number:05d}.h5", FRAGMENTS, arrays, rows=n, fingerprint="f", details=details)
-    with pytest.raises(IntegrityError, match=r"its offsets are not of \d+ sets of fragments"):
-        Fragments(manifest, tmp_path)
+    with pytest.raises(IntegrityError, match=r"its offsets are not of \d+ sentences"):
+        Embeddings(manifest, tmp_path)

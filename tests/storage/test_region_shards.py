@@ -1,4 +1,4 @@
-"""Region shards: written part by part, read as packed or padded blocks, refused where they do not fit."""
+"""Region shards: written part by part, read as blocks, refused where they do not fit."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageE
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.regions import (
     REGIONS,
-    Regions,
     RegionShard,
     UnfinishedRegions,
     manifest_boxes,
+    open_regions,
     read_box_files,
     read_classifier,
     require_few_rejects,
@@ -85,35 +85,14 @@ def test_a_part_of_unreadable_images_has_no_dimension_to_say(tmp_path: Path, man
 def test_blocks_are_those_of_a_loop(tmp_path: Path, manifest: Manifest) -> None:
     shard = RegionShard(publish(tmp_path / "regions", manifest, 0, bad=(5,)))
     images = np.array([7, 5, 0, 7, 2])
-    block, padded = shard.packed(images), shard.padded(images)
+    block = shard.packed(images)
     assert block.features.dtype == np.float32
     for row, image in enumerate(images):
         rows = slice(shard.offsets[image], shard.offsets[image + 1])
         mine = slice(block.offsets[row], block.offsets[row + 1])
-        count = rows.stop - rows.start
-        assert padded.mask[row].tolist() == [True] * count + [False] * (padded.mask.shape[1] - count)
         for name in ("features", "boxes", "scores"):
             assert np.array_equal(getattr(block, name)[mine], shard[name][rows])
-            assert np.array_equal(getattr(padded, name)[row, :count], shard[name][rows])
-            assert not getattr(padded, name)[row, count:].any()
-    assert shard.padded(np.array([3, 7])).mask.all()
     assert shard.packed(np.array([], np.int64)).features.shape == (0, DIM)
-
-
-def test_minibatches_shuffle_over_shards(tmp_path: Path, manifest: Manifest) -> None:
-    for number in range(manifest.n_shards):
-        publish(tmp_path / "regions", manifest, number)
-    regions = Regions(manifest, tmp_path / "regions")
-    wanted = np.array([0, 3, 9, 10, 11, 17, 20, 23])
-    batches = list(regions.minibatches(wanted, 3, seed=1))
-    assert [len(ids) for ids, _ in batches] == [3, 3, 2]
-    assert sorted(np.concatenate([ids for ids, _ in batches])) == wanted.tolist()
-    for ids, block in batches:
-        assert block.mask.sum(1).tolist() == (1 + ids % 4).tolist()
-        assert (block.features[:, :, 0] == np.where(block.mask, ids[:, None], 0)).all()
-    again = [ids.tolist() for ids, _ in regions.minibatches(wanted, 3, seed=1)]
-    assert again == [ids.tolist() for ids, _ in batches]
-    assert again != [ids.tolist() for ids, _ in regions.minibatches(wanted, 3, seed=2)]
 
 
 def test_regions_of_other_images_are_refused(tmp_path: Path, manifest: Manifest) -> None:
@@ -121,7 +100,7 @@ def test_regions_of_other_images_are_refused(tmp_path: Path, manifest: Manifest)
     for number in range(3):
         publish(tmp_path / "regions", manifest, number)
     with pytest.raises(IntegrityError, match=r"shard-00002\.h5 was made from other images"):
-        Regions(Manifest(tmp_path / "other/manifest"), tmp_path / "regions")
+        open_regions(Manifest(tmp_path / "other/manifest"), tmp_path / "regions", 2)
 
 
 @pytest.mark.parametrize("offsets", [[0, 1, 2], [0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 4]])

@@ -52,8 +52,8 @@ def test_a_name_of_a_relative_path_is_that_of_its_folder(tmp_path: Path, monkeyp
 
 def test_what_a_record_does_not_say_is_not_contradicted_but_a_shard_must(tmp_path: Path) -> None:
     assert misplaced(tmp_path / "models/ncca/model.safetensors", {}) is None
-    assert misplaced(tmp_path / "models/ncca/model.safetensors", {"row": "ncca"}) is None
-    assert "is of model cca, not of ncca" in misplaced(tmp_path / "models/ncca/model.safetensors", {"row": "cca"})
+    assert misplaced(tmp_path / "models/ncca/model.safetensors", {"model": "ncca"}) is None
+    assert "is of model cca, not of ncca" in misplaced(tmp_path / "models/ncca/model.safetensors", {"model": "cca"})
     assert "is of encoder b, not of a" in misplaced(
         tmp_path / "features/a/shard-00000.h5", {"shard": 0, "encoder": {"name": "b"}}
     )
@@ -72,7 +72,7 @@ def test_a_shard_says_by_itself_which_it_is(tmp_path: Path) -> None:
 def test_nothing_is_written_under_another_s_name(tmp_path: Path) -> None:
     path = tmp_path / "models/ncca/model.safetensors"
     with pytest.raises(UsageError, match="is the place of model ncca, and cca was asked for; correct --output"):
-        publish(path, b"x", kind="model", rows=1, fingerprint="f", details={"row": "cca"})
+        publish(path, b"x", kind="model", rows=1, fingerprint="f", details={"model": "cca"})
     with pytest.raises(UsageError, match="the place of split dev, and test was asked for"):
         publish_record(tmp_path / "evaluation/ncca.dev.all-sentences.json", {"model": "ncca", "split": "test"})
     assert not list(tmp_path.iterdir())

@@ -7,8 +7,8 @@ from pathlib import Path
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
 from pipeline.collections.records import NOT_UTF8, ImageRecord, Options, Record, Reject, SentenceRecord
-from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
+from pipeline.settings.section import SPLITS
 
 FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
 """Folders of their own for the splits; whatever is in none of them goes to the default split."""

@@ -23,8 +23,8 @@ from pipeline.collections.records import (
     SentenceRecord,
 )
 from pipeline.collections.tars import DamagedTar, Member, members
-from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
+from pipeline.settings.section import SPLITS
 
 DOCUMENT = ("title", "tags", "description")
 LARGEST_TEXT = 1 << 24

@@ -1,4 +1,4 @@
-"""Several models as one: the row kind `ensemble`, whose score is the weighted sum of its members' scores."""
+"""Several models as one, whose score is the weighted sum of its members' scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pipeline.metrics.combination import join_vectors
-from pipeline.specs import restore
+from pipeline.errors import UsageError
+from pipeline.metrics.joining import Rules, join_images, join_sentences, joint_rule
+from pipeline.multivectors import Items, ScoreRule
+from pipeline.specs.stored import restore
 
 if TYPE_CHECKING:
     import torch
@@ -23,14 +25,13 @@ class Member:
 
 
 class Ensemble:
-    """s(x, y) = sum over members k of weight_k s_k(x, y), the scores of models of unit vectors.
+    """s(x, y) = sum over members k of weight_k s_k(x, y).
 
-    Its vectors are the members' side by side, each times the square root of its weight. Sentences come in every form
-    that a member takes, as a mapping of `sentence_view` -> sentences.
+    Its vectors are the members' side by side (see pipeline.metrics.joining), several an item where a member has
+    several. Sentences come in every form that a member takes, as a mapping of `sentence_view` -> sentences.
     """
 
     sentence_view: ClassVar[str] = "each"
-    kind: ClassVar[str] = "global"
     metric: ClassVar[str] = "inner_product"
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -51,18 +52,45 @@ class Ensemble:
         return [member.weight for member in self.members]
 
     @property
+    def rules(self) -> Rules:
+        """How each member scores."""
+        return [member.model.rule if member.model.multi_vector else None for member in self.members]
+
+    @property
+    def rule(self) -> ScoreRule | None:
+        """How it scores itself, where it is multi-vector."""
+        return joint_rule(self.rules)
+
+    @property
+    def multi_vector(self) -> bool:
+        return any(self.rules)
+
+    @property
+    def region_encoders(self) -> tuple[str, ...]:
+        """Raises UsageError where members take regions of different encoders."""
+        found = {member.model.region_encoders for member in self.members if member.model.multi_vector}
+        if len(found) > 1:
+            raise UsageError("the members of fragments take regions of different encoders; train them on the same ones")
+        return found.pop()
+
+    @property
     def views(self) -> tuple[str, ...]:
         """The forms of sentences that its members take."""
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
-    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        return self._join([member.model.embed_images(features) for member in self.members])
+    def embed_images(self, features: Mapping[str, np.ndarray], *regions: Any) -> Items:
+        """Of n images, from `features`, encoder -> (n, its dim), and from their regions where it is multi-vector."""
+        parts = [
+            member.model.embed_images(features, *(regions if member.model.multi_vector else ()))
+            for member in self.members
+        ]
+        return join_images(parts, self.weights, self.rules)
 
-    def embed_sentences(self, sentences: Mapping[str, Any]) -> np.ndarray:
-        """(n, c) float32 from the same n sentences in each of `views`."""
+    def embed_sentences(self, sentences: Mapping[str, Any]) -> Items:
+        """Of the same n sentences in each of `views`."""
         members = self.members
-        return self._join([member.model.embed_sentences(sentences[member.model.sentence_view]) for member in members])
+        parts = [member.model.embed_sentences(sentences[member.model.sentence_view]) for member in members]
+        return join_sentences(parts, self.weights, self.rules)
 
     def settings(self) -> dict[str, Any]:
         members = [
@@ -89,6 +117,3 @@ class Ensemble:
             model = restore(value["registered"], value["settings"], own)
             members.append(Member(value["registered"], model, value["weight"]))
         return cls(members)
-
-    def _join(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
-        return join_vectors(vectors, self.weights)

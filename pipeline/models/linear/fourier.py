@@ -35,24 +35,17 @@ class FourierMap:
 
     @classmethod
     def draw(cls, rule: str, dim: int, features: int, sigma: float, rng: np.random.Generator) -> "FourierMap":
-        """A map of `dim` values to `features`, by one of three rules for the same sigma, a distance.
+        """A map of `dim` values to `features` (even for `cosine-sine`); `sigma` is a distance.
 
-        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as seed 004 has it. `rahimi-recht` (reference 39 of the seed):
-        R ~ Normal(0, 1 / sigma^2), b ~ Unif[0, 2 pi], with which phi(z) phi(z')' / m estimates the Gaussian kernel
-        exp(-|z - z'|^2 / (2 sigma^2)). By the paper's wording the map becomes the wilder, the further apart the rows
-        lie, and its phases cover a sixth of the circle. `cosine-sine`: as many columns of half as many frequencies, by
-        Rahimi and Recht's rule; products of a row with itself are exact, and there is half as much to multiply. It
-        wants an even number of `features`.
+        `cosine-sine`: cosines and sines of half as many frequencies, R ~ Normal(0, 1 / sigma^2) (Rahimi and Recht
+        2007): phi(z) phi(z')' / m estimates the Gaussian kernel exp(-|z - z'|^2 / (2 sigma^2)), exactly for z = z'.
+        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as Gong et al. 2014 print it: the map grows wilder with the
+        distance of the rows, and its phases cover a sixth of the circle.
         """
         if rule == "cosine-sine":
             return cls(rng.standard_normal((dim, features // 2), np.float32) / np.float32(sigma))
         normal = rng.standard_normal((dim, features), np.float32)
-        phases = rng.random(features, np.float32)
-        if rule == "paper":
-            return cls(normal * np.float32(sigma), phases)
-        if rule == "rahimi-recht":
-            return cls(normal / np.float32(sigma), phases * np.float32(2 * np.pi))
-        raise ValueError(f"unknown rule {rule}")
+        return cls(normal * np.float32(sigma), rng.random(features, np.float32))
 
     @property
     def dim(self) -> int:

@@ -1,7 +1,6 @@
 """Kernel CCA: the registered model `kcca`, exact where the landmarks are all images, by Nystroem's method above."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,17 +14,6 @@ from pipeline.models.linear.feature_maps import FeatureMaps, Rows
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.training import Task
 from pipeline.models.linear.tuning import Prepared, Tuned, tune
-
-
-@dataclass(frozen=True)
-class KernelSettings:
-    """Kernels by scikit-learn's names, the factor of each one's default gamma, and how many landmarks a view has."""
-
-    image_kernel: str
-    text_kernel: str
-    image_gamma: float
-    text_gamma: float
-    landmarks: int
 
 
 class KernelFeatures:
@@ -98,8 +86,6 @@ class KernelCCA(NormalizedCCA):
     In the feature spaces of two kernels it is linear CCA with a ridge, and Nystroem's map of all training rows spans
     what these have of those spaces; fewer landmarks approximate it. So the solver and the grid are those of `ncca`.
     """
-
-    settings_type = KernelSettings
 
     @classmethod
     def fit(cls, task: Task) -> Tuned:

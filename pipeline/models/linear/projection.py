@@ -49,12 +49,11 @@ class LinearModel:
     """
 
     solver: ClassVar[type[Solver]]
-    kind: ClassVar[str] = "global"
+    multi_vector: ClassVar[bool] = False
     metric: ClassVar[str] = "euclidean"
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "tfidf"
-    settings_type: ClassVar[type | None] = None
 
     def __init__(
         self,

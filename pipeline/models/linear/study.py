@@ -11,9 +11,10 @@ from pipeline.metrics.protocols import select_sentences
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-from pipeline.models.linear.training import Task, Transfer
-from pipeline.models.linear.tuning import Grid, Tuned
-from pipeline.specs import model_class
+from pipeline.models.linear.training import Task
+from pipeline.models.linear.tuning import Tuned
+from pipeline.settings.models import Fit, Transfer
+from pipeline.specs.models import model_spec
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +88,7 @@ class Study:
     overlap: bool
     dev: Any
     test: Any
-    grid: Grid
+    grid: Fit
     transfer: Transfer
     own: Callable[[str], Any]
     protocol: str
@@ -107,13 +108,13 @@ class Study:
             make_sets(self.target, folds.target, weak, folds.auxiliary, cell.restriction),
             cell.restriction.pairs(self.dev),
             self.grid,
-            replace(self.transfer, **cell.transfer),
-            own and replace(own, **cell.settings),
+            self.transfer.changed(cell.transfer),
+            own and own.changed(cell.settings),
             self.seed,
             memory=self.memories.setdefault(key, {}),
             device=self.device,
         )
-        return model_class(cell.model).fit(task)
+        return model_spec(cell.model).load().fit(task)
 
     def measure(self, cell: Cell, draw: int) -> dict[str, Any]:
         """The cell, the trials on dev and the chosen one, and on test the recalls in percent and every image's rank."""

@@ -17,12 +17,17 @@ from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.sample import Sample
-from pipeline.models.linear.tuning import Grid, Pairs, Prepared, Trial, Tuned, tune
+from pipeline.models.linear.tuning import Pairs, Prepared, Trial, Tuned, tune
 from pipeline.models.linear.views import ImageView
-from pipeline.specs import TRAININGS
+from pipeline.settings.models import Fit, Transfer
+from pipeline.specs.trainings import TRAININGS
 
 if TYPE_CHECKING:
     import torch
+
+
+AXES = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
+"""What a trial chooses of the grid."""
 
 
 @dataclass(frozen=True)
@@ -33,36 +38,6 @@ class Sets:
     auxiliary: Moments | None
     target_blocks: Callable[[], Iterable[Block]]
     auxiliary_blocks: Callable[[], Iterable[Block]]
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
-
-    `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
-    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA. `weight` is the length of
-    the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
-    `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
-    text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
-    """
-
-    beta: Sequence[float]
-    auxiliary_dimensions: Sequence[int]
-    auxiliary_power: Sequence[float]
-    weight: Sequence[float]
-    second_beta: Sequence[float]
-    rule: Sequence[str]
-    bandwidth: Sequence[float]
-    features: int
-    sample: int
-    neighbours: int
-    neighbour_share: Sequence[float]
-
-    def combinations(self, training: str) -> list[dict[str, Any]]:
-        """Every combination of the axes that matter to `training`, axis -> value."""
-        used = {name: getattr(self, name) for name in TRAININGS[training]}
-        axes = {name: values for name, values in used.items() if not isinstance(values, int)}
-        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 @dataclass(frozen=True)
@@ -78,7 +53,7 @@ class Task:
     view: ImageView
     sets: Sets
     dev: Pairs
-    grid: Grid
+    grid: Fit
     transfer: Transfer
     settings: Any
     seed: int
@@ -88,9 +63,20 @@ class Task:
     chosen: Trial | None = None
 
     @property
-    def own_grid(self) -> Grid:
+    def own_grid(self) -> Fit:
         """What to try for the model itself: `grid`, or the one combination chosen before."""
-        return self.grid if self.chosen is None else Grid.at(self.chosen)
+        if self.chosen is None:
+            return self.grid
+        return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in AXES} | {"search": "grid"})
+
+    @property
+    def combinations(self) -> list[dict[str, Any]]:
+        """Every combination of the axes of `transfer` that matter to `training`, axis -> value, or the chosen one."""
+        if self.chosen:
+            return [dict(self.chosen.transfer)]
+        used = {name: getattr(self.transfer, name) for name in TRAININGS[self.training]}
+        axes = {name: values for name, values in used.items() if not isinstance(values, int)}
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def fit_on_moments(model: type, task: Task) -> Tuned:
@@ -101,8 +87,7 @@ def fit_on_moments(model: type, task: Task) -> Tuned:
             " images have a title, tags or a description, or take the row out of models"
         )
     trainer = _Trainer(model, task)
-    combinations = [task.chosen.transfer] if task.chosen else task.transfer.combinations(task.training)
-    tuned = [trainer.tune(chosen) for chosen in combinations]
+    tuned = [trainer.tune(chosen) for chosen in task.combinations]
     best = max(tuned, key=lambda one: one.chosen.recall_sum)
     return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
 
@@ -192,7 +177,7 @@ class _Trainer:
             raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
         task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
         if (self.model, most) not in task.memory:
-            grid = replace(task.grid, dimensions=(most,))
+            grid = task.grid.model_copy(update={"dimensions": (most,)})
             found = tune(self.model, task.view, self._auxiliary(), task.dev, grid, task.progress)
             task.memory[self.model, most] = found
         return task.memory[self.model, most]

@@ -8,32 +8,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import Directions, LinearModel, Solver
 from pipeline.models.linear.views import ImageView
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The values to try.
-
-    By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
-    at the best of these, and so on in turn until no ridge changes. All else is tried in every combination.
-    """
-
-    dimensions: Sequence[int]
-    image_ridge: Sequence[float]
-    text_ridge: Sequence[float]
-    eigenvalue_power: Sequence[float]
-    search: str
-
-    @classmethod
-    def at(cls, trial: "Trial") -> "Grid":
-        """The one combination of `trial`."""
-        axes = ((trial.dimensions,), (trial.image_ridge,), (trial.text_ridge,), (trial.eigenvalue_power,))
-        return cls(*axes, search="grid")
+from pipeline.settings.models import Fit
 
 
 @dataclass(frozen=True)
@@ -115,7 +96,7 @@ def tune(
     view: ImageView,
     prepared: Prepared,
     dev: Pairs,
-    grid: Grid,
+    grid: Fit,
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Mapping[str, Any] | None = None,
 ) -> Tuned:
@@ -137,7 +118,7 @@ def tune(
                 values = directions.values[:dimensions]
                 a = model.finish(images[:, :dimensions], values, power)
                 b = model.finish(sentences[:, :dimensions], values, power)
-                score = recall_sum(a, b, dev.owners, model.metric)
+                score = recall_sum(count_ranks(a, b, dev.owners, model.metric))
                 trials.append(Trial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
                 if best is None or trials[-1].recall_sum > best[0].recall_sum:
                     best = (trials[-1], directions)
@@ -171,7 +152,7 @@ class _Lines:
         return []
 
 
-def _shapes(model: type[LinearModel], grid: Grid, rank: int) -> list[tuple[int, float]]:
+def _shapes(model: type[LinearModel], grid: Fit, rank: int) -> list[tuple[int, float]]:
     """The (dimensions, power) to try; dimensions beyond the rank of the solution are one and the same."""
     dimensions = sorted({min(c, rank) for c in grid.dimensions})
     return list(itertools.product(dimensions, grid.eigenvalue_power if model.uses_eigenvalue_power else [0.0]))

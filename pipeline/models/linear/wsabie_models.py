@@ -1,34 +1,19 @@
 """Wsabie as the registered models `wsabie-sgd` and `wsabie-adagrad`: its learning rate and alpha chosen on dev."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from pipeline.errors import UsageError
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import Task
 from pipeline.models.linear.tuning import Trial, Tuned, paired_correlations
 from pipeline.models.linear.wsabie import EarlyStopping, Schedule, train
-
-
-@dataclass(frozen=True)
-class WsabieSettings:
-    """The grids of the learning rate and of alpha, and how training goes; see `wsabie.Schedule`."""
-
-    learning_rate: Sequence[float]
-    max_norm: Sequence[float]
-    dimensions: int
-    epochs: int
-    batch: int
-    max_samples: int
-    interval: int
-    patience: int
 
 
 class WsabieSGD(LinearModel):
@@ -39,7 +24,6 @@ class WsabieSGD(LinearModel):
     """
 
     metric = "inner_product"
-    settings_type = WsabieSettings
     adaptive: ClassVar[bool] = False
 
     @staticmethod
@@ -62,7 +46,7 @@ class WsabieSGD(LinearModel):
             return project([dev_x], mean_x, found.w), project([dev.sentences], mean_y, found.u)
 
         def score(found: Directions) -> float:
-            return recall_sum(*map(unit_rows, embed(found)), dev.owners, cls.metric)
+            return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
 
         tried = list(itertools.product(settings.learning_rate, settings.max_norm))
         epochs, interval = settings.epochs, settings.interval

@@ -7,23 +7,18 @@ import torch
 from torch import Tensor
 
 from pipeline.device import upload
+from pipeline.ragged import Ragged, runs
 from pipeline.text.trees import Trees
 
 
 @dataclass(frozen=True)
-class Correspondences:
+class Correspondences(Ragged):
     """For all noun phrases of m sentences, sentence after sentence: `chosen` (p,) int64, the region's number in its
     image, and `confidence` (p,) float32, their similarity. Those of sentence i are offsets[i] to offsets[i + 1]."""
 
     chosen: Tensor
     confidence: Tensor
     offsets: np.ndarray
-
-    def places(self, sentences: np.ndarray) -> np.ndarray:
-        """Where the phrases of `sentences` (k,) stand, in that order."""
-        lengths = np.diff(self.offsets)[sentences]
-        ends = np.cumsum(lengths)
-        return np.arange(lengths.sum()) + np.repeat(self.offsets[:-1][sentences] - (ends - lengths), lengths)
 
 
 def noun_phrases(trees: Trees, noun_phrase: int) -> np.ndarray:
@@ -44,7 +39,7 @@ def match(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets: np.ndar
     offsets[i] to offsets[i + 1], of which the first, the whole image, is nobody's unless it is the only one.
     """
     lengths = np.diff(offsets)
-    number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    number = runs(np.zeros(len(lengths), np.int64), lengths)
     image = np.repeat(np.arange(len(lengths)), lengths)
     legal = (number > 0) | (lengths[image] == 1)
     allowed = upload((images[:, None] == image) & legal, phrases.device)

@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.device import upload
-from pipeline.metrics.fragment_scores import FragmentSets
 from pipeline.models.neural.losses import Objective
+from pipeline.multivectors import MultiVectors
 
 
 class ScoredFragments(NamedTuple):
     """The scores (n, n) of a batch and the fragments that they are made of."""
 
     scores: Tensor
-    images: FragmentSets
-    sentences: FragmentSets
+    images: MultiVectors
+    sentences: MultiVectors
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,9 @@ class MultipleInstance:
         loss = self.ranking(made.scores, owners)
         return loss + self.weight * self.align(made.images, made.sentences, owners) if self.weight else loss
 
-    def align(self, images: FragmentSets, sentences: FragmentSets, owners: Tensor) -> Tensor:
+    def align(self, images: MultiVectors, sentences: MultiVectors, owners: Tensor) -> Tensor:
         """The fragment alignment objective, a scalar."""
-        places = (np.repeat(np.arange(len(sets)), sets.lengths) for sets in (images, sentences))
-        regions, words = (owners[upload(each, owners.device)] for each in places)
+        regions, words = (owners[upload(each.owners, owners.device)] for each in (images, sentences))
         products = images.vectors @ sentences.vectors.T
         with torch.no_grad():
             bag = regions[:, None] == words

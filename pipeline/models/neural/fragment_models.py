@@ -1,7 +1,6 @@
-"""The registered models whose images and sentences are sets of fragments: defrag and dvsa (seed 000)."""
+"""The registered multi-vector models defrag and dvsa (Karpathy and Fei-Fei 2015)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,37 +9,21 @@ from torch import Tensor
 
 from pipeline.device import Portions, place
 from pipeline.errors import UsageError
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
-from pipeline.metrics.scored import recall_sum_of_scores
+from pipeline.metrics.multivector_scores import multivector_scores
+from pipeline.metrics.ranks import rank_scores
+from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.neural.fragment_losses import MultipleInstance
 from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, RectifiedBRNN, RegionMap
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.packing import Packed, pack
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import RegionRows, Settings, Task
+from pipeline.models.neural.task import RegionRows, Task
 from pipeline.models.neural.training import Training, seeded
+from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 
 BLOCK = 256
 """Images, or sentences, that are embedded at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FragmentSettings(Settings):
-    """`sum` and `global_weight` are ScoreRule's; `element_clip`, where it is not None, is the greatest size of any
-    entry of the gradient."""
-
-    sum: str
-    global_weight: float
-    element_clip: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignedSettings(FragmentSettings):
-    """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
-
-    hidden: int
-    instance_weight: float
 
 
 class FragmentModel:
@@ -49,10 +32,9 @@ class FragmentModel:
     A registered model says how its network is built, from settings and from the tensors that decide its shapes.
     """
 
-    kind: ClassVar[str] = "fragments"
+    multi_vector: ClassVar[bool] = True
     sentence_view: ClassVar[str] = "tokens"
     metric: ClassVar[str] = "inner_product"
-    settings_type: ClassVar[type[Settings]] = FragmentSettings
     encoders: tuple[str, ...] = ()
     """Encoders whose features of whole images are asked for beside the regions'."""
 
@@ -83,10 +65,10 @@ class FragmentModel:
         """The id of every word outside the vocabulary."""
         return len(self.network.sentences.words) - 1
 
-    def embed_image_sets(self, features: Mapping[str, np.ndarray], regions: RegionRows) -> FragmentSets:
-        """One set an image of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
+    def embed_images(self, features: Mapping[str, np.ndarray], regions: RegionRows) -> MultiVectors:
+        """Of the images of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
 
-        def embed(rows: np.ndarray) -> FragmentSets:
+        def embed(rows: np.ndarray) -> MultiVectors:
             whole = self.stack({name: block[rows] for name, block in features.items()})
             return self.network.embed_images(
                 *place((stack_regions(self.region_view, regions, rows), whole), self.device)
@@ -94,10 +76,10 @@ class FragmentModel:
 
         return _in_blocks(embed, len(regions))
 
-    def embed_sentence_sets(self, sentences: Tokens) -> FragmentSets:
-        """One set a sentence, in float32 arrays; a sentence without words has the unknown word's vector."""
+    def embed_sentences(self, sentences: Tokens) -> MultiVectors:
+        """One vector a word, in float32 arrays; a sentence without words has the unknown word's vector."""
 
-        def embed(rows: np.ndarray) -> FragmentSets:
+        def embed(rows: np.ndarray) -> MultiVectors:
             return self.network.embed_sentences(place(pack(sentences.take(rows), self.unknown), self.device))
 
         return _in_blocks(embed, len(sentences))
@@ -108,7 +90,7 @@ class FragmentModel:
 
     def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
         """What training minimises."""
-        return task.settings.objective
+        return task.objective
 
     def tensors(self) -> dict[str, np.ndarray]:
         return arrays_of(self.network)
@@ -118,21 +100,18 @@ class FragmentModel:
         return {}
 
 
-def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> FragmentSets:
+def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> MultiVectors:
     """The regions of the images `rows`, each encoder's features normalised on their own."""
     block = regions.packed(rows)
-    return FragmentSets(torch.from_numpy(view.stack(block)), block.offsets)
+    return MultiVectors(torch.from_numpy(view.stack(block)), block.offsets, boxes=block.boxes)
 
 
-def _in_blocks(embed: Callable[[np.ndarray], FragmentSets], count: int) -> FragmentSets:
+def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> MultiVectors:
     """`embed(rows)`, BLOCK rows at a time, as one."""
     with torch.inference_mode():
         blocks = Portions(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
         blocks = blocks or [embed(np.arange(0)).arrays()]
-    lengths = np.concatenate([block.lengths for block in blocks])
-    wholes = None if blocks[0].globals is None else np.concatenate([block.globals for block in blocks])
-    vectors = np.concatenate([block.vectors for block in blocks])
-    return FragmentSets(vectors, np.concatenate([[0], np.cumsum(lengths)]), wholes)
+    return MultiVectors.concatenate(blocks)
 
 
 class Begun:
@@ -142,15 +121,15 @@ class Begun:
         train, dev = task.train, task.dev
         dev_features = {name: dev.features[name][np.arange(len(dev.regions))] for name in model.encoders}
 
-        def draw(rows: np.ndarray) -> tuple[FragmentSets, Tensor | None, Packed]:
+        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, Packed]:
             whole = task.draw_images(rows) if model.encoders else None
             words = pack(train.sentences.take(rows), model.unknown)
             return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
 
         def judge() -> float:
-            sets = model.embed_image_sets(dev_features, dev.regions), model.embed_sentence_sets(dev.sentences)
-            scores = fragment_scores(*(side.on(model.device) for side in sets), model.rule)
-            return recall_sum_of_scores(scores.cpu().numpy(), dev.owners)
+            sets = model.embed_images(dev_features, dev.regions), model.embed_sentences(dev.sentences)
+            scores = multivector_scores(*(side.on(model.device) for side in sets), model.rule)
+            return recall_sum(rank_scores(scores.cpu().numpy(), dev.owners))
 
         self.model = model
         clip = task.settings.element_clip
@@ -158,7 +137,7 @@ class Begun:
             if parameter.requires_grad:
                 parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
         self.training = Training(
-            model.network, draw, train.owners, train.names, model.objective(task), task.settings.schedule(task.seed),
+            model.network, draw, train.owners, train.names, model.objective(task), task.schedule,
             judge, anchors=model.anchors(),
         )  # fmt: skip
 
@@ -168,13 +147,13 @@ class Begun:
 
 
 class DVSA(FragmentModel):
-    """Words by a bidirectional recurrent network, each for its best region (seed 000, equations 1 to 6, 8 and 9).
+    """Words by a bidirectional recurrent network, each for its best region: Karpathy and Fei-Fei 2015, equations 1 to
+    6, 8 and 9.
 
     Equation 8 is the rule `words`, equation 9 the objective `ranking` with `all` negatives of a batch and margin 1. By
     default it is `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
     """
 
-    settings_type = AlignedSettings
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
 
     @classmethod
@@ -220,7 +199,7 @@ class Defrag(DVSA):
     network_type = AlignedNetwork
 
     def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
-        return MultipleInstance(task.settings.objective, task.settings.instance_weight)
+        return MultipleInstance(task.objective, task.settings.instance_weight)
 
 
 def measure_regions(view: RegionView, regions: RegionRows) -> tuple[np.ndarray, float]:

@@ -1,17 +1,20 @@
 """Networks that make fragments: region vectors of images, and one vector for every word of a sentence."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_losses import ScoredFragments
 from pipeline.models.neural.packing import Packed
+from pipeline.multivectors import MultiVectors, ScoreRule
 
 
-def by_sentence(words: Tensor, packed: Packed) -> FragmentSets:
+def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
     """The packed rows `words` (total, c) sentence after sentence, each in its own order."""
-    return FragmentSets(words[packed.rows], packed.offsets)
+    return MultiVectors(words[packed.rows], packed.offsets)
 
 
 def _uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
@@ -86,21 +89,21 @@ class FragmentNetwork(nn.Module):
         super().__init__()
         self.regions, self.sentences, self.rule = regions, sentences, rule
 
-    def embed_images(self, regions: FragmentSets, whole: Tensor | None) -> FragmentSets:
+    def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
         """From the stacked features of regions; `whole` is not looked at, the whole image is the first region."""
-        return FragmentSets(self.regions(regions.vectors), regions.offsets)
+        return replace(regions, vectors=self.regions(regions.vectors))
 
-    def embed_sentences(self, packed: Packed) -> FragmentSets:
+    def embed_sentences(self, packed: Packed) -> MultiVectors:
         return by_sentence(self.sentences(packed), packed)
 
-    def forward(self, regions: FragmentSets, whole: Tensor | None, packed: Packed) -> Tensor:
+    def forward(self, regions: MultiVectors, whole: Tensor | None, packed: Packed) -> Tensor:
         """(n, n) scores."""
-        return fragment_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
+        return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
 
 
 class AlignedNetwork(FragmentNetwork):
     """Shows the fragments beside the scores, for objectives that look at them."""
 
-    def forward(self, regions: FragmentSets, whole: Tensor | None, packed: Packed) -> ScoredFragments:
+    def forward(self, regions: MultiVectors, whole: Tensor | None, packed: Packed) -> ScoredFragments:
         images, sentences = self.embed_images(regions, whole), self.embed_sentences(packed)
-        return ScoredFragments(fragment_scores(images, sentences, self.rule), images, sentences)
+        return ScoredFragments(multivector_scores(images, sentences, self.rule), images, sentences)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.metrics.fragment_scores import FragmentSets, ScoreRule, fragment_scores
+from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragments import by_sentence
 from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.word_towers import RecurrentTowers, Towers
+from pipeline.multivectors import MultiVectors, ScoreRule
 
 
 class GroundedNetwork(RecurrentTowers):
@@ -33,16 +34,16 @@ class GroundedNetwork(RecurrentTowers):
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))
         self.rule = rule
 
-    def embed_images(self, regions: FragmentSets, whole: Tensor) -> FragmentSets:
+    def embed_images(self, regions: MultiVectors, whole: Tensor) -> MultiVectors:
         """From the stacked features of regions and of whole images."""
         vectors = self.project(regions.vectors - self.region_mean, self.region)
-        return FragmentSets(vectors, regions.offsets, super().embed_images(whole))
+        return replace(regions, vectors=vectors, globals=super().embed_images(whole))
 
-    def embed_sentences(self, packed: Packed) -> FragmentSets:
+    def embed_sentences(self, packed: Packed) -> MultiVectors:
         words, states, whole = self.read(packed)
-        sets = by_sentence(functional.normalize(words + states @ self.to_word, dim=1), packed)
-        return replace(sets, globals=whole)
+        each = by_sentence(functional.normalize(words + states @ self.to_word, dim=1), packed)
+        return replace(each, globals=whole)
 
-    def forward(self, regions: FragmentSets, whole: Tensor, packed: Packed) -> Tensor:
+    def forward(self, regions: MultiVectors, whole: Tensor, packed: Packed) -> Tensor:
         """(n, n) scores."""
-        return fragment_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
+        return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)

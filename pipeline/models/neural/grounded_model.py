@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import UsageError
-from pipeline.metrics.fragment_scores import ScoreRule
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import Begun, FragmentModel, measure_regions
@@ -16,6 +15,7 @@ from pipeline.models.neural.grounded import GroundedNetwork
 from pipeline.models.neural.recurrent_refinement import RecurrentCCA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import Task
+from pipeline.multivectors import ScoreRule
 
 
 class GroundedFragments(FragmentModel):

@@ -1,7 +1,6 @@
 """The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (seed 002)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,14 @@ from torch import Tensor
 
 from pipeline.device import Portions, place, upload
 from pipeline.errors import UsageError
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBranches
 from pipeline.models.neural.correspondence import Correspondences, match, noun_phrases, unknown_correspondences
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.region_views import RegionBlock, RegionView
-from pipeline.models.neural.task import RegionRows, Settings, Task
+from pipeline.models.neural.task import RegionRows, Task
 from pipeline.models.neural.training import Training, seeded
 from pipeline.models.neural.tree_levels import Levels
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
@@ -26,21 +26,10 @@ REGIONS = 1 << 16
 """Regions that are embedded at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DenseSettings(Settings):
-    """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen anew every
-    `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'."""
-
-    simplified_epochs: int
-    correspondence_epochs: int
-    phrase_share: float
-
-
 class HMLSTM(GlobalModel):
     """A sentence is the root of its phrase tree; in training, noun phrases are drawn to regions of the image."""
 
     sentence_view = "phrase-trees"
-    settings_type = DenseSettings
 
     @classmethod
     def build(
@@ -106,7 +95,7 @@ class HMLSTM(GlobalModel):
                 block = regions.packed(images)
                 vectors = self.embed_regions(block, view)
                 phrases = upload(self.embed_phrases(sentences.take(rows)), self.device)
-                of = np.repeat(own, np.diff(blank.offsets)[rows])
+                of = np.repeat(own, blank.lengths[rows])
                 places = slice(blank.offsets[rows[0]], blank.offsets[rows[-1] + 1])
                 blank.chosen[places], blank.confidence[places] = match(
                     phrases, of, upload(vectors, self.device), block.offsets
@@ -135,12 +124,12 @@ class Begun:
 
         def judge() -> float:
             images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
-            return recall_sum(images, sentences, dev.owners, model.metric)
+            return recall_sum(count_ranks(images, sentences, dev.owners, model.metric))
 
         norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
         self.training = Training(
             model.network, self._draw, train.owners, train.names,
-            DenseObjective(settings.objective, settings.phrase_share), settings.schedule(task.seed), judge,
+            DenseObjective(task.objective, settings.phrase_share), task.schedule, judge,
             carried={**norms, "chosen": self.found.chosen, "confidence": self.found.confidence},
             before_epoch=self._correspond,
         )  # fmt: skip
@@ -152,7 +141,7 @@ class Begun:
         images, own = np.unique(owners, return_inverse=True)
         block = task.train.regions.packed(images)
         places = found.places(rows)
-        counts = np.diff(found.offsets)[rows]
+        counts = found.lengths[rows]
         chosen = block.offsets[np.repeat(own, counts)] + found.chosen[places].numpy()
         features = task.region_view.stack(block, chosen, task.view)
         pairs = PhrasePairs(

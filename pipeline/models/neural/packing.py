@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.ragged import offsets_of, runs
 from pipeline.text.sequences import Tokens
 
 
@@ -37,11 +38,11 @@ def pack(tokens: Tokens, unknown: int) -> Packed:
     sizes = np.searchsorted(np.sort(lengths), np.arange(lengths.max(initial=0)), "right")
     sizes = len(lengths) - sizes
     position = np.repeat(np.arange(len(sizes)), sizes)
-    sentence = order[np.arange(len(position)) - np.repeat(np.cumsum(sizes) - sizes, sizes)]
+    sentence = order[runs(np.zeros(len(sizes), np.int64), sizes)]
     there = tokens.lengths[sentence] > 0
     ids = np.full(len(position), unknown, np.int64)
     ids[there] = tokens.ids[(tokens.offsets[sentence] + position)[there]]
-    offsets, rows = np.concatenate([[0], np.cumsum(lengths)]), np.argsort(sentence, kind="stable")
+    offsets, rows = offsets_of(lengths), np.argsort(sentence, kind="stable")
     ends = offsets[1:] - 1
     mirrored = rows[ends[sentence] - position]
     return Packed(

@@ -1,7 +1,6 @@
 """The registered model `ncca-recurrent`: a refined ncca whose sentence tower also reads the words in their order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,23 +8,14 @@ import torch
 from torch import Tensor
 
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import Settings, Task
+from pipeline.models.neural.task import Task
 from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 from pipeline.models.neural.word_towers import RecurrentTowers, Towers, begin_towers
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecurrentSettings(Settings):
-    """`hidden`: of each direction of the network that reads words."""
-
-    hidden: int
-
-
 class RecurrentCCA(GlobalModel):
     """Ours: see RecurrentTowers. Begins as a fitted ncca, and weight decay pulls it back to there."""
-
-    settings_type = RecurrentSettings
 
     def __init__(self, view: ImageView, network: RecurrentTowers) -> None:
         self.view, self.network = view, network.eval()

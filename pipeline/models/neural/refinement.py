@@ -11,13 +11,14 @@ from torch.nn import functional
 
 from pipeline.device import place
 from pipeline.errors import UsageError
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_projection import Projection, Projections
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
-from pipeline.models.neural.task import Settings, Task
+from pipeline.models.neural.task import Task
 from pipeline.models.neural.training import Training
 
 SENTENCE_LENGTH = 3.0
@@ -81,8 +82,7 @@ class RefinedCCA:
     """
 
     sentence_view: ClassVar[str] = "tfidf"
-    settings_type: ClassVar[type[Settings]] = Settings
-    kind: ClassVar[str] = "global"
+    multi_vector: ClassVar[bool] = False
     metric: ClassVar[str] = "inner_product"
 
     def __init__(self, view: ImageView, w: np.ndarray, u: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray) -> None:
@@ -156,11 +156,11 @@ class Begun:
 
         def judge() -> float:
             images, sentences = self.towers.embed_images(dev_images), self.towers.embed_sentences(dev_sentences)
-            return recall_sum(images.cpu().numpy(), sentences.cpu().numpy(), dev.owners, model.metric)
+            return recall_sum(count_ranks(images.cpu().numpy(), sentences.cpu().numpy(), dev.owners, model.metric))
 
         self._scale(task.images(some), place(bags(train.sentences[some]), task.device))
         self.training = Training(
-            self.towers, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
+            self.towers, draw, train.owners, train.names, task.objective, task.schedule,
             judge, anchors={"w": self.towers.w.detach().clone(), "u": self.towers.u.detach().clone()},
         )  # fmt: skip
 

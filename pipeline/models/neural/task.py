@@ -14,6 +14,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionBlock, RegionView
 from pipeline.models.neural.training import Checkpoint, Schedule, Training
+from pipeline.settings.models import Train
 
 BLOCK = 4096
 """Images whose features are summed at once."""
@@ -57,39 +58,6 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Every choice about one training; see Objective and Schedule. `dimensions` is K, `encoder_dropout` the share of
-    images whose features of an encoder are left out of a batch, every encoder's for itself, but never all of them."""
-
-    dimensions: int
-    loss: str
-    negatives: str
-    contrastive: int
-    margin: float
-    temperature: float
-    optimiser: str
-    adagrad_reset: int
-    learning_rate: float
-    decay: float
-    weight_decay: float
-    averaging: float
-    dropout: float
-    encoder_dropout: float
-    clip: float
-    batch_size: int
-    epochs: int
-    patience: int
-
-    @property
-    def objective(self) -> Objective:
-        return Objective(self.loss, self.negatives, self.contrastive, self.margin, self.temperature)
-
-    def schedule(self, seed: int) -> Schedule:
-        names = [each.name for each in fields(Schedule) if each.name != "seed"]
-        return Schedule(seed=seed, **{name: getattr(self, name) for name in names})
-
-
-@dataclass(frozen=True)
 class Task:
     """One training. `words` (V + 1, d) are the first word vectors, kept as they are where `train_words` is false;
     `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products; `region_view`
@@ -100,7 +68,7 @@ class Task:
     view: ImageView
     train: Pairs
     dev: Pairs
-    settings: Settings
+    settings: Train
     seed: int
     precision: torch.dtype
     train_words: bool
@@ -109,6 +77,15 @@ class Task:
     region_view: RegionView | None = None
     noun_phrase: int | None = None
     device: torch.device = torch.device("cpu")
+
+    @property
+    def objective(self) -> Objective:
+        return Objective(**self.settings.model_dump(include={one.name for one in fields(Objective)}))
+
+    @property
+    def schedule(self) -> Schedule:
+        kept = {one.name for one in fields(Schedule)}
+        return Schedule(seed=self.seed, **self.settings.model_dump(include=kept))
 
     @cached_property
     def mean_image(self) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.ragged import offsets_of
 from pipeline.text.trees import NOTHING, Trees
 
 
@@ -47,7 +48,7 @@ def forest(trees: Trees, unknown: int) -> Forest:
     at, lengths = trees.offsets[empty], np.maximum(trees.lengths, 1)
     parents = np.insert(trees.parents, at, NOTHING).astype(np.int64)
     words, labels = np.insert(trees.words, at, unknown), np.insert(trees.labels, at, NOTHING)
-    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    first = np.repeat(offsets_of(lengths)[:-1], lengths)
     parents = np.where(parents < 0, NOTHING, parents + first)
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return Forest(parents, words.astype(np.int64), labels.astype(np.int64), owners)

@@ -1,11 +1,10 @@
 """The registered global models on parsed sentences: ctrnn, dtrnn, sdtrnn (seed 003)."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from pipeline.models.neural.task import Settings, Task
+from pipeline.models.neural.task import Task
 from pipeline.models.neural.tree_levels import Levels
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN
 from pipeline.models.neural.word_models import GlobalModel
@@ -46,19 +45,11 @@ class DTRNN(TreeModel):
     sentence_encoder = PositionRNN
 
 
-@dataclass(frozen=True, kw_only=True)
-class RelationSettings(Settings):
-    """`rare`: relations that fewer training words have share one matrix."""
-
-    rare: int
-
-
 class SDTRNN(TreeModel):
     """Recursive networks over dependency trees whose matrices depend on a child's relation."""
 
     sentence_view = "dependency-trees"
     sentence_encoder = RelationRNN
-    settings_type = RelationSettings
 
     @classmethod
     def learn(cls, task: Task) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from pipeline.device import Portions, place
+from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import JointNetwork, arrays_of
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
-from pipeline.models.neural.task import Settings, Task
+from pipeline.models.neural.task import Task
 from pipeline.models.neural.training import Training, seeded
 
 BLOCK = 512
@@ -31,9 +32,8 @@ class GlobalModel:
     """
 
     sentence_encoder: ClassVar[Any]
-    kind: ClassVar[str] = "global"
+    multi_vector: ClassVar[bool] = False
     sentence_view: ClassVar[str] = "tokens"
-    settings_type: ClassVar[type[Settings]] = Settings
 
     def __init__(self, view: ImageView, network: JointNetwork, learned: Mapping[str, Any]) -> None:
         self.view = view
@@ -166,14 +166,14 @@ class Begun:
 
         def judge() -> float:
             images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
-            return recall_sum(images, sentences, dev.owners, model.metric)
+            return recall_sum(count_ranks(images, sentences, dev.owners, model.metric))
 
         # The squared loss alone would shrink both sides to nothing: in turns, each learns what the other stands for.
         names = {name for name, _ in model.network.named_parameters()}
         turns = () if model.network.unit else ({"image_map"}, names - {"image_map"})
         self.model = model
         self.training = Training(
-            model.network, draw, train.owners, train.names, task.settings.objective, task.settings.schedule(task.seed),
+            model.network, draw, train.owners, train.names, task.objective, task.schedule,
             judge, anchors=model.anchors(), turns=turns,
         )  # fmt: skip
 

@@ -64,7 +64,7 @@ def begin_towers(task: Task, model: str) -> Towers:
 def _sum_words(u: np.ndarray, sentences: Tokens) -> np.ndarray:
     """(n, c) the sum of the vectors of each sentence's words."""
     sums = np.zeros((len(sentences), u.shape[1]), np.float32)
-    np.add.at(sums, np.repeat(np.arange(len(sentences)), sentences.lengths), u[sentences.ids])
+    np.add.at(sums, sentences.owners, u[sentences.ids])
     return sums
 
 

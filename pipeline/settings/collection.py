@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config.section import AboveZero, Count, Positive, Section, Seed, Share, Split
+from pipeline.settings.section import AboveZero, Count, Positive, Section, Seed, Share, Split
 
 
 class Demo(Section):
@@ -45,6 +45,13 @@ class Text(Section):
 
 
 class Simulation(Section):
+    """How weak simulated text is.
+
+    Of the `tag_words` words of a tag list `true_words` are from the image's own sentences, the others from sentences of
+    other images; a title (a few words of a sentence) and a description (a whole one) are of another image with
+    probability `wrong`; each of the three fields is missing with probability `missing`.
+    """
+
     tag_words: Positive
     true_words: Count
     wrong: Share

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.section import (
+from pipeline.settings.section import (
     AboveZero,
     BelowOne,
     Count,

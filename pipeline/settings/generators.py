@@ -1,8 +1,8 @@
 """Sections about generators of descriptions."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pipeline.config.section import (
+from pipeline.settings.section import (
     AboveZero,
     BelowOne,
     Count,
@@ -18,8 +18,17 @@ from pipeline.config.section import (
 class Nearest(Section):
     by: Literal["features", "joint-image", "joint-sentence"]
 
+    @property
+    def in_space(self) -> bool:
+        """Whether it stands on the joint space of a model."""
+        return self.by != "features"
+
 
 class Optimisation(Section):
+    """How long and how fast, as in pipeline.models.neural.training.Schedule, but `clip` is the greatest absolute value
+    of every element of the gradient (seed 000, supplement 6.5)."""
+
+    in_space: ClassVar[bool] = False
     optimiser: Literal["rmsprop", "adam", "sgd"]
     learning_rate: AboveZero
     decay: PositiveShare
@@ -35,6 +44,8 @@ class Optimisation(Section):
 
 
 class Recurrent(Optimisation):
+    """`dimensions` H, `word_dim` of the word vectors, `dropout` of image, words and H."""
+
     cell: Literal["rnn", "gru", "lstm"]
     dimensions: Positive
     word_dim: Positive
@@ -45,6 +56,9 @@ class RegionRecurrent(Recurrent):
 
 
 class LogBilinear(Optimisation):
+    """See pipeline.generate.logbilinear.Sizes."""
+
+    in_space: ClassVar[bool] = True
     context: Positive
     dimensions: Positive
     factors: Positive
@@ -58,6 +72,15 @@ class ExtraText(Section):
 
 
 class Candidates(Section):
+    """How lbl, mnlm and sc-nlm make and rank candidates (seed 001, supplement 5.2).
+
+    `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
+    its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech
+    guide them. Structures are those of training sentences of `shortest` to `longest` words. A candidate's score is its
+    cosine with the image, times `repeat_penalty` for every repetition of a word that is no stop word (see
+    `candidates.penalise` for a negative one), plus `language_weight` times the trigram's log probability a word.
+    """
+
     count: Positive
     neighbours: Positive
     temperature: AboveZero

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from pipeline.config.section import AboveZero, BelowOne, Count, Positive, Section
+from pipeline.settings.section import AboveZero, BelowOne, Count, Positive, Section
 
 
 class Treebank(Section):
@@ -13,7 +13,10 @@ class Treebank(Section):
     test: str | None
 
 
-class ParserTraining(Section):
+class ParserSettings(Section):
+    """`width` of word vectors, and `depth` layers of a convolution over three words; `batch_words` in a step;
+    at most `epochs`, ended by `patience` epochs without a better labelled attachment on dev."""
+
     width: Positive
     depth: Positive
     hidden: Positive
@@ -33,7 +36,7 @@ class Parse(Section):
     batch_sentences: Positive
     workers: Count
     treebank: Treebank
-    training: ParserTraining
+    training: ParserSettings
 
     @model_validator(mode="after")
     def _files_are_given(self) -> "Parse":

@@ -1,0 +1,78 @@
+"""A variant: a registered model under a name of its own, with hyperparameters of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from pipeline.settings.models import Fit, Transfer
+from pipeline.settings.section import Name, Section, Seed
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import MODELS, ModelSpec
+from pipeline.specs.trainings import TRAININGS
+
+REFIT = "-refit"
+"""Ends the name of a model that learns from train and dev, by what the one without it chose on dev."""
+CSLS = "-csls"
+"""Ends a name, or stands before REFIT, where the scores of the model without it are corrected for hubs."""
+PLAIN = "-plain"
+"""Ends the name of what a variant with `csls` or `refit` is made of."""
+
+OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
+"""Key of the configuration -> the model or generator whose settings it holds."""
+
+
+class VariantDefaults(Section):
+    encoders: tuple[Name, ...] | None
+    training: Literal[tuple(TRAININGS)]
+    documents: Name
+    seed: Seed | None
+    csls: bool
+    refit: bool
+
+
+class Variant(VariantDefaults):
+    """Keys beside these are settings of its model."""
+
+    model_config = ConfigDict(extra="allow")
+    model: Literal[tuple(spec.name for spec in MODELS)]
+    fit: dict[str, Any] = {}
+    transfer: dict[str, Any] = {}
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The hyperparameters that it names, by their paths."""
+        parts = {"fit": self.fit, "transfer": self.transfer}
+        return {
+            **self.model_extra, **{f"{part}.{key}": value for part, of in parts.items() for key, value in of.items()}
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the name of a model means: the registered one, on which encoders, learning from what, with which `settings`
+    of its own (None: it has none), by which grids of `fit` and `transfer`."""
+
+    spec: ModelSpec
+    encoders: tuple[str, ...]
+    training: str
+    documents: str
+    seed: int
+    settings: Any
+    fit: Fit
+    transfer: Transfer
+    named: Mapping[str, Any]
+    """Those of its hyperparameters that the variant itself names, by their paths."""
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All that decides how it is made beside what it reads, as JSON values."""
+        found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
+        if self.training != "target":
+            found["documents"] = self.documents
+            found["transfer"] = self.transfer.model_dump(include=set(TRAININGS[self.training]))
+        if self.spec.made_by == "fit":
+            tried = {*self.spec.grid, "search"} if self.spec.grid else set()
+            found["fit"] = self.fit.model_dump(include=tried | {"dev_images"})
+        return found | ({"settings": self.settings.model_dump(exclude={"checkpoint_seconds"})} if self.settings else {})

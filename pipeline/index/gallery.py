@@ -1,0 +1,227 @@
+"""What a search finds its answers in: images or sentences by the vectors of the other modality.
+
+Items of one vector each are what FAISS finds. Of a multi-vector model, an image is a set of region vectors v_i, a
+sentence a set of word vectors s_t, and FAISS finds a shortlist, which is ranked by exact scores. By rule.sum, these are
+
+    words        sum over words t of max over regions i of v_i . s_t         (Karpathy and Fei-Fei 2015, eq. 8)
+    mean-words   the same divided by the number of words
+    positive     sum over t and i of max(0, v_i . s_t)                       (Karpathy and Fei-Fei 2015, eq. 7)
+
+plus a weight times the product of one more vector of each, where the model has these globals.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import faiss
+import numpy as np
+
+from pipeline.errors import MALFORMED, IntegrityError, brief
+from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.format import METRICS, REBUILD, Parts, from_bytes, open_index
+from pipeline.index.shortlist import ListMeans, Shortlist, look_up
+from pipeline.index.vectors import Vectors
+from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
+from pipeline.precision import require_finite
+from pipeline.ragged import offsets_of
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 1 << 12
+"""Items whose estimated products are held at once."""
+
+
+def open_gallery(parts: Parts, modality: str) -> "Gallery":
+    """The `images` or `sentences` of a bundle, for searching only.
+
+    Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.
+    """
+    name = parts.index_name(modality)
+    place, card = f"{parts.folder}/{name}.faiss", parts.card[name]
+    if (outline := parts.outline(modality)) is None:
+        return Gallery(open_index(parts, name))
+    index = from_bytes(parts.index(name), place, card)
+    try:
+        return make_gallery(modality, index, outline, ScoreRule.from_dict(parts.card["score"]), card)
+    except (*MALFORMED, IntegrityError) as error:
+        raise IntegrityError(f"{place} is not an index of {name} ({brief(error)}); {REBUILD}") from error
+
+
+def make_gallery(
+    modality: str, index: faiss.Index, outline: MultiVectors | None, comparison: Comparison, card: Mapping[str, Any]
+) -> "Gallery":
+    """The gallery of an index and its card; of items of several vectors where there is an `outline` of these."""
+    if outline is None:
+        return Gallery(index)
+    return MultiVectorGallery(modality, index, outline, comparison, Shortlist.from_card(card["shortlist"]))
+
+
+class Gallery:
+    """Items of one vector each, under their ids in `index`."""
+
+    depth: int | None = None
+    """The most answers that are looked for, where there is such a limit."""
+    steady = False
+    """Whether the first answers are the same however many are asked for."""
+
+    def __init__(self, index: faiss.Index) -> None:
+        self.index = index
+
+    def __len__(self) -> int:
+        """How many items there are to be found."""
+        return self.index.ntotal
+
+    def search(self, queries: Items, top: int) -> Neighbours:
+        """The `top` items for each query; row -1 with score -inf where fewer are found."""
+        scores, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
+        sign = -1 if self.index.metric_type == faiss.METRIC_L2 else 1
+        return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
+
+    def search_all(
+        self, queries: Items, top: int, vectors: Vectors, ids: np.ndarray, gpu: "torch.device | None" = None
+    ) -> Neighbours:
+        """The same by exact search, on `gpu` where there is one, of the `vectors` that the index has under `ids`."""
+        metric = next(name for name, kind in METRICS.items() if kind == self.index.metric_type)
+        found = search_exact(queries, vectors.blocks(), top, metric, gpu)
+        return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
+
+
+class MultiVectorGallery(Gallery):
+    """Items of several vectors each.
+
+    `index` holds the gallery's vectors in the order of the `outline`, by inner product: Flat, all items of which are
+    scored, or IVF,Flat, searched by the `shortlist` (None: all are scored, too). The gallery is `images`, of
+    whose regions each word takes the best, or `sentences`, each word of which takes the best of the query's regions.
+    An item without vectors was removed, and is never found. Raises IntegrityError for another index.
+    """
+
+    steady = True
+
+    def __init__(
+        self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
+    ) -> None:
+        if not isinstance(faiss.downcast_index(index), faiss.IndexFlat | faiss.IndexIVFFlat):
+            raise IntegrityError(f"the index of {modality} does not give its vectors back; run build-index again")
+        super().__init__(index)
+        self.means = None
+        if isinstance(index, faiss.IndexIVF):
+            index.make_direct_map()  # it does not know where its vectors are until it is told to
+            self.means = ListMeans(index)
+        self.of_images = modality == "images"
+        self.outline, self.rule, self.shortlist = outline, rule, shortlist
+        self.owners, self.there = outline.owners, np.flatnonzero(outline.lengths)
+        self.depth = shortlist and shortlist.shortlist
+
+    def __len__(self) -> int:
+        return len(self.there)
+
+    def search(self, queries: MultiVectors, top: int) -> Neighbours:
+        """The same; IntegrityError where a query is not finite."""
+        require_finite("query", "vectors", queries.vectors)
+        return self._stack([self._best(query, top) for query in queries.blocks(1)])
+
+    def search_all(self, queries: MultiVectors, top: int, *of_others: Any) -> Neighbours:
+        """The same by the scores of all items, whose vectors it has itself."""
+        vectors, there = self.vectors(), self.there
+        return self._stack([self._rank(there, self.score_all(one, vectors)[there], top) for one in queries.blocks(1)])
+
+    def scored(self, top: int) -> int:
+        """How many items a search for `top` scores exactly."""
+        return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
+
+    def item(self, row: int) -> MultiVectors:
+        """One item, with its vectors."""
+        vectors = self._reconstruct(self.outline.places(np.array([row])))
+        return replace(self.outline.between(row, row + 1), vectors=vectors)
+
+    def vectors(self) -> np.ndarray:
+        """(total, c) all vectors; where the index is Flat they are not copied."""
+        if self.means is not None:
+            return self.index.reconstruct_n(0, self.index.ntotal)
+        flat = faiss.downcast_index(self.index)
+        return faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
+
+    def score(self, query: MultiVectors, items: np.ndarray) -> np.ndarray:
+        """(k,) exact scores of the items `items` (k,) for the one of `query`, in arrays."""
+        vectors = self._reconstruct(self.outline.places(items))
+        offsets = offsets_of(self.outline.lengths[items])
+        return self._add_up(vectors @ query.vectors.T, offsets) + self._global_scores(query, items)
+
+    def score_all(self, query: MultiVectors, vectors: np.ndarray) -> np.ndarray:
+        """(n,) exact scores of all items, whose `vectors` (total, c) are at hand; of removed ones, nothing."""
+        return self._add_up(vectors @ query.vectors.T, self.outline.offsets) + self._global_scores(query, slice(None))
+
+    def regions(self, words: np.ndarray, top: int) -> Neighbours:
+        """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
+        products with all words, which is one product with the words' sum."""
+        query = np.ascontiguousarray(words.sum(axis=0, keepdims=True, dtype=np.float32))
+        top, among = min(top, len(self)), 4 * top
+        while True:
+            scores, rows = self.index.search(query, min(among, self.index.ntotal))
+            scores, rows = scores[0][rows[0] >= 0], rows[0][rows[0] >= 0]
+            first = np.sort(np.unique(self.owners[rows], return_index=True)[1])[:top]
+            if len(first) == top or among >= self.index.ntotal:
+                return Neighbours(rows[first], scores[first])
+            among *= 4
+
+    def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
+        """(n,) about the scores; see pipeline.index.shortlist."""
+        products, hits = self.means.means @ query.vectors.T, None  # (lists, q)
+        if self.rule.sum == "positive":
+            products = np.maximum(products, 0).sum(axis=1, keepdims=True)
+        elif self.of_images:
+            hits = look_up(self.index, query.vectors, nearest)
+        else:
+            products = products.max(axis=1, keepdims=True)
+        scores = np.empty(len(self.outline.offsets) - 1, np.float32)
+        for start in range(0, len(scores), BLOCK):
+            offsets = self.outline.offsets[start : start + BLOCK + 1]
+            own = products[self.means.lists[offsets[0] : offsets[-1]]]
+            if hits:
+                hits.write(own, int(offsets[0]))
+            scores[start : start + BLOCK] = self._add_up(own, offsets - offsets[0])
+        return scores + self._global_scores(query, slice(None))
+
+    def _add_up(self, products: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """(k,) scores of k items, without globals, from the products (total, q) of their vectors with the query's."""
+        lengths = np.diff(offsets)
+        full, scores = lengths > 0, np.zeros(len(lengths), np.float32)
+        if not products.size:
+            return scores
+        starts, words = offsets[:-1][full], products.shape[1]
+        if self.rule.sum == "positive":
+            scores[full] = np.add.reduceat(np.maximum(products, 0).sum(axis=1), starts)
+        elif self.of_images:
+            scores[full] = np.maximum.reduceat(products, starts, axis=0).sum(axis=1)
+        else:
+            scores[full], words = np.add.reduceat(products.max(axis=1), starts), lengths[full]
+        if self.rule.sum == "mean-words":
+            scores[full] /= words
+        return scores
+
+    def _global_scores(self, query: MultiVectors, items: np.ndarray | slice) -> np.ndarray | float:
+        if self.outline.globals is None or not self.rule.global_weight:
+            return 0.0
+        return self.rule.global_weight * (self.outline.globals[items] @ query.globals[0])
+
+    def _best(self, query: MultiVectors, top: int) -> tuple[np.ndarray, np.ndarray]:
+        kept = self.scored(top)
+        if kept == len(self):
+            return self._rank(self.there, self.score_all(query, self.vectors())[self.there], top)
+        estimates = self._estimate(query, self.shortlist.nearest)[self.there]
+        chosen = self.there[np.sort(np.argpartition(-estimates, kept - 1)[:kept])]
+        return self._rank(chosen, self.score(query, chosen), top)
+
+    def _reconstruct(self, places: np.ndarray) -> np.ndarray:
+        return self.index.reconstruct_batch(places) if len(places) else np.empty((0, self.index.d), np.float32)
+
+    @staticmethod
+    def _stack(found: list[tuple[np.ndarray, np.ndarray]]) -> Neighbours:
+        return Neighbours(*map(np.array, zip(*found, strict=True)))
+
+    @staticmethod
+    def _rank(items: np.ndarray, scores: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(-scores, kind="stable")[:top]
+        return items[order], scores[order]

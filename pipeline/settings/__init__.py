@@ -1,0 +1,1 @@
+"""Sections of the configuration: the settings that computation takes. Their values stand in config/default.yaml."""

@@ -1,0 +1,50 @@
+"""The generators of descriptions."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.specs.places import find, import_place
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorSpec:
+    """A generator: its class at `place` (see pipeline.generate.describing.Generator), the class of its settings,
+    `section`, with `defaults` below them; whether it learns from `regions` with the snippets that were aligned with
+    them, from `text` without images, and needs a `treebank` of parts of speech."""
+
+    name: str
+    place: str
+    section: str
+    defaults: str | None = "language_defaults"
+    regions: bool = False
+    text: bool = False
+    treebank: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its section in a configuration."""
+        return self.name.replace("-", "_")
+
+    def load(self) -> Any:
+        """Its class."""
+        return import_place(self.place)
+
+
+def _spec(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
+    place, section = f"pipeline.generate.{place}", f"pipeline.settings.generators:{section}"
+    return GeneratorSpec(name=name, place=place, section=section, **more)
+
+
+GENERATORS: tuple[GeneratorSpec, ...] = (
+    _spec("nearest", "nearest:Nearest", "Nearest", defaults=None),
+    _spec("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
+    _spec("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True),
+    _spec("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
+    _spec("mnlm", "lm:MultiplicativeModel", "LogBilinear", text=True),
+    _spec("sc-nlm", "lm:StructureContentModel", "LogBilinear", text=True, treebank=True),
+)
+
+
+def generator_spec(name: str) -> GeneratorSpec:
+    """The generator `name`; UsageError lists the known ones."""
+    return find("generator", name, GENERATORS)

@@ -1,0 +1,141 @@
+"""The registered models."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.errors import UsageError
+from pipeline.specs.places import find, import_place
+from pipeline.specs.trainings import TRAININGS, UNSTACKED
+
+ALL = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
+"""What `fit` chooses on dev."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A registered model: its class is at `place`, made by the stage `made_by`, which takes `section`, the class of its
+    own settings (None: it has none), with `defaults`, a key of the configuration, below them.
+
+    The class has `settings()` and `tensors()`, which `from_parts(settings, tensors)` turns back into the model; `to`,
+    by which it computes on a torch.device; and, as stated here, `sentence_view`, `metric` and `multi_vector`.
+    `embed_images(features)` maps encoder -> (n, dim) float32 to (n, c) float32, `embed_sentences(sentences)` n
+    sentences in their form to (n, c) float32. A `multi_vector` model has a vector for every region and word instead:
+    `embed_images(features, regions)` and `embed_sentences` make MultiVectors, and `rule` says how these score. One with
+    `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too. What is fitted has `fit(task)` of a
+    pipeline.models.linear.training.Task, what is trained `begin(task)` of a pipeline.models.neural.task.Task.
+    """
+
+    name: str
+    place: str
+    made_by: Literal["fit", "train", "combine"]
+    section: str | None = None
+    defaults: str | None = None
+    sentences: Literal["tfidf", "tokens", "dependency-trees", "phrase-trees", "each"] = "tfidf"
+    """The form that it takes; `each`: those of its members."""
+    metric: Literal["inner_product", "euclidean"] = "inner_product"
+    """What compares images with sentences: the product of unit vectors, or the distance."""
+    grid: tuple[str, ...] = ()
+    """The keys of `fit` whose values are tried on dev."""
+    trainings: tuple[str, ...] = ("target",)
+    starts_from: str | None = None
+    """The registered model that training starts from, on the same encoders."""
+    regions: Literal["none", "any", "its-encoders", "all-encoders"] = "none"
+    """Whose regions it learns from: of any encoder, of some of its own, or of all of its own."""
+    multi_vector: bool = False
+    phrases: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its section in a configuration."""
+        return self.name.replace("-", "_")
+
+    @property
+    def form(self) -> str:
+        """The folder of the sentences that it reads."""
+        return "trees" if self.trees else self.sentences
+
+    @property
+    def trees(self) -> bool:
+        return self.sentences.endswith("-trees")
+
+    @property
+    def words(self) -> bool:
+        """Whether it reads sentences word by word, over the token vocabulary."""
+        return self.trees or self.sentences == "tokens"
+
+    @property
+    def starts_from_terms(self) -> bool:
+        """Whether it reads words and starts from a model of terms."""
+        return self.starts_from is not None and self.words and not model_spec(self.starts_from).words
+
+    @property
+    def joint_space(self) -> bool:
+        """Whether any image and any words have a cosine by it."""
+        return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
+
+    def load(self) -> Any:
+        """Its class."""
+        return import_place(self.place)
+
+
+def _fitted(name: str, place: str, **more: Any) -> ModelSpec:
+    return ModelSpec(name=name, place=f"pipeline.models.linear.{place}", made_by="fit", **more)
+
+
+def _trained(name: str, place: str, section: str = "Train", sentences: Any = "tokens", **more: Any) -> ModelSpec:
+    section = section if ":" in section else f"pipeline.settings.models:{section}"
+    more = {"section": section, "defaults": "train_defaults", "sentences": sentences, **more}
+    return ModelSpec(name=name, place=f"pipeline.models.neural.{place}", made_by="train", **more)
+
+
+WSABIE, KERNELS = "pipeline.settings.models:Wsabie", "pipeline.settings.models:Kernels"
+REGIONS: dict[str, Any] = {"regions": "any", "multi_vector": True}
+MODELS: tuple[ModelSpec, ...] = (
+    _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=ALL[:2], trainings=UNSTACKED),
+    _fitted("cca", "cca:CCA", metric="euclidean", grid=ALL[:3], trainings=UNSTACKED),
+    _fitted("ncca", "cca:NormalizedCCA", grid=ALL, trainings=tuple(TRAININGS)),
+    _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=ALL),
+    _fitted("wsabie-sgd", "wsabie_models:WsabieSGD", section=WSABIE),
+    _fitted("wsabie-adagrad", "wsabie_models:WsabieAdaGrad", section=WSABIE),
+    _trained("bow", "word_models:BagOfWords"),
+    _trained("devise", "word_models:DeViSE"),
+    _trained("rnn", "word_models:RNN"),
+    _trained("gru", "word_models:GRU"),
+    _trained("lstm", "word_models:LSTM"),
+    _trained("ctrnn", "tree_models:CTRNN", sentences="phrase-trees"),
+    _trained("dtrnn", "tree_models:DTRNN", sentences="dependency-trees"),
+    _trained("sdtrnn", "tree_models:SDTRNN", "RelationTrain", "dependency-trees"),
+    _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
+    _trained("defrag", "fragment_models:Defrag", "AlignedTrain", **REGIONS),
+    _trained("dvsa", "fragment_models:DVSA", "AlignedTrain", **REGIONS),
+    _trained("fragments", "grounded_model:GroundedFragments", "FragmentTrain", starts_from="ncca-recurrent",
+             **REGIONS | {"regions": "its-encoders"}),
+    _trained("ncca-refined", "refinement:RefinedCCA", sentences="tfidf", starts_from="ncca"),
+    _trained("ncca-recurrent", "recurrent_refinement:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
+    ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
+    ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",
+              sentences="each", multi_vector=True),
+)  # fmt: skip
+
+
+def model_spec(name: str) -> ModelSpec:
+    """The registered model `name`; UsageError lists the known ones."""
+    return find("model", name, MODELS)
+
+
+def made_by(stage: str) -> tuple[ModelSpec, ...]:
+    """The models that a stage makes."""
+    return tuple(spec for spec in MODELS if spec.made_by == stage)
+
+
+def require_made_by(stage: str, name: str) -> ModelSpec:
+    """The registered model `name`; UsageError where another stage makes it."""
+    if (spec := model_spec(name)).made_by != stage:
+        known = ", ".join(one.name for one in made_by(stage))
+        raise UsageError(f"{name} is made by {spec.made_by}; {stage} makes {known}")
+    return spec
+
+
+def combining(multi_vector: bool) -> ModelSpec:
+    """The model that `combine` makes of members, where one of these is multi-vector or none is."""
+    return next(spec for spec in made_by("combine") if spec.multi_vector == multi_vector)

@@ -1,0 +1,40 @@
+"""The study of Gong et al. in this process: every table from a tiny run, no number measured twice, and a sweep."""
+
+import json
+from pathlib import Path
+
+import tiny_run
+import whole_run
+from cases import all_cases
+
+NEEDED = ("ingest", "import_features", "build_vocabulary", "encode_sentences", "encode_documents")
+
+
+def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) -> None:
+    root, place = tmp_path / "data", tmp_path / "place"
+    whole_run.make_collection(root)
+    tiny_run.make_encoder(place / "run")
+    cases = all_cases(root, place)
+
+    def run(*names: str) -> None:
+        for name in names:
+            tiny_run.call_all(cases[name].stage, cases[name].calls)
+
+    run(*NEEDED, "encode_fields", "accumulate_folds", "accumulate_auxiliary", "study", "tabulate")
+    study = place / "run/study"
+    text = (study / "tables.md").read_text()
+    for number in range(1, 7):
+        assert f"## Table {number}." in text
+    line = next(line for line in text.splitlines() if line.startswith("| SAE (nonlinear)"))
+    cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
+    assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
+    assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]  # as printed
+    before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
+    (study / "study.json").unlink()
+    run("study", "sweep")
+    assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
+    swept = place / "run/sweep"
+    found = json.loads((swept / "sweep.json").read_text())
+    assert [cell["target_folds"] for cell in found["cells"]] == [1, 2, 3]
+    assert len((swept / "sweep.csv").read_text().splitlines()) == found["combinations"] + 1
+    assert (swept / "sweep.svg").read_text().lstrip().startswith("<?xml")

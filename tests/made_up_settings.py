@@ -1,0 +1,34 @@
+"""Settings of linear models, small enough for made-up pairs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.settings.models import Fit, Kernels, Transfer, Wsabie
+from pipeline.specs.models import model_spec
+
+OWN = {
+    "Kernels": Kernels(image_kernel="rbf", text_kernel="cosine", image_gamma=0.5, text_gamma=0.5, landmarks=100),
+    "Wsabie": Wsabie(
+        learning_rate=[0.1], max_norm=[100], dimensions=4, epochs=10, batch=64, max_samples=200, interval=5, patience=2
+    ),
+}
+TRANSFER = Transfer(
+    beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], weight=[1], second_beta=[0.1], rule=["cosine-sine"],
+    bandwidth=[1], features=30, sample=200, neighbours=5, neighbour_share=[0.3],
+)  # fmt: skip
+
+
+def make_grid(
+    dimensions: Sequence[int], image_ridge: Sequence[float], text_ridge: Sequence[float], power: Sequence[float],
+    search: str = "grid",
+) -> Fit:  # fmt: skip
+    return Fit(
+        dimensions=dimensions, image_ridge=image_ridge, text_ridge=text_ridge, eigenvalue_power=power, search=search,
+        dev_images=1000,
+    )  # fmt: skip
+
+
+def own_settings(name: str) -> Any:
+    """The settings that only the registered linear model `name` has; None where it has none."""
+    section = model_spec(name).section
+    return section and OWN[section.partition(":")[2]]
