@@ -24,10 +24,12 @@ import pyarrow as pa  # noqa: E402
 import yaml  # noqa: E402
 
 from pipeline.plan.rates import measure_flops  # noqa: E402
+from pipeline.run.layout import Layout  # noqa: E402
+from pipeline.run.parts import divide  # noqa: E402
+from pipeline.run.runner import commit_part  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
 from pipeline.storage.features import write_features  # noqa: E402
-from pipeline.storage.gather import shard_path  # noqa: E402
 from pipeline.storage.manifest import BOXES, IMAGES, Manifest, write_manifest  # noqa: E402
 from pipeline.storage.parameters import ENCODER, write_parameters  # noqa: E402
 
@@ -35,9 +37,9 @@ ROOT = Path(__file__).parents[1]
 HIDDEN, WORDS, VOCABULARY, HELD_OUT = 64, 10, 4000, 1000
 BLOCK = 4096
 FOLDERS = {
-    "encode_sentences": "text/tfidf", "encode_documents": "text/documents", "accumulate": "moments/target",
-    "accumulate_auxiliary": "moments/auxiliary", "fit": "models", "embed": "embeddings", "build_index": "index",
-    "evaluate": "evaluation", "build_vocabulary": "text/vocabulary.json",
+    "encode_sentences": "text/tfidf", "encode_documents": "text/documents", "accumulate": "moments",
+    "fit": "models", "embed": "embeddings", "build_index": "index", "evaluate": "evaluation",
+    "build_vocabulary": "text/vocabulary.json",
 }  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def _word(number: int) -> str:
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     """Features as after a ReLU, about a quarter of them not zero, and an encoder to have made them."""
-    manifest, digest = Manifest(run / "manifest"), "made"
+    manifest, digest, shards = Manifest(run / "manifest"), "made", Layout(run).features("made")
     settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
     tensors = {"nothing": np.zeros(1, np.float32)}
     write_parameters(run / "encoders/made/model.safetensors", ENCODER, tensors, settings=settings, fingerprint=digest)
@@ -100,7 +102,7 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     mixing = shared.standard_normal((HIDDEN, dim), np.float32) / 8
     noise = shared.standard_normal((BLOCK, dim), np.float32)
     for number in range(manifest.n_shards):
-        rows, path = manifest.shard(number), shard_path(run / "features/made", number)
+        rows, path = manifest.shard(number), shards.shard(number)
         if sidecar_path(path).exists():
             continue
         rng = np.random.default_rng([2, number])
@@ -116,6 +118,8 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
         inputs = {"encoder": digest, "images": rows.fingerprints["images"]}
         ids = np.arange(rows.first_image, rows.last_image)
         write_features(path, features, ids, f"made {number}", {"encoder": {"name": "made"}, "inputs": inputs})
+    for number, part in enumerate(divide(manifest.n_shards, manifest.shard_size)):
+        commit_part(shards, number, part)
 
 
 def run_rules(folder: Path, cores: int) -> float:
@@ -136,9 +140,8 @@ def floors(images: int, dim: int) -> dict[str, float]:
     start = time.perf_counter()
     block.copy()
     copied = len(block) / (time.perf_counter() - start)
-    half = images / 2 * dim**2 / rate
     read = images * dim * 2 / copied
-    return {"accumulate": half, "accumulate_auxiliary": half, "embed": 2 * (read + images * dim * 2 * 128 / rate)}
+    return {"accumulate": images * dim**2 / rate, "embed": 2 * (read + images * dim * 2 * 128 / rate)}
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ CONFIG = {
     "extract": {"decode_workers": 0},
     "models": ["cca"],
     "shard_size": SHARD,
+    "shards_per_job": 1,
     "text": {"vocabulary": "frozen.json"},
     "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
     "evaluate": {"bootstrap": 0, "splits": ["test"], "protocols": ["all-sentences"]},
@@ -61,6 +62,11 @@ def snakemake(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
+def jointspace(folder: Path, *arguments: object) -> None:
+    command = [sys.executable, "-m", "stages.cli", *map(str, arguments)]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=300)
+
+
 TAKEDOWN: dict[Path, str] = {}
 
 
@@ -83,19 +89,20 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["local", "threads"])
-def test_all_shards_at_once_are_what_the_rules_make(fitted: Path, tmp_path: Path, scheduler: str) -> None:
-    """`accumulate` and `embed` without `--shard`: the same bytes as job by job."""
-    run, more = fitted / "results/grow", ["--scheduler", scheduler]
-    common = ["--manifest", run / "manifest", "--features", run / "features", "--tfidf", run / "text/tfidf"]
-    sums = ["--pairs", "target", "--folds", "1", "--config", run / "config.yaml"]
-    for name, own in (("accumulate", sums), ("embed", ["--model", run / "models/cca"])):
-        command = [sys.executable, "-m", "stages.cli", name, *common, *own, *more, "--output", tmp_path / name]
-        subprocess.run(list(map(str, command)), cwd=fitted, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
-    for made, twins in (("accumulate", run / "moments/target"), ("embed", run / "embeddings/cca")):
-        files = sorted(path.name for path in (tmp_path / made).iterdir())
-        assert files == sorted(path.name for path in twins.iterdir()) and len(files) >= 4
-        assert all((tmp_path / made / name).read_bytes() == (twins / name).read_bytes() for name in files)
+@pytest.mark.parametrize("chosen", [{}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}], ids=str)
+def test_all_shards_at_once_are_what_the_rules_make(fitted: Path, tmp_path: Path, chosen: dict) -> None:
+    """`accumulate` and `embed` of one part, here, on processes or on a cluster: the same bytes as job by job."""
+    pytest.importorskip("distributed") if "scheduler" in chosen else None
+    run = shutil.copytree(fitted / "results/grow", tmp_path / "run")
+    (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"shards_per_job": None} | chosen))
+    for command, folder in (("accumulate target", "moments/target"), ("embed cca", "embeddings/cca")):
+        shutil.rmtree(run / folder)
+        jointspace(fitted, *command.split(), "--run", run)
+        made, twins = run / folder, fitted / "results/grow" / folder
+        files = sorted(path.name for path in made.glob("shard-*"))
+        assert files == sorted(path.name for path in twins.glob("shard-*")) and len(files) >= 4
+        assert all((made / name).read_bytes() == (twins / name).read_bytes() for name in files)
+        assert [path.name for path in (made / "parts").iterdir()] == ["00000.json"]
 
 
 @pytest.mark.slow

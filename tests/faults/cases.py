@@ -26,11 +26,9 @@ class Case(NamedTuple):
         return self.stage not in NEEDS or find_spec(NEEDS[self.stage]) is not None
 
 
-def per_shard(folder: Path, *arguments: object, ending: str = "h5") -> list[list[object]]:
-    return [
-        [*arguments, "--shard", number, "--output", folder / f"shard-{number:05d}.{ending}"]
-        for number in range(N_SHARDS)
-    ]
+def over_shards(config: Path, run: Path, *names: str) -> list[list[object]]:
+    """The call of a stage over shards that makes all of them, by a configuration of its own."""
+    return [[*names, "--run", run, "--config", config, "--again"]]
 
 
 def all_cases(root: Path, place: Path) -> dict[str, Case]:
@@ -73,15 +71,13 @@ def _images(root: Path, run: Path) -> Found:
         ["--name", "pooled", "--of", tuned, *others, "--output", run / "encoders/pooled"],
     ]
     yield "prepare_encoder", "prepare_encoder", calls, [run / "encoders/eyes", run / "encoders/pooled"]
-    calls = per_shard(run / "features/tuned", *given, "--encoder", tuned, *network)
-    yield "extract", "extract", calls, [run / "features/tuned"]
-    calls = per_shard(run / "regions/tuned", *given, "--encoder", tuned, *network)
+    yield "extract", "extract", over_shards(root / "network.yaml", run, "tuned"), [run / "features/tuned"]
     shards = [run / f"regions/tuned/shard-{n:05d}.h5{end}" for n in range(N_SHARDS) for end in ("", ".json")]
-    yield "extract_regions", "extract_regions", calls, shards
-    source = ["--encoder", run / "encoders/pooled", "--regions", run / "regions/tuned"]
-    pooled = run / "features/pooled"
-    yield "pool_regions", "pool_regions", per_shard(pooled, *given, *source, *network), [pooled]
-    reduced = run / "regions/reduced"
+    calls = over_shards(root / "network.yaml", run, "tuned")
+    yield "extract_regions", "extract_regions", calls, [*shards, run / "regions/tuned/parts"]
+    calls = over_shards(root / "encoders.yaml", run, "pooled")
+    yield "pool_regions", "pool_regions", calls, [run / "features/pooled"]
+    reduced = run / "reduced/tuned"
     calls = [[*given, "--regions", run / "regions/tuned", *network, "--output", reduced]]
     yield "reduce_regions", "reduce_regions", calls, [reduced]
     sheet = run / "regions/tuned/sheet.png"
@@ -95,18 +91,17 @@ def _texts(root: Path, run: Path) -> Found:
     text = run / "text"
     mild = text / "simulated/mild.parquet"
     yield "simulate_documents", "simulate_documents", [["mild", *given, *study, "--output", mild]], [mild.parent]
-    fields, terms = [text / "documents" / name for name in DOCUMENTS[1:]], ["--vocabulary", text / "vocabulary.json"]
-    calls = [call for folder in fields for call in per_shard(folder, folder.name, *given, *terms, *study)]
+    fields = [text / "documents" / name for name in DOCUMENTS[1:]]
+    calls = [call for folder in fields for call in over_shards(root / "study.yaml", run, folder.name)]
     yield "encode_fields", "encode_documents", calls, fields
     learned = text / "word-vectors.safetensors"
     calls = [[*given, *words, *network, "--output", learned]]
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
     yield "train_parser", "train_parser", [[*network, "--output", run / "parser"]], [run / "parser"]
-    yield "parse", "parse", per_shard(text / "parses", *given, *network, ending="conllu"), [text / "parses"]
-    parses, labels = _options(root, run, "parses"), _options(root, run, "labels")
-    calls = [[*given, *parses, *words, "--output", text / "labels.json"]]
+    yield "parse", "parse", over_shards(root / "network.yaml", run), [text / "parses"]
+    calls = [[*given, *_options(root, run, "parses"), *words, "--output", text / "labels.json"]]
     yield "build_label_table", "build_label_table", calls, [text / "labels.json"]
-    yield "encode_trees", "encode_trees", per_shard(text / "trees", *given, *parses, *words, *labels), [text / "trees"]
+    yield "encode_trees", "encode_trees", over_shards(root / "network.yaml", run), [text / "trees"]
 
 
 def _models(root: Path, run: Path) -> Found:
@@ -117,11 +112,7 @@ def _models(root: Path, run: Path) -> Found:
     rows = {"train": ("gru", []), "train_sets": ("dvsa", regions), "train_dense": ("hmlstm", [*regions, *trees])}
     for name, (row, more) in rows.items():
         yield name, "train", [[row, *learning, *more, "--output", models / row]], [models / row]
-    calls = [
-        call
-        for row in ("gru", "dvsa")
-        for call in per_shard(embeddings / row, *given, *regions, "--model", models / row)
-    ]
+    calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
         made = ["--embeddings", embeddings / row, "--model", models / row, "--output", models / f"{row}-csls"]
@@ -131,7 +122,7 @@ def _models(root: Path, run: Path) -> Found:
     vocabularies = ["--vocabulary", run / "text/vocabulary.json", *_options(root, run, "vocabulary", "network")]
     calls = [["both", *both, "--models", models, *vocabularies, "--output", models / "both"]]
     yield "combine", "combine", calls, [models / "both"]
-    calls = per_shard(embeddings / "both", *both, "--model", models / "both")
+    calls = over_shards(root / "network.yaml", run, "both")
     yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]
     sets = _options(root, run, "manifest", "vocabulary", "network") + ["--embeddings", embeddings / "dvsa"]
     folder = run / "alignments/dvsa"
@@ -179,14 +170,10 @@ def _indices(root: Path, run: Path) -> Found:
 
 def _studies(root: Path, run: Path) -> Found:
     given, study = _options(root, run, "manifest", "features"), _options(root, run, "study")
-    sums, folder = run / "study/moments", run / "study"
-    folds = [*study, "--folds", 3]
-    calls = per_shard(sums / "target", *given, *_options(root, run, "tfidf"), "--pairs", "target", *folds)
+    sums, folder = run / "moments/study", run / "study"
+    calls = over_shards(root / "study.yaml", run, "study/target")
     yield "accumulate_folds", "accumulate", calls, [sums / "target"]
-    calls = []
-    for name in DOCUMENTS:
-        texts = ["--tfidf", run / "text/documents" / name, "--pairs", "auxiliary"]
-        calls += per_shard(sums / "auxiliary" / name, *given, *texts, *folds)
+    calls = [call for name in DOCUMENTS for call in over_shards(root / "study.yaml", run, f"study/auxiliary/{name}")]
     yield "accumulate_auxiliary", "accumulate", calls, [sums / "auxiliary"]
     inputs = [
         *given, *_options(root, run, "tfidf"), "--moments", sums / "target", "--auxiliary", sums / "auxiliary",

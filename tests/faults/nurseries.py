@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cases import Case
+from disks import files_of
 
 MEASURED = {"build_seconds", "queries_per_second", "exact_queries_per_second", "latency_ms", "seconds", "check"}
 """Keys of JSON files whose values are measured times, or follow from them."""
@@ -16,6 +17,8 @@ FORECAST = {"rates", "stages", "does_not_fit"}
 """The same of what `plan` writes."""
 TIMED = ("index", "sweep", "plan.json")
 """Folders and files of a run in which such JSON files are."""
+CHOSEN = "config.yaml"
+"""What a run was told by the last command over shards; others of its commands are told other things."""
 
 
 class Ended(NamedTuple):
@@ -67,8 +70,8 @@ def compare(expected: Path, found: Path) -> list[Path]:
 
     Returns the names of files whose times differ.
     """
-    names = {path.relative_to(expected) for path in expected.rglob("*") if path.is_file()}
-    assert {path.relative_to(found) for path in found.rglob("*") if path.is_file()} == names
+    names = {Path(name) for name, path in files_of(expected).items() if path.name != CHOSEN}
+    assert {Path(name) for name, path in files_of(found).items() if path.name != CHOSEN} == names
     timed = []
     for name in sorted(names):
         ours, theirs = (found / name).read_bytes(), (expected / name).read_bytes()

@@ -10,14 +10,17 @@ from random import Random
 import click
 import pytest
 import tiny_run
+import yaml
 from cases import Case, all_cases
 from nurseries import Disturbed, Nursery, compare, run_all
 
+from pipeline.config import merge
+from pipeline.storage.atomic import read_json
 from pipeline.storage.batch import TEMPORARY
 from pipeline.storage.integrity import examine
-from stages.cli import COMMANDS, cli
+from stages.cli import COMMANDS, cli, declared
 
-SNAKEFILE = Path(__file__).parents[2] / "Snakefile"
+ROOT = Path(__file__).parents[2]
 UNDER_WAY = ("uncommitted", "missing", "mixed")
 """What a killed stage may leave for its next run to finish: nothing truncated, nothing changed."""
 
@@ -26,8 +29,10 @@ def test_every_command_that_writes_and_every_rule_is_a_case() -> None:
     cases = all_cases(Path("root"), Path("place"))
     commands = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS}
     writing = {name for name, command in commands.items() if any(one.name == "output" for one in command.params)}
-    assert {case.stage for case in cases.values()} == {name.replace("-", "_") for name in writing}
-    rules = re.split(r"^(?:rule|checkpoint) (\w+):$", SNAKEFILE.read_text(), flags=re.M)
+    assert {case.stage for case in cases.values()} == {name.replace("-", "_") for name in writing} | set(declared())
+    files = [ROOT / "Snakefile", *sorted((ROOT / "stages/rules").glob("*.smk"))]
+    text = "\n".join(path.read_text() for path in files)
+    rules = re.split(r"^(?:rule|checkpoint) (\w+):$", text, flags=re.M)
     calling = {name for name, body in zip(rules[1::2], rules[2::2], strict=True) if "shell:" in body}
     assert len(calling) > 40 and calling <= set(cases)
 
@@ -77,7 +82,7 @@ def kill_once(nursery: Nursery, disturbed: Disturbed, name: str, rng: Random) ->
     wrong = {path: why for path, why in faults.items() if not why.startswith(UNDER_WAY)}
     assert not wrong, (name, wrong)
     for call in case.calls:
-        nursery.finish(case.stage, call)
+        nursery.finish(case.stage, [word for word in call if word != "--again"])
     after = examine(disturbed.run)
     assert not after.faults and not after.temporaries, name
     assert not [path for path in disturbed.folder.rglob(".*") if TEMPORARY.match(path.name)], name
@@ -91,6 +96,31 @@ def test_a_handful_of_kills(nursery: Nursery, disturbed: Disturbed) -> None:
     cases = {name: disturbed.cases[name] for name in ("ingest", "encode_sentences", "fit", "build_index", "evaluate")}
     kills = kill_at_random(nursery, disturbed._replace(cases=cases), 1, seed=1)
     assert set(+kills) == set(cases)
+
+
+def test_a_killed_part_goes_on_at_its_first_unfinished_shard(
+    nursery: Nursery, finished: Path, collection: Path, tmp_path: Path
+) -> None:
+    """One part of all shards: those that were committed before the kill are not made again."""
+    run, folder = tiny_run.copy(finished, tmp_path / "run"), tmp_path / "run/embeddings/ncca"
+    chosen = merge(tiny_run.CONFIG, {"shards_per_job": tiny_run.N_SHARDS})
+    (run / "config.yaml").write_text(yaml.safe_dump(chosen))
+    call, made = ["ncca", "--run", str(run)], {}
+    whole, rng = nursery.finish("embed", [*call, "--again"]), Random(1)
+    for _ in range(100):
+        shutil.rmtree(folder)
+        span = whole.seconds - whole.writing
+        nursery.run("embed", call, seconds=rng.uniform(0, span), since_writing=True)
+        made = {path.with_suffix(""): path.with_suffix("").stat().st_ino for path in folder.glob("shard-*.json")}
+        if 0 < len(made) < tiny_run.N_SHARDS:
+            break
+    assert 0 < len(made) < tiny_run.N_SHARDS and not (folder / "parts/00000.json").exists()
+    nursery.finish("embed", call)
+    assert {path: path.stat().st_ino for path in made} == made
+    assert list(read_json(folder / "parts/00000.json")["shards"]) == ["0", "1", "2"]
+    for number in range(tiny_run.N_SHARDS):
+        name = f"embeddings/ncca/shard-{number:05d}.h5"
+        assert (run / name).read_bytes() == (finished / name).read_bytes()
 
 
 @pytest.mark.nightly
