@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.run.layout import Artefact, Layout
 from pipeline.run.parts import divide
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
@@ -101,10 +101,9 @@ class Run:
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""
         from pipeline.storage.made import combined_fingerprint, fingerprint_of
-        from pipeline.storage.reading import file_sha256
 
         if isinstance(one, Outside):
-            return self._remembered(str(one.path), lambda: file_sha256(one.path))
+            return self._remembered(str(one.path), lambda: _digest(one.path))
         if isinstance(one, Artefact):
             return self._remembered(str(one.commit), lambda: fingerprint_of(one.commit))
         if number is not None:
@@ -115,3 +114,13 @@ class Run:
         if key not in self._fingerprints:
             self._fingerprints[key] = find()
         return self._fingerprints[key]
+
+
+def _digest(path: Path) -> str:
+    """Of a file that a person brought. Raises InputError where it cannot be read."""
+    from pipeline.storage.reading import file_sha256
+
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error}); correct its name in the configuration") from error
