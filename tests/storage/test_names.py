@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.papers import gong
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.models.linear import gong
 from pipeline.storage import batch
 from pipeline.storage.atomic import publish_json, read_json, to_json
 from pipeline.storage.bundle import CARD, Bundle, BundleWriter
