@@ -17,7 +17,8 @@ from pipeline.collections.formats import FORMATS
 from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.images import proposals
 from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.proposals import Grid, ProposalSettings, Search
+from pipeline.images.proposals import ProposalSettings
+from pipeline.settings.images import Grid, Search
 from pipeline.settings.section import merge
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, read_parameters
@@ -59,7 +60,7 @@ MODELS = {
         '_trained("turned", "turned:Turned", "pipeline.models.neural.turned:TurnedTrain", defaults="gru"),',
         {"loss": "ranking", "margin": 0.3, "sign": -1},
     ),
-    "mirrored": (MIRRORED, '_fitted("mirrored", "mirrored:Mirrored", grid=ALL),', {"fit": {"eigenvalue_power": [3]}}),
+    "mirrored": (MIRRORED, '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),', {"fit": {"eigenvalue_power": [3]}}),
 }
 """Name -> its file, its line of the registry, and a variant's hyperparameters."""
 
@@ -123,7 +124,9 @@ def test_a_source_of_proposals_is_a_function_in_a_table(monkeypatch: pytest.Monk
         return Candidates(boxes, np.array([1, 0.5], np.float32))
 
     monkeypatch.setattr(proposals, "METHODS", {**proposals.METHODS, "halves": lambda settings: halves})
-    settings = ProposalSettings("halves", Grid((0.5,), (1,), 0.5), Search("fast", 100))
+    settings = ProposalSettings(
+        "halves", Grid(scales=(0.5,), aspects=(1,), overlap=0.5), Search(mode="fast", width=100)
+    )
     found = proposals.proposer(settings)(np.zeros((20, 40, 3), np.uint8), NONE)
     np.testing.assert_array_equal(found.boxes, [[0, 0, 20, 20], [20, 0, 40, 20]])
 
