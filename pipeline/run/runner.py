@@ -30,9 +30,9 @@ def make(
     if stage.sharded:
         _make_shards(run, stage, names, part, again)
         return
-    job = run.job(stage, names)
-    with hold(job.path):
-        stage.function(run, job, *names, **options)
+    made = stage.outputs(run.layout, *names)[0]
+    with hold(made.path):
+        stage.function(run, run.job(stage, names), *names, **options)
 
 
 def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool) -> None:

@@ -1,5 +1,7 @@
 """`evaluate`: ranks, recall and intervals of a model on a split by a protocol."""
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import click
@@ -90,11 +92,17 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
 
 
+def _choices(config) -> Iterator[tuple[str, ...]]:
+    from pipeline.settings.section import DESCRIBED, PROTOCOLS
+
+    return product(config.every_model(), DESCRIBED, PROTOCOLS)
+
+
 STAGE = Stage(
     evaluate,
     version=2,
     names=("model", "split", "protocol"),
-    choices=lambda config: config.evaluations(config.every_model()),
+    choices=_choices,
     keys=lambda config, *names: {
         "seed": config.seed,
         **config.evaluate.model_dump(exclude={"splits", "protocols"}),
@@ -104,9 +112,5 @@ STAGE = Stage(
         f"embeddings/{model}": layout.embeddings(model),
     },
     writes=lambda layout, *names: layout.evaluation(*names),
-    options=(
-        click.Option(
-            ["--through-index"], is_flag=True, help="Tell what the indices cost, among all they hold."
-        ),
-    ),
+    options=(click.Option(["--through-index"], is_flag=True, help="Tell what the indices cost, among all they hold."),),
 )
