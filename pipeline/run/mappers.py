@@ -114,7 +114,7 @@ def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, options:
     distributed = _import("distributed", "cluster")
     with _cluster(scheduler, options) as address, _client(distributed, address, scheduler) as client:
         futures = client.map(task, list(numbers), pure=False, retries=0)
-        for future in distributed.as_completed(futures):
+        for future in distributed.as_completed(futures, loop=client.loop):
             try:
                 yield future.result()
             except distributed.scheduler.KilledWorker as error:

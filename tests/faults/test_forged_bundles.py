@@ -34,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}"
     )
     run_command(
-        "build_index", "--manifest", run / "manifest", "--embeddings", run / "rows/dvsa", "--model",
-        run / "models/dvsa", "--vocabulary", run / "vocabulary.json", "--encoders", run / "encoders", "--config",
+        "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/dvsa", "--model",
+        run / "models/dvsa", "--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders", "--config",
         run / "lists.yaml", "--output", run / "sets",
     )  # fmt: skip
     return run
