@@ -31,10 +31,10 @@ class Mirrored(NormalizedCCA):
 def test_a_model_is_evaluated_indexed_and_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REGISTRY, "mirrored", f"{__name__}:Mirrored")
     run = make_run(tmp_path, "mirrored")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--split", "test")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/mirrored", "--split", "test")
     run_command("evaluate", *given, "--protocol", "all-sentences", "--output", run / "evaluation.json")
     assert read_json(run / "evaluation.json")["model"] == "mirrored"
-    found = run_command("search", "a horse", "--index", build_bundle(run), "--top", 1)
+    found = run_command("search", "a horse", "--index", build_bundle(run, model="mirrored"), "--top", 1)
     assert "horse-" in found
 
 
