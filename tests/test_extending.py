@@ -76,9 +76,10 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
     registry = tree / "pipeline/specs/models.py"
     text, head = registry.read_text(), "MODELS: tuple[ModelSpec, ...] = (\n"
     registry.write_text(text.replace(head, f"{head}    {line}\n"))
-    variants = {"models": ["ours"], "variants": {"ours": {"model": name, **hyperparameters}}}
     add_moments(run, {"fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [0.1]}})
-    (run / "ours.yaml").write_text(yaml.safe_dump(merge(yaml.safe_load((run / "rows.yaml").read_text()), variants)))
+    variants = {"models": ["ours"], "variants": {"ours": {"model": name, **hyperparameters}}}
+    config = run / "config.yaml"
+    config.write_text(yaml.safe_dump(merge(yaml.safe_load(config.read_text()), variants)))
 
     def jointspace(*words: object) -> str:
         program = [sys.executable, "-c", "from stages.cli import cli; cli()"]
@@ -87,25 +88,23 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    inputs, configured = options(run, "manifest", "features", "tfidf"), ("--config", run / "ours.yaml")
-    tokens = options(run, "tokens")
+    made = (*options(run, "manifest", "features", "tfidf"), "--config", config, "--output", "models/ours")
+    words = ("--vocabulary", run / "text" / ("vocabulary.json" if made_by == "fit" else "tokens.json"))
     if made_by == "fit":
-        jointspace("fit", "ours", *inputs, "--moments", run / "moments/target", *configured, "--output", "models/ours")
+        jointspace("fit", "ours", *made, "--moments", run / "moments/target")
     else:
-        vocabulary = ("--vocabulary", run / "tokens.json")
-        jointspace("train", "ours", *inputs, *tokens, *vocabulary, *configured, "--output", "models/ours")
+        jointspace("train", "ours", *made, *options(run, "tokens"), *words)
     recorded = read_model(run, "ours").details
     assert recorded["registered"] == name
     assert recorded["hyperparameters"]["seed"] == 0
     stated = {**recorded["hyperparameters"].get("settings", {}), "fit": recorded["hyperparameters"].get("fit", {})}
     assert merge(stated, hyperparameters) == stated
-    jointspace("embed", *inputs, *tokens, "--model", "models/ours", "--output", "embeddings/ours")
-    embedded = (*options(run, "manifest"), "--embeddings", "embeddings/ours")
-    jointspace("evaluate", *embedded, "--split", "dev", "--protocol", "all-sentences", "--output", "evaluation.json")
-    assert read_json(run / "evaluation.json")["model"] == "ours"
-    vocabulary = run / ("vocabulary.json" if made_by == "fit" else "tokens.json")
-    bundled = ("--model", "models/ours", "--encoders", "encoders", "--vocabulary", vocabulary, "--output", "bundle")
-    jointspace("build-index", *embedded, *bundled, *configured)
+    jointspace("embed", "ours", "--run", run)
+    jointspace("evaluate", "ours", "dev", "all-sentences", "--run", run)
+    assert read_json(run / "evaluation/ours.dev.all-sentences.json")["model"] == "ours"
+    embedded = (*options(run, "manifest"), "--embeddings", "embeddings/ours", "--config", config)
+    bundled = ("--model", "models/ours", "--encoders", "encoders", *words, "--output", "bundle")
+    jointspace("build-index", *embedded, *bundled)
     assert "horse-" in jointspace("search", "a horse", "--index", "bundle", "--top", 1)
 
 

@@ -144,7 +144,10 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
         build(run, "hmlstm", tmp_path / name, *given) for name, given in (("parsed", carried(run)), ("bare", ()))
     ]
     settings = config.load(None)
-    galleries = {name: _open_gallery(folder, None, settings) for name, folder in _name_all(tuple(bundles)).items()}
+    galleries = {
+        name: _open_gallery(folder, None, lambda data: None, settings)
+        for name, folder in _name_all(tuple(bundles)).items()
+    }
     client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"]))
     for sentence in ("a dog", "the big house number 5"):
         shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))
