@@ -107,14 +107,14 @@ class Workflow:
     def resources(self, name: str) -> dict[str, Any]:
         """What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more."""
         stage = self.stages[name]
-        need = needs_of(stage)
+        need, workers = needs_of(stage), self.config.workers if stage.sharded else 1
 
         def shards() -> int:
             """The shards of a job, which are made one after another."""
             return max(map(len, self.run.parts), default=1) if stage.sharded else 1
 
         return {
-            "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes)),
+            "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes) * workers),
             "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * shards()),
             "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * shards()),
             "gpu": int(self.config.device != "cpu" and need.gpu is not None),

@@ -190,7 +190,7 @@ def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
     add_pooled(run, "max")
     with pytest.raises(IntegrityError, match="encoder of .*regions/plain/shard-00000.h5 and of .*encoders/max differ"):
         run_command("pool_regions", *arguments(run, encoder="max"))
-    with pytest.raises(UsageError, match="pool-regions: the configuration has no plain; there are mean, max"):
+    with pytest.raises(UsageError, match="pool-regions: the configuration has no encoder plain; there are mean, max"):
         run_command("pool_regions", *arguments(run))
 
 
