@@ -126,12 +126,12 @@ MILLION = Sizes(
 HEAD = """# Stages: their keys and what they cost
 
 A command reads the keys named here (each is explained in [configuration.md](configuration.md)); a run has one job of it
-for each of what the third column says. A part is a range of shards. D is the number of dimensions of the image view. The
-last two columns are what a job (of a part, each of its shards) asks its scheduler for, in MB of memory and in minutes
-after which it may be killed: generous bounds by `pipeline/plan/needs.py`, no forecasts, for the demo and for a million images, 30,000 of them with five sentences each,
-at 2,048 dimensions and 16,384 images a shard. Forecasts are `jointspace plan`'s; what stages took is in
-[measured.md](measured.md) and [scaling.md](scaling.md), and of a run of yours in its report. Made by
-`python -m pipeline.plan.reference > docs/stages.md`.
+for each of what the third column says. A part is a range of shards. D is the number of dimensions of the image view.
+The last two columns are what a job (of a part, each of its shards) asks its scheduler for, in MB of memory and in
+minutes after which it may be killed: generous bounds by `pipeline/plan/needs.py`, no forecasts, for the demo and for a
+million images, 30,000 of them with five sentences each, at 2,048 dimensions and 16,384 images a shard. Forecasts are
+`jointspace plan`'s; what stages took is in [measured.md](measured.md) and [scaling.md](scaling.md), and of a run of
+yours in its report. Made by `python -m pipeline.plan.reference > docs/stages.md`.
 
 | command | keys | a job for each | its cost grows with | demo | a million |
 |---|---|---|---|---|---|
