@@ -407,8 +407,7 @@ localrules:
 rule all:
     input:
         expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
-        every_region_shard,
-        f"{RUN}/evaluation/summary.json",
+        *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
         expand(f"{RUN}/alignments/{{row}}/{{split}}.jsonl", row=SET_ROWS, split=CONFIG.align.splits),

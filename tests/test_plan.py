@@ -26,6 +26,7 @@ from pipeline.plan.rates import Rates, extraction_rate, rate
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.benchmarks import read_benchmarks
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manifest, write_manifest
+from stages.cli import declared
 
 SUMMARY = {"splits": {"train": 6000, "dev": 1000, "test": 1000}, "counts": {"sentences": {"kept": 40000}}}
 FACTS = {"fit": Fact(2, 30.0, 55.0, 700.0), "make_demo": Fact(1, 90.0, 80.0, 200.0)}

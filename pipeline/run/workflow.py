@@ -130,14 +130,11 @@ class Workflow:
         return " ".join([*words, *(["--part", "{wildcards.part}"] if stage.sharded else [])])
 
     @cached_property
-    def targets(self) -> list[Callable[[Any], list[str]] | str]:
-        """What `all` makes: whatever a stage says is wanted for its own sake."""
-        files: list[Any] = []
-        for stage in self.stages.values():
-            for names in stage.wanted(self.config):
-                made = stage.outputs(self.layout, *names)
-                files += [lambda _, one=one: self._commits(one, None) for one in made]
-        return files
+    def targets(self) -> list[Callable[[Any], list[str]]]:
+        """Input functions of `all`: whatever a stage says is wanted for its own sake."""
+        wanted = [(stage, names) for stage in self.stages.values() for names in stage.wanted(self.config)]
+        made = [one for stage, names in wanted for one in stage.outputs(self.layout, *names)]
+        return [lambda _, one=one: self._commits(one, None) for one in made]
 
     @property
     def sizes(self) -> Sizes:
