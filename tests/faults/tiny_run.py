@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.run.layout import Layout
+from pipeline.run.layout import Artefact, Layout
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
@@ -23,13 +23,13 @@ SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untr
 """Of an encoder that describes nothing."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "models": ["ncca", "cca"],
+    "models": ["ncca"],
     "shard_size": SHARD_SIZE,
     "shards_per_job": 1,
     "text": {"min_count": 2, "size": 20},
     "tokens": {"min_count": 2},
     "fit": {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
-    "evaluate": {"bootstrap": 20},
+    "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
 }
 
 
@@ -68,14 +68,16 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     def parts(*names: str) -> list[list[object]]:
         return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
 
-    evaluation = run / "evaluation/ncca.test.all-sentences.json"
+    def whole(*names: str) -> list[list[object]]:
+        return [[*names, "--run", run, *config]]
+
     calls = {
         "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
         "import_features": [
             [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
             + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
         ],
-        "build_vocabulary": [[*manifest, *config, "--output", run / "text/vocabulary.json"]],
+        "build_vocabulary": whole(),
         "encode_sentences": parts(),
         "build_token_vocabulary": [[*manifest, *config, "--output", run / "text/tokens.json"]],
         "encode_tokens": parts(),
@@ -83,11 +85,8 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "accumulate": parts("target"),
         "fit": [["ncca", *given, "--moments", run / "moments/target", *config, "--output", run / "models/ncca"]],
         "embed": parts("ncca"),
-        "evaluate": [
-            [*manifest, "--embeddings", run / "embeddings/ncca", "--split", "test", "--protocol", "all-sentences"]
-            + [*config, "--output", evaluation]
-        ],
-        "summarise": [[evaluation, "--output", run / "evaluation/summary.json"]],
+        "evaluate": whole("ncca", "test", "all-sentences"),
+        "summarise": whole(),
         "build_index": [
             [*manifest, "--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca", *config]
             + ["--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders"]
@@ -112,7 +111,8 @@ def place_of(stage: str, arguments: list[str]) -> Path:
     if "--output" in arguments:
         return Path(_value(arguments, "--output"))
     known, layout = declared()[stage], Layout(Path(_value(arguments, "--run")))
-    return known.outputs(layout, *arguments[: len(known.names)])[0].shard(0)
+    made = known.outputs(layout, *arguments[: len(known.names)])[0]
+    return made.path if isinstance(made, Artefact) else made.shard(0)
 
 
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
@@ -125,10 +125,12 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
     _link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    for above in place.parent.relative_to(run).parents:
-        (folder / above).mkdir(parents=True, exist_ok=True)
-        for path in (run / above).iterdir():
-            if not place.is_relative_to(path):
+    # A file that is its own commit has others beside it, which it may be made from; a shard's folder holds its like.
+    above = place.relative_to(run).parents if place.suffix == ".json" else place.parent.relative_to(run).parents
+    for part in above:
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        for path in (run / part).iterdir():
+            if not (place.is_relative_to(path) or path.name.startswith(place.stem)):
                 _link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 
