@@ -189,14 +189,6 @@ def every_part(folder):
     return lambda wildcards: expand(f"{folder}/parts/{{part}}.json", part=parts(), **dict(wildcards.items()))
 
 
-def evaluations():
-    """The evaluations of all rows."""
-    judged = [(row, split) for row in ROWS for split in CONFIG.judged_splits(row)]
-    return [
-        f"{RUN}/evaluation/{row}.{split}.{protocol}.json" for row, split in judged for protocol in CONFIG.evaluate.protocols
-    ]
-
-
 def every_region_shard(wildcards):
     names = CONFIG.regions.encoders
     return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts()) if names else []
@@ -415,8 +407,7 @@ localrules:
 rule all:
     input:
         expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
-        every_region_shard,
-        f"{RUN}/evaluation/summary.json",
+        *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
         expand(f"{RUN}/alignments/{{row}}/{{split}}.jsonl", row=SET_ROWS, split=CONFIG.align.splits),
@@ -536,21 +527,6 @@ rule show_regions:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule build_vocabulary:
-    input:
-        CONFIG.text.vocabulary or f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/text/vocabulary.json",
-    params:
-        slice=slice_of("text"),
-    benchmark:
-        f"{BENCHMARKS}/build_vocabulary/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-vocabulary --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule simulate_documents:
@@ -865,37 +841,6 @@ rule show_phrases:
         f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
-rule evaluate:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-    output:
-        f"{RUN}/evaluation/{{row}}.{{split}}.{{protocol}}.json",
-    params:
-        slice=slice_of("seed", evaluate=CONFIG.evaluate.model_dump(exclude={"splits", "protocols"})),
-    benchmark:
-        f"{BENCHMARKS}/evaluate/{{row}}.{{split}}.{{protocol}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} evaluate --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --split {{wildcards.split:q}} --protocol {{wildcards.protocol:q}} --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule summarise:
-    input:
-        evaluations(),
-    output:
-        f"{RUN}/evaluation/summary.json",
-        shown(f"{RUN}/evaluation/summary.md", "summary", "Evaluation"),
-    benchmark:
-        f"{BENCHMARKS}/summarise/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} summarise {{input:q}} --output {{output[0]:q}}"
-
-
 rule build_index:
     input:
         f"{RUN}/manifest/manifest.json",
@@ -1147,3 +1092,4 @@ rule reproduce:
 include: "stages/rules/images.smk"
 include: "stages/rules/text.smk"
 include: "stages/rules/models.smk"
+include: "stages/rules/results.smk"

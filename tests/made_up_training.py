@@ -49,10 +49,9 @@ def build_tokens(run: Path) -> None:
     make_stage("encode_tokens", run)
 
 
-def parse_sentences(run: Path) -> None:
-    """Parses, and trees over the words that `build_tokens` finds."""
+def encode_parses(run: Path) -> None:
+    """The parses as trees over the words that `build_tokens` finds."""
     build_tokens(run)
-    make_stage("parse", run)
     given = ("--manifest", run / "manifest", "--parses", run / "text/parses", "--vocabulary", run / "text/tokens.json")
     run_command("build_label_table", *given, "--output", run / "text/labels.json")
     make_stage("encode_trees", run)

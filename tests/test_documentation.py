@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("title", "program"), PROGRAMS, ids=[title for title, _ in PROGRAMS])
 def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title: str, program: str) -> None:
-    places = {"Features": "features", "Which": "manifest", "A model's": "model", "Nearest": "bundle"}
+    places = {"Features": "features", "Which": "manifest", "A model's": "models/ncca", "Nearest": "bundle"}
     folder = next(run / place for first, place in places.items() if title.startswith(first))
     (tmp_path / "program.py").write_text(program)
     command = [sys.executable, str(tmp_path / "program.py"), str(folder)]

@@ -17,7 +17,8 @@ from pipeline.collections.formats import FORMATS
 from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.images import proposals
 from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.proposals import Grid, ProposalSettings, Search
+from pipeline.images.proposals import ProposalSettings
+from pipeline.settings.images import Grid, Search
 from pipeline.settings.section import merge
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, read_parameters
@@ -59,7 +60,7 @@ MODELS = {
         '_trained("turned", "turned:Turned", "pipeline.models.neural.turned:TurnedTrain", defaults="gru"),',
         {"loss": "ranking", "margin": 0.3, "sign": -1},
     ),
-    "mirrored": (MIRRORED, '_fitted("mirrored", "mirrored:Mirrored", grid=ALL),', {"fit": {"eigenvalue_power": [3]}}),
+    "mirrored": (MIRRORED, '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),', {"fit": {"eigenvalue_power": [3]}}),
 }
 """Name -> its file, its line of the registry, and a variant's hyperparameters."""
 
@@ -75,9 +76,10 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
     registry = tree / "pipeline/specs/models.py"
     text, head = registry.read_text(), "MODELS: tuple[ModelSpec, ...] = (\n"
     registry.write_text(text.replace(head, f"{head}    {line}\n"))
-    variants = {"models": ["ours"], "variants": {"ours": {"model": name, **hyperparameters}}}
     add_moments(run, {"fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [0.1]}})
-    (run / "ours.yaml").write_text(yaml.safe_dump(merge(yaml.safe_load((run / "rows.yaml").read_text()), variants)))
+    variants = {"models": ["ours"], "variants": {"ours": {"model": name, **hyperparameters}}}
+    config = run / "config.yaml"
+    config.write_text(yaml.safe_dump(merge(yaml.safe_load(config.read_text()), variants)))
 
     def jointspace(*words: object) -> str:
         program = [sys.executable, "-c", "from stages.cli import cli; cli()"]
@@ -86,25 +88,23 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    inputs, configured = options(run, "manifest", "features", "tfidf"), ("--config", run / "ours.yaml")
-    tokens = options(run, "tokens")
+    made = (*options(run, "manifest", "features", "tfidf"), "--config", config, "--output", "models/ours")
+    words = ("--vocabulary", run / "text" / ("vocabulary.json" if made_by == "fit" else "tokens.json"))
     if made_by == "fit":
-        jointspace("fit", "ours", *inputs, "--moments", run / "moments/target", *configured, "--output", "models/ours")
+        jointspace("fit", "ours", *made, "--moments", run / "moments/target")
     else:
-        vocabulary = ("--vocabulary", run / "tokens.json")
-        jointspace("train", "ours", *inputs, *tokens, *vocabulary, *configured, "--output", "models/ours")
+        jointspace("train", "ours", *made, *options(run, "tokens"), *words)
     recorded = read_model(run, "ours").details
     assert recorded["registered"] == name
     assert recorded["hyperparameters"]["seed"] == 0
     stated = {**recorded["hyperparameters"].get("settings", {}), "fit": recorded["hyperparameters"].get("fit", {})}
     assert merge(stated, hyperparameters) == stated
-    jointspace("embed", *inputs, *tokens, "--model", "models/ours", "--output", "embeddings/ours")
-    embedded = (*options(run, "manifest"), "--embeddings", "embeddings/ours")
-    jointspace("evaluate", *embedded, "--split", "dev", "--protocol", "all-sentences", "--output", "evaluation.json")
-    assert read_json(run / "evaluation.json")["model"] == "ours"
-    vocabulary = run / ("vocabulary.json" if made_by == "fit" else "tokens.json")
-    bundled = ("--model", "models/ours", "--encoders", "encoders", "--vocabulary", vocabulary, "--output", "bundle")
-    jointspace("build-index", *embedded, *bundled, *configured)
+    jointspace("embed", "ours", "--run", run)
+    jointspace("evaluate", "ours", "dev", "all-sentences", "--run", run)
+    assert read_json(run / "evaluation/ours.dev.all-sentences.json")["model"] == "ours"
+    embedded = (*options(run, "manifest"), "--embeddings", "embeddings/ours", "--config", config)
+    bundled = ("--model", "models/ours", "--encoders", "encoders", *words, "--output", "bundle")
+    jointspace("build-index", *embedded, *bundled)
     assert "horse-" in jointspace("search", "a horse", "--index", "bundle", "--top", 1)
 
 
@@ -123,7 +123,9 @@ def test_a_source_of_proposals_is_a_function_in_a_table(monkeypatch: pytest.Monk
         return Candidates(boxes, np.array([1, 0.5], np.float32))
 
     monkeypatch.setattr(proposals, "METHODS", {**proposals.METHODS, "halves": lambda settings: halves})
-    settings = ProposalSettings("halves", Grid((0.5,), (1,), 0.5), Search("fast", 100))
+    settings = ProposalSettings(
+        "halves", Grid(scales=(0.5,), aspects=(1,), overlap=0.5), Search(mode="fast", width=100)
+    )
     found = proposals.proposer(settings)(np.zeros((20, 40, 3), np.uint8), NONE)
     np.testing.assert_array_equal(found.boxes, [[0, 0, 20, 20], [20, 0, 40, 20]])
 

@@ -1,10 +1,14 @@
 """The same sum on one process, on threads and on Dask's workers, and with a worker killed half-way."""
 
 import os
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from operator import add
 from pathlib import Path
@@ -12,17 +16,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import make_run, run_command
+from made_up import make_run, retell, run_command, write_config
 from scipy import sparse
 
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.shard_search import Part, search_parts
 from pipeline.mapreduce import map_reduce
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.sets import FoldedMoments, Restriction
-from pipeline.storage.atomic import read_json
-from pipeline.storage.gather import shard_path
+from pipeline.run import runner
+from pipeline.run.run import Run
+from pipeline.run.stage import Job
+from stages.text import encode_sentences as encoding
 
 
 @pytest.fixture(scope="module")
@@ -104,28 +110,140 @@ def test_a_wrong_scheduler_is_refused(scheduler: str, message: str, monkeypatch:
         map_reduce(draw, [0], add, scheduler)
 
 
-@pytest.mark.parametrize("scheduler", ["local", "threads", "workers"])
-def test_encode_sentences_makes_every_shard(scheduler: str, address: str, tmp_path: Path) -> None:
-    """A command with `--shard`, over all shards: the same files as one by one."""
-    run = make_run(tmp_path / "run")
-    options = ["--manifest", run / "manifest", "--vocabulary", run / "vocabulary.json"]
-    address = address if scheduler == "workers" else scheduler
-    run_command("encode_sentences", *options, "--scheduler", address, "--output", tmp_path / "all")
-    count = read_json(run / "manifest/manifest.json")["shards"]
-    assert count == 3 and len(list((tmp_path / "all").glob("*.h5"))) == count
-    for number in range(count):
-        one = shard_path(tmp_path / "one", number)
-        run_command("encode_sentences", *options, "--shard", number, "--output", one)
-        for suffix in ("", ".json"):
-            twin = shard_path(tmp_path / "all", number)
-            assert Path(f"{one}{suffix}").read_bytes() == Path(f"{twin}{suffix}").read_bytes()
+def encode_sentences(run: Run) -> Callable[[Job], None]:
+    """As the stage's own, slowly, leaving a trace of the process that has begun a shard."""
+    make, begun = encoding.STAGE.function(run), run.root / "begun"
+    begun.mkdir(exist_ok=True)
+
+    def slowly(job: Job) -> None:
+        (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+        time.sleep(0.1)
+        if job.number == 2 and (run.root / "refused").exists():
+            raise UsageError("shard 2 names its remedy")
+        if job.number == 2 and (run.root / "deadly").exists():
+            os._exit(1)
+        make(job)
+
+    return slowly
+
+
+STAGE = replace(encoding.STAGE, function=encode_sentences)
+IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
+
+
+def encoded(run: Path, how: dict, again: bool = True) -> dict[str, bytes]:
+    """The shards of sentences and their sidecars, made as the configuration `how` says."""
+    write_config(run, how)
+    runner.make(Run(run), STAGE, again=again)
+    return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
+
+
+@contextmanager
+def killing(run: Path, count: int) -> Iterator[None]:
+    """Meanwhile, kill the first other process that has begun `count` shards."""
+
+    def kill() -> None:
+        while not stopped.wait(0.01):
+            pids = Counter(int(path.name.split("-")[1]) for path in (run / "begun").glob("*"))
+            if victims := [pid for pid, begun in pids.items() if begun >= count and pid != os.getpid()]:
+                os.kill(victims[0], signal.SIGKILL)
+                return
+
+    stopped = threading.Event()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        killer.join()
+
+
+@pytest.mark.parametrize("how", [PROCESSES, CLUSTER, {"scheduler": "address"}], ids=["processes", "cluster", "address"])
+def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, images=48)
+    expected = encoded(run, IN_PROCESS)
+    assert len(expected) == 10
+    assert encoded(run, {"scheduler": address} if how == {"scheduler": "address"} else how) == expected
+    others = {path.name.split("-")[1] for path in (run / "begun").glob("*")} - {str(os.getpid())}
+    assert others, "nothing was made elsewhere"
+    for part in range(5):
+        write_config(run, {"shards_per_job": 1})
+        runner.make(Run(run), STAGE, part=part, again=True)
+    assert encoded(run, IN_PROCESS, again=False) == expected
+
+
+def test_a_killed_worker_does_not_change_the_shards(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    run = make_run(tmp_path, images=200)
+    expected = encoded(run, IN_PROCESS)
+    shutil.rmtree(run / "text/tfidf")
+    shutil.rmtree(run / "begun")
+    with killing(run, 4):
+        assert encoded(run, CLUSTER) == expected
+    begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
+    assert len(begun) > len(set(begun)) == 20, "what the killed worker held must have been made again"
+
+
+def test_what_was_made_before_a_process_died_stays(tmp_path: Path) -> None:
+    run = make_run(tmp_path, images=200)
+    expected = encoded(run, IN_PROCESS)
+    shutil.rmtree(run / "text/tfidf")
+    with killing(run, 4), pytest.raises(JointspaceError, match="a worker process died; .* run the same command again"):
+        encoded(run, PROCESSES)
+    kept = {path: path.stat().st_mtime_ns for path in (run / "text/tfidf").glob("*.h5") if shard_is_whole(path)}
+    assert 0 < len(kept) < 20
+    assert encoded(run, PROCESSES, again=False) == expected
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def shard_is_whole(path: Path) -> bool:
+    return path.with_name(f"{path.name}.json").exists()
+
+
+def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    first = encoded(run, {"scheduler": address})
+    path = run / "text/vocabulary.json"
+    retell(path, "normalise", value=False)
+    retell(path, "fingerprint", value="another")
+    second = encoded(run, {"scheduler": address})
+    assert second != first and second == encoded(run, IN_PROCESS)
+
+
+def test_a_shard_that_no_worker_survives_is_given_up(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    run = make_run(tmp_path)
+    (run / "deadly").touch()
+    with pytest.raises(JointspaceError, match="4 workers died with one shard"):
+        encoded(run, CLUSTER)
+
+
+@pytest.mark.parametrize("how", [IN_PROCESS, PROCESSES, CLUSTER], ids=["here", "processes", "cluster"])
+def test_an_error_of_a_stage_stays_the_sentence_that_it_was(how: dict, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "refused").touch()
+    with pytest.raises(UsageError, match="^shard 2 names its remedy$"):
+        encoded(run, how)
+    assert not (run / "text/tfidf/parts/00000.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"), [("dask", "scheduler"), ("tcp://127.0.0.1:9", "no Dask scheduler answers at tcp://127")]
+)
+def test_a_stage_refuses_a_wrong_scheduler(
+    scheduler: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.run.mappers.CONNECT_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=message):
+        encoded(make_run(tmp_path), {"scheduler": scheduler})
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "workers"])
 def test_fit_evaluation_and_search_are_the_same_anywhere(scheduler: str, address: str, tmp_path: Path) -> None:
     address = address if scheduler == "workers" else scheduler
     run = make_run(tmp_path / "run", images=60)
-    options = ["--manifest", run / "manifest", "--embeddings", run / "embeddings"]
+    options = ["--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca"]
     split = ["--split", "train", "--protocol", "all-sentences"]
     for where in ("local", address):
         name = "here" if where == "local" else "there"

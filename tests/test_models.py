@@ -144,7 +144,7 @@ def test_what_was_chosen_makes_the_same_model_again(name: str, training: str) ->
 @pytest.mark.parametrize("name", ["wsabie-sgd", "wsabie-adagrad"])
 def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> None:
     task, held_out = make_task(name, "target")
-    tuned = model_spec(name).load().fit(replace(task, settings=replace(task.settings, epochs=2, interval=5)))
+    tuned = model_spec(name).load().fit(replace(task, settings=task.settings.changed(dict(epochs=2, interval=5))))
     assert tuned.chosen.transfer["epochs"] == 2
     assert tuned.model.embed_images(held_out.features).shape == (60, 4)
 
@@ -153,7 +153,7 @@ def test_wsabie_may_have_fewer_epochs_than_lie_between_two_looks(name: str) -> N
 def test_mean_texts_of_neighbours_have_a_share_of_the_features_variance(share: float) -> None:
     """Found by the plain variances of the training rows, each image counted once a sentence."""
     task, _ = make_task("ncca", "text-feature")
-    tuned = model_spec("ncca").load().fit(replace(task, transfer=replace(task.transfer, neighbour_share=(share,))))
+    tuned = model_spec("ncca").load().fit(replace(task, transfer=task.transfer.changed(dict(neighbour_share=(share,)))))
     (block,) = task.sets.target_blocks()
     own, texts = block.x[block.owners], tuned.model.maps.image(block.x)[block.owners]
     assert texts.shape == (len(block.owners), 20)

@@ -9,6 +9,7 @@ from pipeline.errors import UsageError
 from pipeline.settings.images import Encoder
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS, model_spec
+from pipeline.specs.trainings import TRAININGS
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -53,11 +54,11 @@ def _check_variants(config: "Config", encoders: list[str]) -> None:
         if variant.documents not in config.documents:
             known = ", ".join(config.documents)
             raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
-        if variant.fit and not spec.grid:
-            raise ValueError(f"variants.{name}.fit: {spec.name} is not chosen by the grids of fit; leave it out")
-        if variant.transfer and variant.training == "target":
-            raise ValueError(f"variants.{name}.transfer: training target has no auxiliary pairs; leave it out")
         config.model(name)
+        for part, used in (("fit", spec.fit_keys), ("transfer", TRAININGS[variant.training])):
+            if idle := set(getattr(variant, part)) - set(used):
+                what = f"{spec.name} by training {variant.training}"
+                raise ValueError(f"variants.{name}.{part}.{min(idle)} changes nothing for {what}; leave it out")
 
 
 def _check_ensembles(config: "Config") -> None:

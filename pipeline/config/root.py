@@ -14,7 +14,18 @@ from pipeline.settings.generators import Describe, ExtraText, Optimisation
 from pipeline.settings.images import Encoder, Extract, Finetune, ImageView, Regions
 from pipeline.settings.models import Align, Csls, Phrases, Study, Train, WordVectors
 from pipeline.settings.parse import Parse
-from pipeline.settings.section import AboveZero, Count, Described, Device, Name, Positive, PositiveShare, Section, Split
+from pipeline.settings.section import (
+    AboveZero,
+    Count,
+    Described,
+    Device,
+    Name,
+    Positive,
+    PositiveShare,
+    Protocol,
+    Section,
+    Split,
+)
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.places import import_place
 
@@ -41,7 +52,7 @@ class Index(Section):
 
 class Evaluate(Section):
     splits: tuple[Described, ...]
-    protocols: tuple[Literal["all-sentences", "first-sentence"], ...]
+    protocols: tuple[Protocol, ...]
     bootstrap: Count
     folds: Positive
 
@@ -138,6 +149,11 @@ class Config(OwnKeys):
         if name not in self.documents:
             raise UsageError(f"no documents {name} in the configuration; there are {', '.join(self.documents)}")
         return self.documents[name]
+
+    def evaluations(self) -> list[tuple[str, str, str]]:
+        """Model, split and protocol of each evaluation."""
+        judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
+        return [(*one, protocol) for one in judged for protocol in self.evaluate.protocols]
 
     @property
     def every_encoder(self) -> tuple[Encoder, ...]:

@@ -73,6 +73,5 @@ class Model:
             found["documents"] = self.documents
             found["transfer"] = self.transfer.model_dump(include=set(TRAININGS[self.training]))
         if self.spec.made_by == "fit":
-            tried = {*self.spec.grid, "search"} if self.spec.grid else set()
-            found["fit"] = self.fit.model_dump(include=tried | {"dev_images"})
+            found["fit"] = self.fit.model_dump(include=self.spec.fit_keys)
         return found | ({"settings": self.settings.model_dump(exclude={"checkpoint_seconds"})} if self.settings else {})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.metrics.ranks import BITS
+from pipeline.metrics.lattice import to_lattice
 from pipeline.precision import require_finite
 from pipeline.ragged import runs
 
@@ -70,23 +70,17 @@ def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: n
 class Similarities:
     """Products of rows of two sets of vectors, a (n, c) and b (m, c), that do not depend on where the rows stand.
 
-    As in pipeline.metrics.ranks, vectors are rounded to a lattice on which scores are exact. Raises IntegrityError
-    naming a row that is not finite.
+    Vectors are rounded to a lattice on which scores are exact. Raises IntegrityError naming a row that is not finite.
     """
 
     def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
         require_finite("embeddings", "regions", a)
         require_finite("embeddings", "phrases", b)
-        self.a, self.b = (_to_lattice(x) for x in (a, b))
+        self.a, self.b = (to_lattice(x) for x in (a, b))
 
     def of(self, pairs: np.ndarray) -> np.ndarray:
         """(k,) for the rows `pairs` (k, 2) of a and b."""
         return np.einsum("ij,ij->i", self.a[pairs[:, 0]], self.b[pairs[:, 1]])
-
-
-def _to_lattice(x: np.ndarray) -> np.ndarray:
-    length = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64).max(initial=0))
-    return np.rint(x * 2.0 ** (BITS - np.frexp(length)[1]))
 
 
 def rank_within(scores: np.ndarray, right: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:

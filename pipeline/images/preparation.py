@@ -12,8 +12,9 @@ from PIL import Image
 from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph
-from pipeline.images.proposals import Grid, ProposalSettings, Propose, Search, Selection, proposer, select
+from pipeline.images.proposals import ProposalSettings, Propose, Selection, proposer, select
 from pipeline.images.warping import Crops, WholeImages
+from pipeline.settings.images import Grid, Search
 
 
 class Request(NamedTuple):

@@ -5,33 +5,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.images.boxes import Candidates, overlaps, suppress, tidy
+from pipeline.settings.images import Grid, Search
 
 Propose = Callable[[np.ndarray, Candidates], Candidates]
 """Pixels (height, width, 3) uint8, and the boxes that are known already, to proposals."""
 WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
-
-
-class Grid(NamedTuple):
-    """Windows at several scales: each of `scales` (of the image's sides), `aspects` (width / height, times the
-    image's own), and neighbours sharing `overlap` of their sides."""
-
-    scales: tuple[float, ...]
-    aspects: tuple[float, ...]
-    overlap: float
-
-
-class Search(NamedTuple):
-    """Selective search: `mode` is fast or quality; wider images are made `width` pixels wide first."""
-
-    mode: str
-    width: int
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ SET_QUERIES = 100
 """Items of the other modality that measure a shortlist; each is also scored with everything."""
 
 
+def queries_of(multi_vector: bool) -> int:
+    """How many items of the other modality measure an index."""
+    return SET_QUERIES if multi_vector else QUERIES
+
+
 @dataclass(frozen=True)
 class BuiltGallery:
     """The `index` of all vectors, and the `cost` of its shortlist where items have several vectors."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pipeline.device import upload
+from pipeline.metrics.lattice import to_lattice, unit_of
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of
 
@@ -14,7 +15,7 @@ PRODUCTS = 1 << 22
 """Products of regions and words that are held at once, 16 MB in float32; one image with one sentence may have more."""
 WORDS = 1 << 14
 """Words in a block: enough for fast products, few enough to leave room for several images."""
-BITS = 53
+EXACT = 53
 """Whole numbers up to 2**53 are added without rounding in double precision."""
 
 
@@ -44,27 +45,26 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
 def exact_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
     """(n, m) float64 scores in which equal pairs are equal, wherever they stand, so that ties are ties.
 
-    As in pipeline.metrics.ranks, every vector is rounded to whole multiples of a small share of the greatest length on
-    its side: so small that all products and sums are whole numbers which double precision adds exactly.
+    See pipeline.metrics.lattice; here, sums of many products are whole numbers that double precision adds exactly.
     """
     longest = max(1, int(sentences.lengths.max(initial=0)))
     if rule.sum == "positive":
         longest *= max(1, int(images.lengths.max(initial=0)))
-    bits = (BITS - int(np.ceil(np.log2(longest)))) // 2
-    sides = [_lattice(np.asarray(sets.vectors), bits) for sets in (images, sentences)]
-    local = [MultiVectors(side, sets.offsets) for (side, _), sets in zip(sides, (images, sentences), strict=True)]
-    scores = multivector_scores(*local, ScoreRule(rule.sum, 0)).numpy() * (sides[0][1] * sides[1][1])
+    bits = (EXACT - int(np.ceil(np.log2(longest)))) // 2
+    sides = (images, sentences)
+    (left, one), (right, other) = (_rounded(side.vectors, bits) for side in sides)
+    whole = MultiVectors(left, images.offsets), MultiVectors(right, sentences.offsets)
+    scores = multivector_scores(*whole, ScoreRule(rule.sum, 0)).numpy() * (one * other)
     if rule.global_weight:
-        left, right = (_lattice(np.asarray(sets.globals), BITS // 2) for sets in (images, sentences))
-        scores += rule.global_weight * left[1] * right[1] * (left[0] @ right[0].T)
+        (left, one), (right, other) = (_rounded(side.globals, EXACT // 2) for side in sides)
+        scores += rule.global_weight * one * other * (left @ right.T)
     return scores
 
 
-def _lattice(x: np.ndarray, bits: int) -> tuple[np.ndarray, float]:
+def _rounded(x: Tensor | np.ndarray, bits: int) -> tuple[np.ndarray, float]:
     """The rows of x as whole numbers of a length up to 2**bits, and what one unit of them is."""
-    length = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64).max(initial=0))
-    unit = 2.0 ** (int(np.frexp(length)[1]) - bits)
-    return np.rint(np.divide(x, unit, dtype=np.float64)), unit
+    unit = unit_of(np.asarray(x), bits)
+    return to_lattice(np.asarray(x), unit), unit
 
 
 def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

@@ -1,11 +1,7 @@
 """Ranks in both directions by counting, never by sorting, and exactly.
 
-In floating point, a product of matrices gives equal vectors scores that differ in the last bit, depending on where
-in the matrix they stand; ties would be broken by chance. So every vector is first rounded to whole multiples of
-2**-25 of the greatest length on its side, which is finer than single precision resolves a score. All products and
-sums are then whole numbers below 2**53, which double precision adds exactly in any order: ranks do not depend on
-the BLAS, the threads, the blocks or the order of the gallery, and a target's score is the same number wherever it
-is computed.
+Scores are exact (see pipeline.metrics.lattice): ranks do not depend on the BLAS, the threads, the blocks or the order
+of the gallery, and a target's score is the same number wherever it is computed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +14,10 @@ from threadpoolctl import threadpool_limits
 from pipeline import runtime
 from pipeline.errors import InputError
 from pipeline.mapreduce import LOCAL, map_reduce
+from pipeline.metrics.lattice import to_lattice, unit_of
 from pipeline.multivectors import Comparison, Items
 from pipeline.precision import require_finite
 
-BITS = 25
 IMAGE_ROWS = 240
 """Images in a block; at most 255, since the counts of a block's columns are bytes."""
 SENTENCE_ROWS = 512
@@ -140,11 +136,11 @@ def _add_counts(
 class _Lattice:
     """Items as whole numbers, block by block: `lattice[rows]` is (k, d) float64."""
 
-    def __init__(self, vectors: np.ndarray, scale: float, side: str | None) -> None:
-        self.vectors, self.scale, self.side = vectors, scale, side
+    def __init__(self, vectors: np.ndarray, unit: float, side: str | None) -> None:
+        self.vectors, self.unit, self.side = vectors, unit, side
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        x = np.rint(np.multiply(self.vectors[rows], self.scale, dtype=np.float64))
+        x = to_lattice(self.vectors[rows], self.unit)
         if self.side is None:
             return x
         # -|a - b|**2 as an inner product: (2a, -|a|**2, 1) . (b, 1, -|b|**2)
@@ -154,13 +150,11 @@ class _Lattice:
 
 
 def _lattices(images: np.ndarray, sentences: np.ndarray, metric: str) -> tuple[_Lattice, _Lattice]:
-    lengths = [np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64).max(initial=0)) for x in (images, sentences)]
+    units = [unit_of(x) for x in (images, sentences)]
     if metric == "inner_product":
-        scales = [2.0 ** (BITS - np.frexp(length)[1]) for length in lengths]
-        return _Lattice(images, scales[0], None), _Lattice(sentences, scales[1], None)
+        return _Lattice(images, units[0], None), _Lattice(sentences, units[1], None)
     if metric == "euclidean":
-        scale = 2.0 ** (BITS - np.frexp(max(lengths))[1])
-        return _Lattice(images, scale, "left"), _Lattice(sentences, scale, "right")
+        return _Lattice(images, max(units), "left"), _Lattice(sentences, max(units), "right")
     raise ValueError(f"unknown metric {metric}; there are inner_product and euclidean")
 
 

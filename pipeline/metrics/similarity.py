@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.metrics.ranks import BITS
+from pipeline.metrics.lattice import to_lattice
 from pipeline.precision import require_finite
 
 BLOCK = 512
@@ -14,14 +14,13 @@ def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> 
     """(m,) the rank, from 1, that each sentence's nearest sentence of the same image has among all others.
 
     sentences (m, c), owners (m,) the image of each; `metric` is `inner_product` or `euclidean`. Ties count against the
-    model. As in pipeline.metrics.ranks, vectors are rounded to a lattice on which scores are exact. Raises
+    model. Vectors are rounded to a lattice on which scores are exact. Raises
     IntegrityError naming a row that is not finite, and InputError naming a sentence that is alone with its image.
     """
     require_finite("embeddings", "sentences", sentences)
     if (alone := np.bincount(owners)[owners] < 2).any():
         raise InputError(f"sentence row {alone.argmax()} is the only one of its image; leave such sentences out")
-    length = np.sqrt(np.einsum("ij,ij->i", sentences, sentences, dtype=np.float64).max(initial=0))
-    x = np.rint(sentences * 2.0 ** (BITS - np.frexp(length)[1]))
+    x = to_lattice(sentences)
     less = np.einsum("ij,ij->i", x, x) if metric == "euclidean" else np.zeros(len(x))
     ranks = np.empty(len(x), np.int64)
     for start in range(0, len(x), BLOCK):

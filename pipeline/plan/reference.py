@@ -23,6 +23,7 @@ class Stage:
 
 
 FITTED = tuple(spec.key for spec in made_by("fit") if spec.section)
+PARTS = ("shards_per_job", "workers", "scheduler", "cluster")
 STUDY = ("study", "transfer", "auxiliary", *FITTED, "encoders", "seed", "device")
 MODELS = ("models", "variants", "variant_defaults")
 STAGES = {
@@ -37,28 +38,28 @@ STAGES = {
          "device"),
         "encoder", "`finetune.iterations` times the regions of a batch",
     ),
-    "extract": Stage(("extract", "collection", "device"), "shard and encoder", "images over the encoder's rate"),
+    "extract": Stage(("extract", "collection", "device", *PARTS), "part and encoder", "images over the encoder's rate"),
     "extract-regions": Stage(
-        ("regions", "extract", "collection", "weights_root", "device"), "shard and encoder",
+        ("regions", "extract", "collection", "weights_root", "device", *PARTS), "part and encoder",
         "images times regions (`crops`) or the pixels of a map (`roi-align`), and proposals",
     ),
-    "pool-regions": Stage(("extract",), "shard and encoder", "images times regions"),
+    "pool-regions": Stage(("extract", *PARTS), "part and encoder", "images times regions"),
     "reduce-regions": Stage(("regions", "extract"), "encoder", "regions times D squared"),
     "show-regions": Stage(("collection", "data_root"), "encoder", "the few images shown"),
     "import-features": Stage(("extract",), "encoder", "bytes of the features"),
     "build-vocabulary": Stage(("text",), "run", "training sentences"),
-    "encode-sentences": Stage((), "shard", "sentences"),
+    "encode-sentences": Stage(PARTS, "part", "sentences"),
     "simulate-documents": Stage(("documents", "auxiliary", "seed"), "documents", "sentences"),
-    "encode-documents": Stage(("documents",), "shard and documents", "documents"),
+    "encode-documents": Stage(("documents", *PARTS), "part and documents", "documents"),
     "build-token-vocabulary": Stage(("tokens",), "run", "training sentences"),
-    "encode-tokens": Stage((), "shard", "sentences"),
+    "encode-tokens": Stage(PARTS, "part", "sentences"),
     "train-word-vectors": Stage(("word_vectors", "language_text", "seed"), "run", "words times `word_vectors.epochs`"),
     "train-parser": Stage(("parse", "weights_root", "seed"), "run", "words of the treebank times epochs"),
-    "parse": Stage(("parse", "data_root", "weights_root"), "shard", "sentences over the parser's rate"),
+    "parse": Stage(("parse", "data_root", "weights_root", *PARTS), "part", "sentences over the parser's rate"),
     "build-label-table": Stage((), "run", "sentences"),
-    "encode-trees": Stage((), "shard", "sentences"),
+    "encode-trees": Stage(PARTS, "part", "sentences"),
     "accumulate": Stage(
-        ("image_view", "encoders", "auxiliary", "study", "seed", "device"), "shard; again for each documents",
+        ("image_view", "encoders", "auxiliary", "study", "seed", "device", *PARTS), "part; again for each documents",
         "images times D squared; bytes of the moments, which do not grow with a shard",
     ),
     "fit": Stage(
@@ -69,10 +70,10 @@ STAGES = {
         ("train_defaults", "word_vectors", "image_view", "regions", "weights_root", "seed", *MODELS, "device"), "model",
         "sentences times epochs",
     ),
-    "embed": Stage(("device",), "shard and model", "images times D times dimensions"),
+    "embed": Stage(("device", *PARTS), "part and model", "images times D times dimensions"),
     "fit-csls": Stage(("csls", "fit", "seed", *MODELS), "model", "dev pairs and the bank times the grid"),
     "combine": Stage(("ensembles", "ensemble_defaults", "fit"), "ensemble", "dev pairs times members times weights"),
-    "join-embeddings": Stage((), "shard and ensemble", "bytes of the members' vectors"),
+    "join-embeddings": Stage(PARTS, "part and ensemble", "bytes of the members' vectors"),
     "align": Stage(("align", "collection", "data_root"), "model and split", "words of the split times regions"),
     "list-magnitudes": Stage(("align", "collection", "data_root"), "model and split", "words of the split"),
     "embed-phrases": Stage(("device",), "model and split", "noun phrases of the split"),
@@ -125,12 +126,12 @@ MILLION = Sizes(
 HEAD = """# Stages: their keys and what they cost
 
 A command reads the keys named here (each is explained in [configuration.md](configuration.md)); a run has one job of it
-for each of what the third column says. D is the number of dimensions of the image view. The last two columns are what a
-job asks its scheduler for, in MB of memory and in minutes after which it may be killed: generous bounds by
-`pipeline/plan/needs.py`, no forecasts, for the demo and for a million images, 30,000 of them with five sentences each,
-at 2,048 dimensions and 16,384 images a shard. Forecasts are `jointspace plan`'s; what stages took is in
-[measured.md](measured.md) and [scaling.md](scaling.md), and of a run of yours in its report. Made by
-`python -m pipeline.plan.reference > docs/stages.md`.
+for each of what the third column says. A part is a range of shards. D is the number of dimensions of the image view.
+The last two columns are what a job (of a part, each of its shards) asks its scheduler for, in MB of memory and in
+minutes after which it may be killed: generous bounds by `pipeline/plan/needs.py`, no forecasts, for the demo and for a
+million images, 30,000 of them with five sentences each, at 2,048 dimensions and 16,384 images a shard. Forecasts are
+`jointspace plan`'s; what stages took is in [measured.md](measured.md) and [scaling.md](scaling.md), and of a run of
+yours in its report. Made by `python -m pipeline.plan.reference > docs/stages.md`.
 
 | command | keys | a job for each | its cost grows with | demo | a million |
 |---|---|---|---|---|---|

@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def plan(self) -> Artefact:
-        return self._file("plan.json")
+        return self.file("plan.json")
 
     # --- images
 
@@ -87,24 +87,24 @@ class Layout:
         return self._shards(f"regions/{encoder}")
 
     def region_sheet(self, encoder: str) -> Artefact:
-        return self._file(f"regions/{encoder}/sheet.png")
+        return self.file(f"regions/{encoder}/sheet.png")
 
     # --- text
 
     @property
     def vocabulary(self) -> Artefact:
         """The terms of tf-idf."""
-        return self._file("text/vocabulary.json")
+        return self.file("text/vocabulary.json")
 
     @property
     def token_vocabulary(self) -> Artefact:
         """The words of sequences and trees."""
-        return self._file("text/tokens.json")
+        return self.file("text/tokens.json")
 
     @property
     def labels(self) -> Artefact:
         """The relations and phrases of trees."""
-        return self._file("text/labels.json")
+        return self.file("text/labels.json")
 
     @property
     def word_vectors(self) -> Artefact:
@@ -150,39 +150,39 @@ class Layout:
         return self._sidecar(f"alignments/{model}/{split}.jsonl")
 
     def alignment_sheet(self, model: str, split: str) -> Artefact:
-        return self._file(f"alignments/{model}/{split}.png")
+        return self.file(f"alignments/{model}/{split}.png")
 
     def magnitudes(self, model: str, split: str) -> Artefact:
-        return self._file(f"alignments/{model}/{split}.magnitudes.json")
+        return self.file(f"alignments/{model}/{split}.magnitudes.json")
 
     def magnitude_sheet(self, model: str, split: str) -> Artefact:
-        return self._file(f"alignments/{model}/{split}.magnitudes.png")
+        return self.file(f"alignments/{model}/{split}.magnitudes.png")
 
     def phrases(self, model: str, split: str) -> Artefact:
         folder = self.root / f"phrases/{model}/{split}"
         return Artefact(f"phrases/{model}/{split}", folder, folder / "phrases.parquet.json")
 
     def phrase_sheet(self, model: str, split: str) -> Artefact:
-        return self._file(f"phrases/{model}/{split}.png")
+        return self.file(f"phrases/{model}/{split}.png")
 
     def phrase_plane(self, model: str, split: str) -> Artefact:
-        return self._file(f"phrases/{model}/{split}.plane.png")
+        return self.file(f"phrases/{model}/{split}.plane.png")
 
     # --- evaluation
 
     def evaluation(self, model: str, split: str, protocol: str) -> Artefact:
-        return self._file(f"evaluation/{model}.{split}.{protocol}.json")
+        return self.file(f"evaluation/{model}.{split}.{protocol}.json")
 
     @property
     def summary(self) -> Artefact:
-        return self._file("evaluation/summary.json")
+        return self.file("evaluation/summary.json")
 
     @property
     def summary_table(self) -> Artefact:
-        return self._file("evaluation/summary.md")
+        return self.file("evaluation/summary.md")
 
     def phrase_ranking(self, model: str, split: str) -> Artefact:
-        return self._file(f"evaluation/phrases/{model}.{split}.json")
+        return self.file(f"evaluation/phrases/{model}.{split}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 
@@ -193,10 +193,10 @@ class Layout:
         return self._folder(f"descriptions/{generator}.{subject}", "descriptions.json")
 
     def description_page(self, generator: str, subject: str) -> Artefact:
-        return self._file(f"descriptions/{generator}.{subject}/index.html")
+        return self.file(f"descriptions/{generator}.{subject}/index.html")
 
     def description_evaluation(self, generator: str, subject: str) -> Artefact:
-        return self._file(f"evaluation/descriptions/{generator}.{subject}.json")
+        return self.file(f"evaluation/descriptions/{generator}.{subject}.json")
 
     # --- the papers' tables, and the report
 
@@ -206,23 +206,23 @@ class Layout:
 
     @property
     def tables(self) -> Artefact:
-        return self._file("study/tables.md")
+        return self.file("study/tables.md")
 
     def sweep(self, model: str) -> Artefact:
         return self._folder(f"sweeps/{model}", "sweep.json")
 
     @property
     def reproduction(self) -> Artefact:
-        return self._file("reproduction.md")
+        return self.file("reproduction.md")
 
     @property
     def report(self) -> Artefact:
-        return self._file("report/index.html")
+        return self.file("report/index.html")
 
     def _folder(self, name: str, commit: str) -> Artefact:
         return Artefact(name, self.root / name, self.root / name / commit)
 
-    def _file(self, name: str) -> Artefact:
+    def file(self, name: str) -> Artefact:
         """A file that is its own commit."""
         return Artefact(name, self.root / name, self.root / name)
 

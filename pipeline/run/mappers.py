@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pipeline import runtime
 from pipeline.errors import JointspaceError, UsageError
@@ -37,15 +38,17 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that travels by pickle: `module` is where the stage is declared."""
+    """One stage on one run, in a form that travels by pickle: `module` is where the stage is declared, and `call` tells
+    one call of the runner from the next, for which a worker that outlives it opens everything anew."""
 
     module: str
     root: Path
     names: tuple[str, ...]
+    call: str
 
     @classmethod
     def of(cls, stage: Stage, run: Run, names: tuple[str, ...]) -> "ShardTask":
-        return cls(stage.function.__module__, run.root.absolute(), names)
+        return cls(stage.function.__module__, run.root.absolute(), names, uuid4().hex)
 
     def __call__(self, number: int) -> int:
         """Make one shard; returns its number."""
@@ -105,14 +108,14 @@ def _enter(queue: Any) -> None:
     threading.Thread(target=outlive, daemon=True).start()
 
 
-def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, options: dict[str, Any]) -> Iterator[int]:
+def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, chosen: dict[str, Any]) -> Iterator[int]:
     """On the workers of a Dask cluster, which see the same files under the same names and have this package.
 
-    `scheduler` is an address, or names a cluster that is started for this and takes `options`. Raises UsageError where
-    it cannot be reached or started, JointspaceError for a shard that no worker survives.
+    `scheduler` is an address, or names a cluster that is started for this as `chosen`, its section, says. Raises
+    UsageError where it cannot be reached or started, JointspaceError for a shard that no worker survives.
     """
     distributed = _import("distributed", "cluster")
-    with _cluster(scheduler, options) as address, _client(distributed, address, scheduler) as client:
+    with _cluster(scheduler, chosen) as address, _client(distributed, address, scheduler) as client:
         futures = client.map(task, list(numbers), pure=False, retries=0)
         for future in distributed.as_completed(futures, loop=client.loop):
             try:
@@ -125,17 +128,17 @@ def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, options:
 
 
 @contextmanager
-def _cluster(scheduler: str, options: dict[str, Any]) -> Iterator[Any]:
+def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
     """The address of a scheduler, or a cluster that ends with the block."""
     if "://" in scheduler:
         yield scheduler
         return
     module, name, extra = NAMED_CLUSTERS[scheduler]
-    dask, workers = _import("dask", "cluster"), options.pop("workers")
+    dask, workers, options = _import("dask", "cluster"), chosen["workers"], chosen["options"]
     threads = max(1, runtime.threads() // workers) if scheduler == "local" else 1
     variables = dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))
     if scheduler == "local":
-        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, **options}
+        options = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options}
     settings = {
         "distributed.nanny.pre-spawn-environ": variables,
         "distributed.scheduler.allowed-failures": LOST_WORKERS,

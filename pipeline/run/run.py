@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.run.layout import Artefact, Layout
 from pipeline.run.parts import divide
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
@@ -61,6 +61,13 @@ class Run:
             self.manifest.n_shards, self.manifest.shard_size, config.shards_per_job, config.scheduler is not None
         )
 
+    @property
+    def sums(self) -> str:
+        """Where `pipeline.mapreduce` computes for a whole stage: at the Dask scheduler that the configuration gives the
+        address of, or here."""
+        scheduler = self.config.scheduler
+        return scheduler if scheduler and "://" in scheduler else "local"
+
     def encoder(self, name: str) -> "Parameters":
         """The settings, tensors and details of an encoder of this run."""
         from pipeline.storage.provenance import read_encoder
@@ -94,10 +101,9 @@ class Run:
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""
         from pipeline.storage.made import combined_fingerprint, fingerprint_of
-        from pipeline.storage.reading import file_sha256
 
         if isinstance(one, Outside):
-            return self._remembered(str(one.path), lambda: file_sha256(one.path))
+            return self._remembered(str(one.path), lambda: _digest(one.path))
         if isinstance(one, Artefact):
             return self._remembered(str(one.commit), lambda: fingerprint_of(one.commit))
         if number is not None:
@@ -108,3 +114,13 @@ class Run:
         if key not in self._fingerprints:
             self._fingerprints[key] = find()
         return self._fingerprints[key]
+
+
+def _digest(path: Path) -> str:
+    """Of a file that a person brought. Raises InputError where it cannot be read."""
+    from pipeline.storage.reading import file_sha256
+
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error}); correct its name in the configuration") from error

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pipeline import runtime
 from pipeline.device import visible_gpus
@@ -18,27 +19,20 @@ from pipeline.storage.made import combined_fingerprint, fingerprint_of, is_made
 log = logging.getLogger(__name__)
 
 
-def make(run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False) -> None:
+def make(
+    run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
+) -> None:
     """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
 
-    What is there already, and was made from the same inputs by the same version, is left alone unless `again`.
-    Raises JointspaceError where another process is making the same.
+    A shard that is there already, made from the same inputs by the same version, is left alone unless `again`; what is
+    whole is made whenever it is asked for. Raises JointspaceError where another process is making the same.
     """
     if stage.sharded:
         _make_shards(run, stage, names, part, again)
-    elif part is not None:
-        raise UsageError(f"{stage.command} is not divided into parts; leave --part out")
-    else:
-        _make_whole(run, stage, names, again)
-
-
-def _make_whole(run: Run, stage: Stage, names: Names, again: bool) -> None:
-    job = run.job(stage, names)
-    with hold(job.path):
-        if not again and all(is_made(one.commit, job.fingerprint) for one in job.outputs):
-            log.info("%s is there already", job.path)
-            return
-        stage.function(run, job, *names)
+        return
+    made = stage.outputs(run.layout, *names)[0]
+    with hold(made.path):
+        stage.function(run, run.job(stage, names), *names, **options)
 
 
 def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: bool) -> None:

@@ -73,7 +73,8 @@ class Stage:
     (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, rows, *names)` are
     fingerprints of whatever else decides. `writes(layout, *names)` is what it makes, first of all what others read.
     `needs` is of one job (None: it stands in the table of pipeline.plan.needs), `threads` is what a job can use.
-    `shown` is the category in Snakemake's report of each output that is shown there, by its caption.
+    `options` are of the command alone, click's, and go to the function of a whole stage by their names. `shown` is the
+    category in Snakemake's report of each output that is shown there, by its caption.
     """
 
     function: Callable[..., Any]
@@ -90,6 +91,7 @@ class Stage:
     shown: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     needs: "Need | None" = None
+    options: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,13 +108,19 @@ class Stage:
         return [made] if isinstance(made, Artefact | Shards) else list(made)
 
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
-        """The choices that begin with the names `given`. Raises UsageError where there is none."""
-        known = [tuple(choice) for choice in self.choices(config)]
-        found = [choice for choice in known if choice[: len(given)] == tuple(given)]
+        """The choices that begin with the names `given`. Raises UsageError naming the first that is in none, and what
+        there is in its place."""
+        found = [tuple(choice) for choice in self.choices(config)]
+        for place, name in enumerate(given):
+            there = list(dict.fromkeys(choice[place] for choice in found))
+            found = [choice for choice in found if choice[place] == name]
+            if not found:
+                raise UsageError(
+                    f"{self.command}: the configuration has no {self.names[place]} {name}; there are"
+                    f" {', '.join(there) or 'none'}"
+                )
         if not found:
-            asked = " ".join(given) or f"{' and '.join(self.names)} to make"
-            there = ", ".join(dict.fromkeys(" ".join(choice[: max(1, len(given))]) for choice in known)) or "none"
-            raise UsageError(f"{self.command}: the configuration has no {asked}; there are {there}")
+            raise UsageError(f"{self.command}: the configuration has no {' and '.join(self.names)} to make")
         return found
 
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:

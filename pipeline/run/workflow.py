@@ -107,14 +107,14 @@ class Workflow:
     def resources(self, name: str) -> dict[str, Any]:
         """What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more."""
         stage = self.stages[name]
-        need = needs_of(stage)
+        need, workers = needs_of(stage), self.config.workers if stage.sharded else 1
 
         def shards() -> int:
             """The shards of a job, which are made one after another."""
             return max(map(len, self.run.parts), default=1) if stage.sharded else 1
 
         return {
-            "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes)),
+            "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes) * workers),
             "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * shards()),
             "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * shards()),
             "gpu": int(self.config.device != "cpu" and need.gpu is not None),
@@ -130,14 +130,11 @@ class Workflow:
         return " ".join([*words, *(["--part", "{wildcards.part}"] if stage.sharded else [])])
 
     @cached_property
-    def targets(self) -> list[Callable[[Any], list[str]] | str]:
-        """What `all` makes: whatever a stage says is wanted for its own sake."""
-        files: list[Any] = []
-        for stage in self.stages.values():
-            for names in stage.wanted(self.config):
-                made = stage.outputs(self.layout, *names)
-                files += [lambda _, one=one: self._commits(one, None) for one in made]
-        return files
+    def targets(self) -> list[Callable[[Any], list[str]]]:
+        """Input functions of `all`: whatever a stage says is wanted for its own sake."""
+        wanted = [(stage, names) for stage in self.stages.values() for names in stage.wanted(self.config)]
+        made = [one for stage, names in wanted for one in stage.outputs(self.layout, *names)]
+        return [lambda _, one=one: self._commits(one, None) for one in made]
 
     @property
     def sizes(self) -> Sizes:

@@ -100,12 +100,17 @@ class Extract(Section):
 
 
 class Grid(Section):
+    """Windows at several scales: each of `scales` (of the image's sides), `aspects` (width / height, times the
+    image's own), and neighbours sharing `overlap` of their sides."""
+
     scales: Annotated[tuple[PositiveShare, ...], Field(min_length=1)]
     aspects: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     overlap: BelowOne
 
 
 class Search(Section):
+    """Selective search: `mode` is fast or quality; wider images are made `width` pixels wide first."""
+
     mode: Literal["fast", "quality"]
     width: Positive
 

@@ -14,6 +14,7 @@ from pipeline.settings.section import (
     NonNegative,
     Positive,
     PositiveShare,
+    Protocol,
     Section,
 )
 
@@ -178,7 +179,7 @@ class Study(Section):
     order: Literal["listed", "shuffled"]
     draws: Positive
     further_draws: Positive
-    protocol: Literal["all-sentences", "first-sentence"]
+    protocol: Protocol
     encoders: tuple[Encoder, ...]
     sizes: tuple[Positive, Positive, Positive]
     transfer_sizes: tuple[Positive, Positive, Positive]

@@ -42,7 +42,8 @@ Described = Literal["train", "dev", "test"]
 """A split whose images have sentences."""
 Split = Literal[Described, "weak", "gallery"]
 """Beside these `weak`, whose images have weak text to learn from, and `gallery`, whose images are only to be found."""
-DESCRIBED, SPLITS = get_args(Described), get_args(Split)
+Protocol = Literal["all-sentences", "first-sentence"]
+DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Protocol)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 

@@ -7,8 +7,8 @@ from pipeline.errors import UsageError
 from pipeline.specs.places import find, import_place
 from pipeline.specs.trainings import TRAININGS, UNSTACKED
 
-ALL = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
-"""What `fit` chooses on dev."""
+GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
+"""The keys of `fit` whose values are tried on dev."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ModelSpec:
     metric: Literal["inner_product", "euclidean"] = "inner_product"
     """What compares images with sentences: the product of unit vectors, or the distance."""
     grid: tuple[str, ...] = ()
-    """The keys of `fit` whose values are tried on dev."""
+    """Those of GRID that matter to it."""
     trainings: tuple[str, ...] = ("target",)
     starts_from: str | None = None
     """The registered model that training starts from, on the same encoders."""
@@ -69,6 +69,13 @@ class ModelSpec:
         return self.starts_from is not None and self.words and not model_spec(self.starts_from).words
 
     @property
+    def fit_keys(self) -> set[str]:
+        """The keys of `fit` that matter to it."""
+        if self.made_by != "fit":
+            return set()
+        return {"dev_images", *self.grid, *(["search"] if self.grid else [])}
+
+    @property
     def joint_space(self) -> bool:
         """Whether any image and any words have a cosine by it."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
@@ -91,10 +98,10 @@ def _trained(name: str, place: str, section: str = "Train", sentences: Any = "to
 WSABIE, KERNELS = "pipeline.settings.models:Wsabie", "pipeline.settings.models:Kernels"
 REGIONS: dict[str, Any] = {"regions": "any", "multi_vector": True}
 MODELS: tuple[ModelSpec, ...] = (
-    _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=ALL[:2], trainings=UNSTACKED),
-    _fitted("cca", "cca:CCA", metric="euclidean", grid=ALL[:3], trainings=UNSTACKED),
-    _fitted("ncca", "cca:NormalizedCCA", grid=ALL, trainings=tuple(TRAININGS)),
-    _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=ALL),
+    _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=GRID[:2], trainings=UNSTACKED),
+    _fitted("cca", "cca:CCA", metric="euclidean", grid=GRID[:3], trainings=UNSTACKED),
+    _fitted("ncca", "cca:NormalizedCCA", grid=GRID, trainings=tuple(TRAININGS)),
+    _fitted("kcca", "kernels:KernelCCA", section=KERNELS, grid=GRID),
     _fitted("wsabie-sgd", "wsabie_models:WsabieSGD", section=WSABIE),
     _fitted("wsabie-adagrad", "wsabie_models:WsabieAdaGrad", section=WSABIE),
     _trained("bow", "word_models:BagOfWords"),

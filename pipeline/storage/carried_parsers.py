@@ -61,13 +61,13 @@ def find_carried_parser(
     labels = read_labels(labels_path)
     require_same("label table", {str(labels_path): labels["fingerprint"], "the model": model.details["labels"]})
     require_same("parses", {str(parses.path): parses.fingerprint, str(labels_path): labels["inputs"]["parses 0"]})
-    engine = parses.details["engine"]
+    engine, inputs = parses.details["engine"], parses.details["inputs"]
     if engine["engine"] != "spacy":
         return CarriedParser({"engine": engine["engine"]}, Path(labels_path))
     found, digest = find_parser(trained, name, root)
-    require_same("parser", {str(parses.path): parses.details["inputs"]["parser"], found: digest})
+    require_same("parser", {str(parses.path): inputs["parser"], found: digest})
     folder = Path(found) if Path(found).is_dir() else None
-    told = {"engine": "spacy", "max_words": engine["max_words"], "spacy": engine["spacy"]}
+    told = {"engine": "spacy", "max_words": engine["max_words"], "spacy": inputs["spacy"]}
     return CarriedParser({**told, "package": None if folder else found}, Path(labels_path), folder, digest)
 
 

@@ -10,20 +10,15 @@ class Chained:
     `dtype` (None: as the first array has them)."""
 
     def __init__(self, parts: Sequence[np.ndarray], dtype: type | None = None) -> None:
-        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts])
-        self.shape, self.dtype = (int(self.ends[-1]), *parts[0].shape[1:]), np.dtype(dtype or parts[0].dtype)
+        self.parts, self.bounds = parts, np.cumsum([0, *map(len, parts)])
+        self.shape, self.dtype = (int(self.bounds[-1]), *parts[0].shape[1:]), np.dtype(dtype or parts[0].dtype)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        numbers = np.searchsorted(self.ends, rows, "right")
-        used = np.unique(numbers)
-        if len(used) == 1:
-            return self._take(used[0], rows).astype(self.dtype, copy=False)
+        order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
+        rows = rows if order is None else rows[order]
+        cuts = np.searchsorted(rows, self.bounds)
         gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        for number in used:
-            chosen = numbers == number
-            gathered[chosen] = self._take(number, rows[chosen])
+        for number in np.flatnonzero(np.diff(cuts)):
+            own = slice(cuts[number], cuts[number + 1])
+            gathered[own if order is None else order[own]] = self.parts[number][rows[own] - self.bounds[number]]
         return gathered
-
-    def _take(self, number: int, rows: np.ndarray) -> np.ndarray:
-        part = self.parts[number]
-        return part[rows - (self.ends[number] - len(part))]

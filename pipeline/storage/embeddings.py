@@ -106,10 +106,13 @@ class Embeddings:
     def read(self, modality: str, ids: np.ndarray) -> Items:
         """Those of the `images` or `sentences` whose ids are `ids` (k,): (k, c) float32, or MultiVectors."""
         vectors = self.rows_of(modality, ids).take(slice(None))
-        return replace(self.outline(modality, ids), vectors=vectors) if self.multi_vector else vectors
+        outline = self.outline(modality, ids)
+        return vectors if outline is None else replace(outline, vectors=vectors)
 
-    def outline(self, modality: str, ids: np.ndarray) -> MultiVectors:
-        """The same of a multi-vector model, all but the vectors."""
+    def outline(self, modality: str, ids: np.ndarray) -> MultiVectors | None:
+        """The same of a multi-vector model, all but the vectors; None for others."""
+        if not self.multi_vector:
+            return None
         whole, boxes = f"{SIDES[modality]}_globals", None
         if modality == "images":
             boxes = self._chained("boxes")[self._places(modality, ids)]

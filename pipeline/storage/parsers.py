@@ -96,7 +96,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
         if (digest := package_digest(name)) is None:
             raise UsageError(
                 f"parse.pipeline: {name} is neither a folder under {root} nor an installed package; correct it, or"
-                " leave it null and give what train-parser wrote as --parser"
+                " leave it null for what train-parser wrote"
             )
         return name, digest
     if trained is None:

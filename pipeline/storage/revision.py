@@ -1,6 +1,6 @@
 """A bundle made from another one by adding or removing images and sentences; both stay whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,16 @@ class Part:
     def numbers(self) -> np.ndarray:
         """What the index calls its vectors: the row of each, or, where rows have several, numbers without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
+
+    def followed_by(self, table: pa.Table, outline: MultiVectors | None) -> "Part":
+        """This with more rows."""
+        more = None if outline is None else MultiVectors.concatenate([self.outline, outline])
+        return replace(self, table=pa.concat_tables([self.table, table]), outline=more)
+
+    def without(self, rows: np.ndarray) -> "Part":
+        """This with nothing but numbers left in `rows` (k,)."""
+        less = None if self.outline is None else self.outline.without(rows)
+        return replace(self, table=forget(self.table, rows), outline=less)
 
 
 class Revision:

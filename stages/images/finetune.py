@@ -140,12 +140,12 @@ def _judge(
     from pipeline.images.extraction import Plan
     from pipeline.images.precision_recall import judge_regions
     from pipeline.images.preparation import Cutting, Preparation, Request
-    from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
+    from pipeline.images.proposals import ProposalSettings, Selection, proposer
     from pipeline.images.regions import RegionExtractor, describe
     from pipeline.workers import isolated_map
 
     tuning = settings.finetune
-    grid, search = Grid(**tuning.grid.model_dump()), Search(**settings.regions.search.model_dump())
+    grid, search = tuning.grid, settings.regions.search
     propose = proposer(ProposalSettings(tuning.proposals, grid, search))
     selection = Selection(0, settings.regions.min_side, settings.regions.iou, tuning.candidates, False, grid)
     preparation = Preparation(sampler.read, sampler.limits, Cutting(propose, selection, sampler.crops))

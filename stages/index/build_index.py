@@ -138,8 +138,7 @@ def _add_indices(
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
-    from pipeline.index.build import QUERIES
-    from pipeline.index.build_gallery import SET_QUERIES, build_gallery
+    from pipeline.index.build_gallery import build_gallery, queries_of
     from pipeline.index.ondisk import ListsFile
     from pipeline.index.requirements import Requirements
     from pipeline.index.shortlist import Shortlist
@@ -153,8 +152,8 @@ def _add_indices(
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
     for modality, other in (("images", "sentences"), ("sentences", "images")):
-        outlines[modality] = embeddings.outline(modality, ids[modality]) if several else None
-        asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
+        outlines[modality] = embeddings.outline(modality, ids[modality])
+        asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
         name = INDEXED[kind][modality]
         lists = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists") if settings.on_disk else None
         built = build_gallery(

@@ -18,17 +18,13 @@ def command(
 ) -> None:
     """Add what is new in the manifest to the indices of a bundle, and measure how far they have drifted."""
     import logging
-    from dataclasses import replace
     from functools import partial
 
     import numpy as np
-    import pyarrow as pa
 
     from pipeline import config
-    from pipeline.index.build import QUERIES
-    from pipeline.index.build_gallery import SET_QUERIES
+    from pipeline.index.build_gallery import queries_of
     from pipeline.index.upkeep import add, revise
-    from pipeline.multivectors import MultiVectors
     from pipeline.storage.embeddings import Embeddings, split_ids
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.revision import Revision
@@ -39,14 +35,11 @@ def command(
     wanted, log = split_ids(manifest, settings.splits), logging.getLogger(__name__)
     for part in revision.parts:
         fresh = np.setdiff1d(wanted[part.modality], part.ids)
-        table, outline = getattr(manifest, part.modality).take(fresh), part.outline
-        if outline is not None:
-            outline = MultiVectors.concatenate([outline, embeddings.outline(part.modality, fresh)])
-        grown = replace(part, table=pa.concat_tables([part.table, table]), outline=outline)
-        first = len(part.ids) if outline is None else len(part.numbers)
+        table = getattr(manifest, part.modality).take(fresh)
+        grown = part.followed_by(table, embeddings.outline(part.modality, fresh))
+        first = len(part.ids) if part.outline is None else len(part.numbers)
         change = partial(add, vectors=embeddings.rows_of(part.modality, fresh), first=first)
-        queries = revision.queries(part, QUERIES if outline is None else SET_QUERIES)
-        data = revision.bundle.index(part.name)
+        data, queries = revision.bundle.index(part.name), revision.queries(part, queries_of(embeddings.multi_vector))
         revised = revise(data, part, grown, revision.vectors, change, queries, embeddings.comparison)
         revision.put(grown, revised.data, revised.card())
         log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(settings.recall_floor))

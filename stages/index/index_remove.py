@@ -26,19 +26,17 @@ def command(
 ) -> None:
     """Remove images and their sentences from the indices of a bundle, and measure how far they have drifted."""
     import logging
-    from dataclasses import replace
     from functools import partial
 
     import numpy as np
 
     from pipeline import config
     from pipeline.errors import InputError, UsageError
-    from pipeline.index.build import QUERIES
-    from pipeline.index.build_gallery import SET_QUERIES
+    from pipeline.index.build_gallery import queries_of
     from pipeline.index.upkeep import drop, factory_without, remove, revise, setting_of
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.manifest import Manifest
-    from pipeline.storage.revision import Revision, forget
+    from pipeline.storage.revision import Revision
     from pipeline.storage.tables import read_numbers
 
     named = {*images, *(read_numbers(list_path) if list_path else ())}
@@ -52,15 +50,14 @@ def command(
     gone = np.array(sorted(named), np.int64)
     for part in revision.parts:
         rows = part.alive[np.isin(part.owners[part.alive], gone)]
-        less, factory = replace(part, table=forget(part.table, rows)), part.card["factory"]
+        less, factory, changed = part.without(rows), part.card["factory"], {}
         if part.outline is None:
-            most, changed = QUERIES, {"factory": factory_without(factory)}
+            changed = {"factory": factory_without(factory)}
             kept = {"rest": revision.vectors(less), "rest_ids": less.alive, "metric": embeddings.metric}
             change = partial(remove, ids=rows, factory=factory, setting=setting_of(part.card), **kept)
         else:
-            most, changed, change = SET_QUERIES, {}, partial(drop, places=part.outline.places(rows))
-            less = replace(less, outline=part.outline.without(rows))
-        data, queries = revision.bundle.index(part.name), revision.queries(part, most)
+            change = partial(drop, places=part.outline.places(rows))
+        data, queries = revision.bundle.index(part.name), revision.queries(part, queries_of(embeddings.multi_vector))
         revised = revise(data, part, less, revision.vectors, change, queries, embeddings.comparison)
         revision.put(less, revised.data, {**changed, **revised.card()})
         log.info("%d %s removed; %s", len(rows), part.modality, revised.drift(settings.recall_floor))

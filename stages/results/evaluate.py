@@ -1,40 +1,21 @@
-"""`evaluate`: ranks, recall and intervals of one row on one split by one protocol."""
+"""`evaluate`: ranks, recall and intervals of a model on a split by a protocol."""
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import click
 
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 
 
-@click.command("evaluate")
-@options.manifest
-@options.embeddings
-@click.option("--split", required=True, help="Split of the manifest to evaluate on.")
-@click.option("--protocol", required=True, help="all-sentences (Karpathy) or first-sentence (Gong).")
-@click.option(
-    "--through-index", "bundle_folder", type=options.FOLDER,
-    help="Bundle of the same row: tell what its indices cost, among all that they hold.",
-)  # fmt: skip
-@options.scheduler
-@options.config
-@options.output("file", "The evaluation, a JSON file.")
-def command(
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    split: str,
-    protocol: str,
-    bundle_folder: Path | None,
-    scheduler: str,
-    config_path: Path | None,
-    output: Path,
-) -> None:
-    """Measure retrieval in both directions."""
+def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
+    """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong)."""
     import logging
 
     import numpy as np
 
-    from pipeline import config
     from pipeline.device import find_gpu
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.folds import divide, measure_folds
@@ -44,36 +25,30 @@ def command(
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import Embeddings, split_pairs
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.places import require_output
 
-    settings = config.load(config_path)
-    bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
-    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
-    require_output(output, {"model": embeddings.row, "split": split, "protocol": protocol})
+    bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
+    embeddings = Embeddings(run.manifest, run.layout.embeddings(model).folder, model)
     embeddings.require_unseen(split)
-    pairs = split_pairs(embeddings.manifest, split)
+    pairs = split_pairs(run.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
     images = embeddings.read("images", pairs.image_id)
     sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
 
     owners = pairs.owners[chosen]
-    folds = divide(owners, settings.evaluate.folds) if settings.evaluate.folds > 1 else []
+    folds = divide(owners, run.config.evaluate.folds) if run.config.evaluate.folds > 1 else []
 
     similarity: dict = {}
     comparison = embeddings.comparison
-    measured = evaluate(rank(images, sentences, owners, comparison, scheduler), owners, bootstrap)
-    ranked = [
-        rank(images[fold.images], sentences[fold.sentences], fold.owners, comparison, scheduler) for fold in folds
-    ]
+    measured = evaluate(rank(images, sentences, owners, comparison, run.sums), owners, bootstrap)
+    ranked = [rank(images[one.images], sentences[one.sentences], one.owners, comparison, run.sums) for one in folds]
     if not embeddings.multi_vector and np.bincount(owners).min() > 1:
         ranks = similarity_ranks(sentences, owners, embeddings.metric)
         similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
 
     through: dict = {}
-    if bundle_folder:
-        through = _measure_cost(bundle_folder, embeddings, pairs, chosen, images, sentences, find_gpu(settings.device))
+    if through_index:
+        bundle = run.layout.index(model).path
+        through = _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, find_gpu(run.config.device))
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     about |= {"folds": len(folds)} if folds else {}
@@ -88,9 +63,9 @@ def command(
         **through,
         "metric": embeddings.metric,
         "inputs": embeddings.inputs,
-        "fingerprint": fingerprint("evaluation", 1, about, embeddings.inputs),
+        "fingerprint": job.fingerprint,
     }
-    publish_record(output, value)
+    publish_record(job.path, value)
     for gallery in with_folds([value]):
         for line in headline(gallery):
             logging.getLogger(__name__).info(line)
@@ -115,3 +90,27 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
         cost = cost_through(gallery, vectors, part.numbers, part.owners, queries, of, gpu)
         costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
+
+
+def _choices(config) -> Iterator[tuple[str, ...]]:
+    from pipeline.settings.section import DESCRIBED, PROTOCOLS
+
+    return product(config.every_model(), DESCRIBED, PROTOCOLS)
+
+
+STAGE = Stage(
+    evaluate,
+    version=2,
+    names=("model", "split", "protocol"),
+    choices=_choices,
+    keys=lambda config, *names: {
+        "seed": config.seed,
+        **config.evaluate.model_dump(exclude={"splits", "protocols"}),
+    },
+    reads=lambda config, layout, model, *names: {
+        "manifest": layout.manifest,
+        f"embeddings/{model}": layout.embeddings(model),
+    },
+    writes=lambda layout, *names: layout.evaluation(*names),
+    options=(click.Option(["--through-index"], is_flag=True, help="Tell what the indices cost, among all they hold."),),
+)

@@ -1,20 +1,25 @@
 """`summarise`: all evaluations of a run in one list, and as a table to read."""
 
-from pathlib import Path
-
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 
 
-@click.command("summarise")
-@click.argument("evaluations", type=options.FILE, nargs=-1, required=True)
-@options.output("file", "The list, a JSON file; a Markdown table of the same name is written beside it.")
-def command(evaluations: tuple[Path, ...], output: Path) -> None:
-    """Put EVALUATIONS, files that `evaluate` wrote, into one list and one table."""
+def summarise(run: Run, job: Job) -> None:
+    """Put all evaluations of the run into one list and one table."""
     from pipeline.evaluate.summary import markdown
     from pipeline.storage.evaluations import read_evaluations, write_summary
 
-    values = read_evaluations(evaluations)
+    values = read_evaluations([run.layout.evaluation(*names).path for names in run.config.evaluations()])
+    write_summary(job.path, values, markdown(values))
 
-    write_summary(output, values, markdown(values))
+
+STAGE = Stage(
+    summarise,
+    version=2,
+    wanted=lambda config: [()],
+    reads=lambda config, layout: {
+        f"evaluation/{'.'.join(names)}": layout.evaluation(*names) for names in config.evaluations()
+    },
+    writes=lambda layout: (layout.summary, layout.summary_table),
+    shown={"summary": "Evaluation"},
+)

@@ -1,6 +1,17 @@
 # Sentences and documents become vectors, words and trees.
 
 
+rule build_vocabulary:
+    input: FLOW.input("build_vocabulary")
+    output: FLOW.output("build_vocabulary")
+    wildcard_constraints: **FLOW.constraints("build_vocabulary")
+    params: **FLOW.params("build_vocabulary")
+    threads: FLOW.threads("build_vocabulary")
+    benchmark: FLOW.benchmark("build_vocabulary")
+    resources: **FLOW.resources("build_vocabulary")
+    shell: FLOW.shell("build_vocabulary")
+
+
 rule encode_sentences:
     input: FLOW.input("encode_sentences")
     output: FLOW.output("encode_sentences")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run, make_stage, write_config
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError
@@ -93,16 +93,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
     build_bundle(run)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    (run / "folds.yaml").write_text("evaluate: {folds: 2, bootstrap: 20}")
     return run
 
 
-@pytest.mark.parametrize("row", ["embeddings/ncca", "embeddings/dvsa"])
+@pytest.mark.parametrize("model", ["ncca", "dvsa"])
 @pytest.mark.parametrize("protocol", ["all-sentences", "first-sentence"])
-def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, row: str, protocol: str) -> None:
-    given = ("--manifest", run / "manifest", "--embeddings", run / row, "--split", "train", "--protocol", protocol)
-    run_command("evaluate", *given, "--config", run / "folds.yaml", "--output", run / "e.json")
-    value = json.loads((run / "e.json").read_text())
+def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, model: str, protocol: str) -> None:
+    judged = {"splits": ["train"], "protocols": [protocol], "folds": 2, "bootstrap": 20}
+    write_config(run, {"models": [model], "regions": {"encoders": ["colour"]}, "evaluate": judged})
+    make_stage("evaluate", run, model, "train", protocol)
+    value = json.loads((run / f"evaluation/{model}.train.{protocol}.json").read_text())
     assert value["folds"] == 2 and value["n_images"] == 16
     assert [fold["n_images"] for fold in value["each_fold"]] == [8, 8]
     assert sum(fold["n_sentences"] for fold in value["each_fold"]) == value["n_sentences"]
@@ -115,5 +115,5 @@ def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, row: str, pro
         assert low <= mean["recall@1"] <= high
     whole, folded = with_folds([value])
     assert whole is value and folded["n_images"] == 8 and folded["protocol"] == f"{protocol}, mean of 2 folds"
-    run_command("summarise", run / "e.json", "--output", run / "summary.json")
-    assert f"train split, {protocol}, mean of 2 folds: 8 images" in (run / "summary.md").read_text()
+    make_stage("summarise", run)
+    assert f"train split, {protocol}, mean of 2 folds: 8 images" in (run / "evaluation/summary.md").read_text()

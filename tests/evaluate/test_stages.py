@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_up import make_run, run_command
+from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.atomic import publish_json
@@ -18,11 +18,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("run"))
 
 
-def evaluate(run: Path, split: str, protocol: str, *more: object) -> Path:
-    output = run / "evaluation" / f"ncca.{split}.{protocol}.json"
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca", "--output", output)
-    run_command("evaluate", *given, "--split", split, "--protocol", protocol, *more)
-    return output
+def evaluate(run: Path, split: str, protocol: str) -> Path:
+    make_stage("evaluate", run, "ncca", split, protocol)
+    return run / "evaluation" / f"ncca.{split}.{protocol}.json"
 
 
 def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
@@ -40,18 +38,10 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
 
 
 def test_one_vector_an_image_needs_no_torch(run: Path) -> None:
-    given = [
-        "evaluate",
-        "--manifest",
-        run / "manifest",
-        "--embeddings",
-        run / "embeddings/ncca",
-        "--output",
-        run / "e.json",
-    ]
+    given = ["evaluate", "ncca", "test", "all-sentences", "--run", str(run)]
     program = (
         "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
-        f"result = CliRunner().invoke(cli, {[*map(str, given), '--split', 'test', '--protocol', 'all-sentences']})\n"
+        f"result = CliRunner().invoke(cli, {given})\n"
         "print(result.exit_code, 'torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -73,9 +63,10 @@ def test_the_first_sentence_protocol(run: Path) -> None:
     assert value["image_to_sentence"]["median_rank"] == 2
 
 
-def test_intervals_can_be_left_out(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("evaluate: {bootstrap: 0}")
-    value = json.loads(evaluate(run, "test", "all-sentences", "--config", tmp_path / "config.yaml").read_text())
+def test_intervals_can_be_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_config(run, {"evaluate": {"bootstrap": 0}})
+    value = json.loads(evaluate(run, "test", "all-sentences").read_text())
     assert set(value["image_to_sentence"]) == {"recall@1", "recall@5", "recall@10", "median_rank", "mean_rank"}
 
 
@@ -84,7 +75,9 @@ def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
         InputError, match=r"the dev split of .* has no image with a sentence \(images: test 8, train 16"
     ):
         evaluate(run, "dev", "all-sentences")
-    with pytest.raises(UsageError, match="unknown protocol some; there are all-sentences"):
+    with pytest.raises(
+        UsageError, match="the configuration has no protocol some; there are all-sentences, first-sentence"
+    ):
         evaluate(run, "test", "some")
     assert not list((run / "evaluation").glob("*dev*"))
 
@@ -96,20 +89,18 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         evaluate(run, "test", "all-sentences")
 
 
-def test_the_summary_is_the_list_and_a_table(run: Path) -> None:
-    paths = [evaluate(run, split, protocol) for split in ("train", "test") for protocol in ("all-sentences",)]
-    run_command("summarise", *paths, "--output", run / "evaluation" / "summary.json")
+def test_the_summary_is_the_list_and_a_table(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_config(run, {"evaluate": {"splits": ["train", "test"], "protocols": ["all-sentences"]}, "models": ["ncca"]})
+    paths = [evaluate(run, split, "all-sentences") for split in ("train", "test")]
+    make_stage("summarise", run)
     assert json.loads((run / "evaluation" / "summary.json").read_text()) == [json.loads(p.read_text()) for p in paths]
     lines = (run / "evaluation" / "summary.md").read_text().splitlines()
     assert lines[0] == "## train split, all-sentences: 16 images, 32 sentences"
     assert "| ncca | image-to-sentence | 0.0 [0.0, 0.0] | 100.0 [100.0, 100.0] |" in lines[4]
-
-
-def test_evaluations_of_different_manifests_are_not_mixed(run: Path, tmp_path: Path) -> None:
-    ours = evaluate(run, "test", "all-sentences")
-    other = tmp_path / "other.json"
-    value = json.loads(ours.read_text())
-    publish_json(other, {**value, "inputs": {**value["inputs"], "manifest": "another"}})
-    with pytest.raises(IntegrityError, match="other.json differ"):
-        run_command("summarise", ours, other, "--output", tmp_path / "summary.json")
-    assert not (tmp_path / "summary.json").exists()
+    value = json.loads(paths[0].read_text())
+    publish_json(paths[0], {**value, "inputs": {**value["inputs"], "manifest": "another"}})
+    (run / "evaluation/summary.json").unlink()
+    with pytest.raises(IntegrityError, match="test.all-sentences.json differ"):
+        make_stage("summarise", run)
+    assert not (run / "evaluation/summary.json").exists()

@@ -94,8 +94,10 @@ def kill_once(nursery: Nursery, disturbed: Disturbed, name: str, rng: Random) ->
 
 
 def test_a_handful_of_kills(nursery: Nursery, disturbed: Disturbed) -> None:
-    kills = kill_at_random(nursery, disturbed, 1, seed=1)
-    assert set(+kills) == set(disturbed.cases)
+    """One for each kind of artefact: a manifest, shards, a model, a bundle, a record; the long test kills all."""
+    cases = {name: disturbed.cases[name] for name in ("ingest", "encode_sentences", "fit", "build_index", "evaluate")}
+    kills = kill_at_random(nursery, disturbed._replace(cases=cases), 1, seed=1)
+    assert set(+kills) == set(cases)
 
 
 def test_a_killed_part_goes_on_at_its_first_unfinished_shard(

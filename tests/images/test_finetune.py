@@ -140,14 +140,14 @@ def test_a_network_learns_what_boxes_show() -> None:
 
 @pytest.mark.parametrize("pretrained", [False, True])
 def test_training_goes_on_exactly(pretrained: bool) -> None:
-    begin = partial(start, 8, 0.001 if pretrained else 0.05, pretrained=pretrained, body_rate=0.01)
+    begin = partial(start, 5, 0.001 if pretrained else 0.05, pretrained=pretrained, body_rate=0.01)
     whole = begin()
-    losses = list(whole.learn(make_batch(seed) for seed in range(8)))
+    losses = list(whole.learn(make_batch(seed) for seed in range(5)))
     first = begin()
-    assert list(first.learn(make_batch(seed) for seed in range(3))) == losses[:3]
+    assert list(first.learn(make_batch(seed) for seed in range(2))) == losses[:2]
     second = begin()
-    second.restore(first.tensors(), 3)
-    np.testing.assert_allclose(list(second.learn(make_batch(seed) for seed in range(3, 8))), losses[3:], rtol=1e-4)
+    second.restore(first.tensors(), 2)
+    np.testing.assert_allclose(list(second.learn(make_batch(seed) for seed in range(2, 5))), losses[2:], rtol=1e-4)
     for name, tensor in whole.tensors().items():
         np.testing.assert_allclose(second.tensors()[name], tensor, rtol=1e-3, atol=1e-5)
 

@@ -19,12 +19,13 @@ from pipeline.images.extraction import Plan
 from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
 from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
-from pipeline.images.proposals import Grid, ProposalSettings, Search, Selection, proposer
+from pipeline.images.proposals import ProposalSettings, Selection, proposer
 from pipeline.images.regions import Described, RegionExtractor, describe
 from pipeline.images.warping import Crops, WholeImages
+from pipeline.settings.images import Grid, Search
 from pipeline.workers import isolated_map
 
-GRID = Grid((0.67, 0.5), (1.0, 2.0), 0.5)
+GRID = Grid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
 SELECTION = Selection(min_score=0.0, min_side=1, iou=0.7, count=4, fill=True, grid=GRID)
 SIZES = [(90, 70), (70, 90), (64, 64), (90, 70), (200, 30), (1, 1), (90, 70), (3, 300)]
 VIEWS = {"crops": Crops(64, 8, MEAN), "roi-align": WholeImages(96, 32, 2.5)}
@@ -49,7 +50,7 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
 def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
     from dataclasses import replace
 
-    propose = proposer(ProposalSettings("boxes", GRID, Search("fast", 500)))
+    propose = proposer(ProposalSettings("boxes", GRID, Search(mode="fast", width=500)))
     limits = ImageLimits(1 << 20, 1, 1 << 20)
     return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
-from made_up_training import parse_sentences
+from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
+from made_up_training import encode_parses
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index import query_trees
@@ -56,11 +56,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = {"width": 16, "depth": 1, "hidden": 16, "learning_rate": 0.01, "batch_words": 200, "epochs": 2}
     parsing = {"engine": "spacy", "workers": 0, "max_words": 9, "training": small}
     parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
-    write_config(
-        run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), "models": ["dtrnn", "hmlstm"]}
-    )
+    rows = {"models": ["dtrnn", "hmlstm"], "regions": {"encoders": ["colour"]}}
+    write_config(run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), **rows})
     run_command("train_parser", "--config", run / "config.yaml", "--output", run / "parser")
-    parse_sentences(run)
+    make_stage("parse", run)
+    encode_parses(run)
     write_features(run)
     return run
 
@@ -71,7 +71,7 @@ def write_features(run: Path) -> None:
         rows = manifest.shard(shard)
         ids = np.arange(rows.first_image, rows.last_image)
         arrays = {"features": np.eye(8, dtype=np.float32)[ids % 8], "image_id": ids}
-        details = {"encoder": {"name": "colour"}, "inputs": {"images": rows.fingerprints["images"]}}
+        details = {"encoder": {"name": "colour"}, "inputs": {**MADE_BY, "images": rows.fingerprints["images"]}}
         path = run / "features" / "colour" / f"shard-{shard:05d}.h5"
         write_shard(path, FEATURES, arrays, rows=len(ids), fingerprint=f"features {shard}", details=details)
 
@@ -88,7 +88,7 @@ def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
         run / "models" / registered / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         fingerprint="trees", details={
             "model": registered, "registered": registered, "vocabulary": vocabulary["fingerprint"],
-            "labels": table["fingerprint"],
+            "labels": table["fingerprint"], "encoders": {"colour": MADE_BY},
         },
     )  # fmt: skip
     make_stage("embed", run, registered)
@@ -144,7 +144,10 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
         build(run, "hmlstm", tmp_path / name, *given) for name, given in (("parsed", carried(run)), ("bare", ()))
     ]
     settings = config.load(None)
-    galleries = {name: _open_gallery(folder, None, settings) for name, folder in _name_all(tuple(bundles)).items()}
+    galleries = {
+        name: _open_gallery(folder, None, lambda data: None, settings)
+        for name, folder in _name_all(tuple(bundles)).items()
+    }
     client = TestClient(build_app(galleries, Limits(3, 48, 0, 99, 99, 9, 9, 1), 2, ["testserver"]))
     for sentence in ("a dog", "the big house number 5"):
         shown = json.loads(run_command("search", "--index", bundles[0], sentence, "--json", "--top", 48))

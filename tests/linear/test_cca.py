@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from made_up_settings import make_grid
 from scipy import sparse
-from scipy.linalg import sqrtm
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
 from pipeline.errors import InputError
@@ -36,7 +35,8 @@ def reference_correlations(x: np.ndarray, y: np.ndarray, image_ridge: float, tex
     cxx, cyy = x.T @ x / len(x), y.T @ y / len(y)
     cxx += image_ridge * np.trace(cxx) / len(cxx) * np.eye(len(cxx))
     cyy += text_ridge * np.trace(cyy) / len(cyy) * np.eye(len(cyy))
-    white = np.linalg.solve(sqrtm(cxx), x.T @ y / len(x)) @ np.linalg.inv(sqrtm(cyy))
+    (a, u), (b, v) = np.linalg.eigh(cxx), np.linalg.eigh(cyy)
+    white = (u / np.sqrt(a)) @ (u.T @ (x.T @ y / len(x)) @ v) / np.sqrt(b)
     return np.linalg.svd(white, compute_uv=False)
 
 

@@ -16,6 +16,7 @@ from made_up import run_command
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
+from pipeline.run.layout import shard_path
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
@@ -24,6 +25,7 @@ COUNT, SIDE = 22, 48
 SETTINGS = {
     "collection": {"format": "text-files"},
     "shard_size": 16,
+    "shards_per_job": 1,
     "encoders": [
         {"name": "small", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": SIDE}
     ],
@@ -59,7 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = configure(folder)
     parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", folder / "encoder")
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", folder / "encoders/small")
     return folder
 
 
@@ -73,15 +75,15 @@ def run(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def arguments(run: Path, shard: int = 0, output: str = "shard.h5", **changes: object) -> list[str]:
-    parts = {"manifest": run / "manifest", "encoder": run / "encoder", "shard": shard}
-    parts |= {"config": configure(run, **changes), "output": run / output}
-    return [str(part) for option, value in parts.items() for part in (f"--{option}", value)]
+def arguments(run: Path, part: int = 0, **changes: object) -> list[str]:
+    configure(run, **changes)
+    return ["small", "--run", str(run), "--part", str(part)]
 
 
-def extract(run: Path, shard: int = 0, output: str = "shard.h5", **changes: object) -> Shard:
-    run_command("extract", *arguments(run, shard, output, **changes))
-    return Shard(run / output, FEATURES)
+def extract(run: Path, part: int = 0, **changes: object) -> Shard:
+    """One shard, which is a part."""
+    run_command("extract", *arguments(run, part, **changes))
+    return Shard(shard_path(run / "features/small", part), FEATURES)
 
 
 def plainly(run: Path, rows: range) -> np.ndarray:
@@ -101,12 +103,12 @@ def plainly(run: Path, rows: range) -> np.ndarray:
     return np.stack(features)
 
 
-@pytest.mark.parametrize(("shard", "rows"), [(0, range(0, 16)), (1, range(16, 22))])
-def test_features_are_those_of_the_plain_loop(run: Path, shard: int, rows: range) -> None:
-    published = extract(run, shard)
+@pytest.mark.parametrize(("part", "rows"), [(0, range(0, 16)), (1, range(16, 22))])
+def test_features_are_those_of_the_plain_loop(run: Path, part: int, rows: range) -> None:
+    published = extract(run, part)
     assert published["image_id"].tolist() == list(rows)
     np.testing.assert_allclose(published["features"], plainly(run, rows), rtol=1e-4, atol=1e-5)
-    assert not (run / "shard.h5.parts").exists()
+    assert not Path(f"{published.path}.parts").exists()
     encoder = published.details["encoder"]
     assert (encoder["name"], encoder["architecture"], encoder["precision"]) == ("small", "squeezenet1_1", "float32")
     assert published.details["dim"] == 512
@@ -114,22 +116,22 @@ def test_features_are_those_of_the_plain_loop(run: Path, shard: int, rows: range
 
 def test_worker_processes_and_storage_change_little(run: Path) -> None:
     plain = extract(run)["features"]
-    stored = extract(run, output="half.h5", storage="float16", decode_workers=1)["features"]
+    stored = extract(run, storage="float16", decode_workers=1)["features"]
     assert stored.dtype == np.float16
     np.testing.assert_allclose(stored, plain, rtol=1e-3, atol=1e-4)
 
 
 def test_what_is_there_is_left_alone_without_torch(run: Path) -> None:
-    extract(run)
-    before = (run / "shard.h5").stat().st_mtime_ns
+    path = extract(run).path
+    before = path.stat().st_mtime_ns
     code = (
-        "import sys; from click.testing import CliRunner; from stages.images.extract import command\n"
-        "result = CliRunner().invoke(command, sys.argv[1:], catch_exceptions=False)\n"
+        "import sys; from click.testing import CliRunner; from stages.cli import cli\n"
+        "result = CliRunner().invoke(cli, ['extract', *sys.argv[1:]], catch_exceptions=False)\n"
         "print(result.exit_code, 'torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code, *arguments(run)], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "0 False"
-    assert (run / "shard.h5").stat().st_mtime_ns == before
+    assert path.stat().st_mtime_ns == before
 
 
 def test_another_setting_is_another_shard(run: Path) -> None:
@@ -139,7 +141,9 @@ def test_another_setting_is_another_shard(run: Path) -> None:
 
 
 def test_a_killed_run_is_taken_up(run: Path) -> None:
-    whole = extract(run, output="whole.h5")
+    whole = extract(run)
+    expected = whole.path.read_bytes()
+    shutil.rmtree(run / "features")
     # The eighth image hangs: two of the four parts, at most, are there when the process is killed.
     code = (
         "import sys, time, pipeline.images.preprocess as p; load = p.load\n"
@@ -147,17 +151,17 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         "    time.sleep(60 if photograph.name == '08.png' else 0)\n"
         "    return load(read, limits, preprocessing, photograph)\n"
         "p.load = slowly\n"
-        "from stages.images.extract import command; command(sys.argv[1:])"
+        "from stages.cli import cli; cli.get_command(None, 'extract')(sys.argv[1:])"
     )
     process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
-    part = run / "shard.h5.parts/0000000.h5"
+    part = Path(f"{whole.path}.parts/0000000.h5")
     for _ in range(600):
         time.sleep(0.1)
         if part.with_name(part.name + ".json").exists():
             break
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (run / "shard.h5").exists() and sorted(p.name for p in part.parent.glob("*.h5")) == [part.name]
+    assert not whole.path.exists() and sorted(p.name for p in part.parent.glob("*.h5")) == [part.name]
     written = part.stat().st_mtime_ns
 
     seen = []
@@ -165,7 +169,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: seen.append(folder))
         assert extract(run).fingerprint == whole.fingerprint
     assert seen == [part.parent] and part.stat().st_mtime_ns == written
-    assert (run / "shard.h5").read_bytes() == (run / "whole.h5").read_bytes()
+    assert whole.path.read_bytes() == expected
 
 
 def test_an_image_that_has_changed_is_named(run: Path) -> None:
@@ -175,7 +179,7 @@ def test_an_image_that_has_changed_is_named(run: Path) -> None:
     (run / "data/03.png").unlink()
     with pytest.raises(InputError, match=r"03\.png: missing: .*run ingest again"):
         extract(run)
-    assert not (run / "shard.h5").exists()
+    assert not list((run / "features").rglob("shard-00000.h5"))
     # The other shard is none the worse for it.
     assert extract(run, 1).rows == 6
 
@@ -189,18 +193,18 @@ def test_an_image_that_takes_too_long_is_named(run: Path, workers: int) -> None:
     config.write_text(json.dumps(settings))
     with pytest.raises(InputError, match=r"00\.png: too-slow: took longer than 1e-06 s .*run ingest again"):
         run_command("extract", *parts)
-    assert not (run / "shard.h5").exists()
+    assert not list((run / "features").rglob("shard-00000.h5"))
 
 
 def test_features_that_overflow_name_the_image(run: Path) -> None:
     from safetensors.numpy import save_file
 
-    state = dict(read_parameters(run / "encoder/model.safetensors", ENCODER).tensors)
+    state = dict(read_parameters(run / "encoders/small/model.safetensors", ENCODER).tensors)
     state["features.12.expand1x1.bias"] = state["features.12.expand1x1.bias"] + 1e6
     save_file(state, run / "loud.safetensors")
     changes = {"weights": "file", "file": str(run / "loud.safetensors")}
     config = configure(run, **changes)
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "encoder")
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "encoders/small")
     with pytest.raises(InputError, match=r"the features of 00\.png do not fit float16 .*extract.storage to float32"):
         extract(run, storage="float16")
     assert extract(run, storage="float32").rows == 16
@@ -213,7 +217,7 @@ def test_an_encoder_from_a_file_is_that_file(run: Path) -> None:
     torch.save(state, run / "net.pth")
     config = configure(run, weights="file", file=str(run / "net.pth"))
     run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "other")
-    before = read_parameters(run / "encoder/model.safetensors", ENCODER)
+    before = read_parameters(run / "encoders/small/model.safetensors", ENCODER)
     after = read_parameters(run / "other/model.safetensors", ENCODER)
     assert before.fingerprint != after.fingerprint
     assert set(after.tensors) == {name for name in state if name.startswith("features.")}
@@ -227,7 +231,7 @@ def test_an_encoder_from_a_file_is_that_file(run: Path) -> None:
 def test_preparing_again_gives_the_same_bytes(run: Path) -> None:
     run_command("prepare_encoder", "--name", "small", "--config", configure(run), "--output", run / "again")
     for name in ("model.safetensors", "model.json"):
-        assert (run / "again" / name).read_bytes() == (run / "encoder" / name).read_bytes()
+        assert (run / "again" / name).read_bytes() == (run / "encoders/small" / name).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_real_weights_on_real_photographs(real_data: Path, tmp_path: Path, name:
     config = configure(tmp_path, **changes)
     parts = ["--root", tmp_path / "data", "--output", tmp_path / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", tmp_path / "encoder")
+    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", tmp_path / "encoders/small")
     features = extract(tmp_path, **changes)["features"]
 
     side = notes["resize"]

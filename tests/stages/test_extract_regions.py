@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import run_command
+from made_up import retell, run_command
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
+from pipeline.run.layout import shard_path
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
@@ -26,12 +27,13 @@ COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
 SETTINGS = {
     "collection": {"format": "folder", "reject_limit": 0.2},
     "shard_size": 12,
+    "shards_per_job": 1,
     "encoders": [
         {"name": "plain", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": None},
         {"name": "tuned", "architecture": "shufflenet_v2_x0_5", "weights": "finetuned", "resize": SIDE, "crop": None},
     ],
     "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
-    "regions": {"count": 5, "context": 4, "map_side": 64, "checkpoint_images": 4},
+    "regions": {"encoders": ["plain"], "count": 5, "context": 4, "map_side": 64, "checkpoint_images": 4},
     "finetune": {
         "side": SIDE,
         "context": 4,
@@ -46,7 +48,7 @@ SETTINGS = {
 
 
 def configure(folder: Path, section: str = "regions", **changes: object) -> Path:
-    settings = json.loads(json.dumps(SETTINGS))
+    settings = {**json.loads(json.dumps(SETTINGS)), "data_root": str(folder / "data")}
     settings.setdefault(section, {}).update(changes)
     path = folder / "config.yaml"
     path.write_text(json.dumps(settings))
@@ -87,24 +89,17 @@ def run(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def arguments(run: Path, shard: int, output: str, encoder: str, more: tuple, config: Path) -> list[str]:
-    parts = {"manifest": run / "manifest", "encoder": run / "encoders" / encoder, "shard": shard, "config": config}
-    parts |= {"output": run / output}
-    return [*(str(part) for option, value in parts.items() for part in (f"--{option}", value)), *map(str, more)]
+def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
+    return [encoder, "--run", str(run), "--part", str(part)]
 
 
 def extract(
-    run: Path,
-    shard: int = 0,
-    output: str = "regions/shard-00000.h5",
-    encoder: str = "plain",
-    more: tuple = (),
-    section: str = "regions",
-    **changes: object,
+    run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    config = configure(run, section, **changes)
-    run_command("extract_regions", *arguments(run, shard, output, encoder, more, config))
-    return RegionShard(run / output)
+    """One shard, which is a part."""
+    configure(run, section, **changes)
+    run_command("extract_regions", *arguments(run, part, encoder), *["--again"] * again)
+    return RegionShard(shard_path(run / "regions" / encoder, part))
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -114,8 +109,8 @@ def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("features", ["crops", "roi-align"])
 def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     for shard in range(2):
-        extract(run, shard, f"regions/shard-{shard:05d}.h5", features=features)
-    first, last = (open_regions(Manifest(run / "manifest"), run / "regions", shard, "plain") for shard in range(2))
+        extract(run, shard, features=features)
+    first, last = (open_regions(Manifest(run / "manifest"), run / "regions/plain", n, "plain") for n in range(2))
     assert first.image_id.tolist() == list(range(12)) and np.diff(first.offsets).tolist() == [6] * 12
     boxes = first["boxes"][first.offsets[:-1]]
     assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # region 0 is the whole image
@@ -126,11 +121,9 @@ def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     assert (last["scores"][last.offsets[6] + 1 : last.offsets[7]] == 0).all()  # no box: windows alone
     # Crops of the whole image are what `extract` makes of it.
     if features == "crops":
-        config = configure(run)
-        parts = ["--manifest", run / "manifest", "--encoder", run / "encoders/plain", "--shard", 0]
-        run_command("extract", *parts, "--config", config, "--output", run / "features.h5")
+        run_command("extract", *arguments(run))
         whole = first["features"][first.offsets[:-1]]
-        assert relative(whole, Shard(run / "features.h5", FEATURES)["features"]).max() < 1e-4
+        assert relative(whole, Shard(run / "features/plain/shard-00000.h5", FEATURES)["features"]).max() < 1e-4
 
 
 @pytest.mark.parametrize("features", ["crops", "roi-align"])
@@ -139,25 +132,29 @@ def test_batches_and_workers_change_nothing(run: Path, features: str) -> None:
     settings = json.loads((run / "config.yaml").read_text())
     settings["extract"] |= {"batch_size": 1, "decode_workers": 2}
     settings["regions"] |= {"checkpoint_images": 100}
-    (run / "other.yaml").write_text(json.dumps(settings))
-    run_command("extract_regions", *arguments(run, 0, "alone.h5", "plain", (), run / "other.yaml"))
-    alone = RegionShard(run / "alone.h5")
-    assert alone.fingerprint == plain.fingerprint and np.array_equal(alone["boxes"], plain["boxes"])
-    assert relative(plain["features"], alone["features"]).max() < 1e-3
+    (run / "config.yaml").write_text(json.dumps(settings))
+    boxes, features = plain["boxes"][:], plain["features"][:]
+    run_command("extract_regions", *arguments(run), "--again")
+    alone = RegionShard(plain.path)
+    assert alone.fingerprint == plain.fingerprint and np.array_equal(alone["boxes"], boxes)
+    assert relative(features, alone["features"]).max() < 1e-3
 
 
-def pool(run: Path, pooling: str, encoder: str = "plain", **changes: object) -> Shard:
+def pool(run: Path, pooling: str, **changes: object) -> Shard:
     """The regions of shard 0, which are extracted first, as features of its images."""
-    extract(run, output=f"regions/{encoder}/shard-00000.h5", encoder=encoder, **changes)
+    extract(run, **changes)
+    add_pooled(run, pooling)
+    run_command("pool_regions", *arguments(run, encoder=pooling))
+    return Shard(run / f"features/{pooling}/shard-00000.h5", FEATURES)
+
+
+def add_pooled(run: Path, pooling: str) -> None:
+    """The encoder `pooling` of the regions of `plain`."""
     settings = json.loads((run / "config.yaml").read_text())
-    settings["regions"]["encoders"] = ["plain"]
     settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
     (run / "config.yaml").write_text(json.dumps(settings))
     parts = ("--config", run / "config.yaml", "--output", run / f"encoders/{pooling}")
     run_command("prepare_encoder", "--name", pooling, "--of", run / "encoders/plain", *parts)
-    parts = arguments(run, 0, f"{pooling}.h5", pooling, ("--regions", run / "regions" / encoder), run / "config.yaml")
-    run_command("pool_regions", *parts)
-    return Shard(run / f"{pooling}.h5", FEATURES)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -182,28 +179,31 @@ def test_search_pools_the_same_regions(run: Path) -> None:
 
 
 def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
-    settings = json.loads(configure(run).read_text())
-    other = {**settings["encoders"][0], "name": "other", "architecture": "shufflenet_v2_x0_5"}
-    (run / "config.yaml").write_text(json.dumps({**settings, "encoders": [other]}))
-    parts = ("--config", run / "config.yaml", "--output", run / "encoders/other")
-    run_command("prepare_encoder", "--name", "other", *parts)
-    with pytest.raises(IntegrityError, match="encoder"):
-        pool(run, "mean", encoder="other")
+    pool(run, "mean")
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["encoders"][0]["architecture"] = "shufflenet_v2_x0_5"
+    (run / "config.yaml").write_text(json.dumps(settings))
+    parts = ("--config", run / "config.yaml", "--output")
+    run_command("prepare_encoder", "--name", "plain", *parts, run / "encoders/plain")
     with pytest.raises(UsageError, match="give --of, the folder of the encoder plain"):
-        run_command("prepare_encoder", "--name", "mean", *parts)
-    with pytest.raises(UsageError, match="plain pools no regions; give an encoder whose architecture is pooled"):
-        run_command("pool_regions", *arguments(run, 0, "x.h5", "plain", ("--regions", run / "regions"), parts[1]))
+        run_command("prepare_encoder", "--name", "mean", *parts, run / "encoders/mean")
+    add_pooled(run, "max")
+    with pytest.raises(IntegrityError, match="encoder of .*regions/plain/shard-00000.h5 and of .*encoders/max differ"):
+        run_command("pool_regions", *arguments(run, encoder="max"))
+    with pytest.raises(UsageError, match="pool-regions: the configuration has no encoder plain; there are mean, max"):
+        run_command("pool_regions", *arguments(run))
 
 
 def test_regions_in_fewer_dimensions(run: Path) -> None:
     for shard in range(2):
-        extract(run, shard, f"regions/shard-{shard:05d}.h5")
-    parts = ["--manifest", run / "manifest", "--regions", run / "regions", "--output", run / "reduced"]
+        extract(run, shard)
+    parts = ["--manifest", run / "manifest", "--regions", run / "regions/plain", "--output", run / "reduced"]
     with pytest.raises(UsageError, match="regions.dimensions is null"):
         run_command("reduce_regions", *parts, "--config", configure(run))
     run_command("reduce_regions", *parts, "--config", configure(run, dimensions=8))
     manifest = Manifest(run / "manifest")
-    whole, reduced = ([open_regions(manifest, run / f, shard) for shard in range(2)] for f in ("regions", "reduced"))
+    places = (run / "regions/plain", run / "reduced")
+    whole, reduced = ([open_regions(manifest, folder, shard) for shard in range(2)] for folder in places)
     assert [shard["features"].shape[1] for shard in reduced] == [8, 8]
     assert reduced[0].fingerprint != whole[0].fingerprint
     for name in ("boxes", "scores", "offsets", "image_id"):
@@ -216,60 +216,66 @@ def test_regions_in_fewer_dimensions(run: Path) -> None:
 
 
 def test_a_killed_run_is_taken_up(run: Path) -> None:
-    whole = extract(run, output="whole.h5")
+    whole = extract(run)
+    expected = whole.path.read_bytes()
+    shutil.rmtree(run / "regions")
     code = (
         "import sys, time, pipeline.images.preparation as r; opened = r.open_photograph\n"
         "def slowly(read, limits, photograph):\n"
         "    time.sleep(60 if photograph.name.endswith('06.png') else 0)\n"
         "    return opened(read, limits, photograph)\n"
         "r.open_photograph = slowly\n"
-        "from stages.images.extract_regions import command; command(sys.argv[1:])"
+        "from stages.cli import cli; cli.get_command(None, 'extract_regions')(sys.argv[1:])"
     )
-    parts = arguments(run, 0, "shard.h5", "plain", (), configure(run))
-    process = subprocess.Popen([sys.executable, "-c", code, *parts])
-    part = run / "shard.h5.parts/0000000.h5"
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
+    part = Path(f"{whole.path}.parts/0000000.h5")
     for _ in range(600):
         time.sleep(0.1)
         if part.with_name(part.name + ".json").exists():
             break
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (run / "shard.h5").exists()
+    assert not whole.path.exists()
     written = part.stat().st_mtime_ns
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.storage.regions.remove_own", lambda folder, names: seen.append(folder))
-        assert extract(run, output="shard.h5").fingerprint == whole.fingerprint
+        assert extract(run).fingerprint == whole.fingerprint
     assert seen == [part.parent] and part.stat().st_mtime_ns == written
-    assert (run / "shard.h5").read_bytes() == (run / "whole.h5").read_bytes()
+    assert whole.path.read_bytes() == expected
 
 
 def test_a_bad_image_has_no_regions_and_a_reason(run: Path) -> None:
-    whole = extract(run, output="whole.h5")
+    whole = extract(run)["features"][:]
     (run / "data/images/02.png").write_bytes(b"nothing")
-    shard = extract(run)
+    shard = extract(run, again=True)
     assert np.diff(shard.offsets).tolist() == [6, 6, 0] + [6] * 9
     (reject,) = shard.details["rejects"]
     assert (reject["image_id"], reject["name"]) == (2, "images/02.png") and reject["reason"].startswith("changed")
-    assert relative(shard["features"], np.delete(whole["features"], np.s_[12:18], 0)).max() < 1e-3
+    assert relative(shard["features"], np.delete(whole, np.s_[12:18], 0)).max() < 1e-3
     with pytest.raises(RejectLimitError, match="1 of 12 images have no regions"):
-        extract(run, output="strict.h5", section="collection", reject_limit=0.01)
-    assert RegionShard(run / "strict.h5").rows == 12
+        extract(run, again=True, section="collection", reject_limit=0.01)
+    assert RegionShard(shard.path).rows == 12
 
 
 def test_images_that_take_too_long_have_no_regions(run: Path) -> None:
     with pytest.raises(RejectLimitError, match="12 of 12 images have no regions"):
-        extract(run, output="strict.h5", section="collection", decode_seconds=1e-6)
-    reasons = {reject["reason"].partition(" ")[0] for reject in RegionShard(run / "strict.h5").details["rejects"]}
+        extract(run, section="collection", decode_seconds=1e-6)
+    rejects = RegionShard(run / "regions/plain/shard-00000.h5").details["rejects"]
+    reasons = {reject["reason"].partition(" ")[0] for reject in rejects}
     assert reasons == {"too-slow:"}
 
 
 def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
-    own = extract(run, output="own.h5")
-    (run / "boxes.json").write_text(json.dumps([{"image_id": "images/01.png", "bbox": [5, 6, 20, 10], "score": 0.7}]))
-    shard = extract(run, more=("--boxes", run / "boxes.json"), fill=False)
+    own = extract(run).fingerprint
+    (run / "data/other.json").write_text(
+        json.dumps([{"image_id": "images/01.png", "bbox": [5, 6, 20, 10], "score": 0.7}])
+    )
+    shard = extract(run, boxes="other.json", fill=False)
     assert np.diff(shard.offsets).tolist() == [1, 2] + [1] * 10
-    assert shard["boxes"][2].tolist() == [5, 6, 25, 16] and shard.fingerprint != own.fingerprint
+    assert shard["boxes"][2].tolist() == [5, 6, 25, 16] and shard.fingerprint != own
+    with pytest.raises(InputError, match="cannot read .*data/none.json .*correct its name in the configuration"):
+        extract(run, boxes="none.json")
 
 
 @pytest.mark.parametrize("proposals", ["grid", "selective-search"])
@@ -299,7 +305,7 @@ def test_a_detector_from_a_file(run: Path) -> None:
     state["roi_heads.box_predictor.bbox_pred.weight"] = torch.zeros(12, 1024)
     torch.save(state, run / "detector.pt")
     with pytest.raises(InputError, match=r"detector\.pt: its head scores 4 classes but places boxes for 3"):
-        extract(run, output="other.h5", proposals="faster-rcnn", detector=detector)
+        extract(run, proposals="faster-rcnn", detector=detector)
 
 
 def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
@@ -314,17 +320,14 @@ def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
     classifier = read_parameters(run / "encoders/tuned/classifier.safetensors", CLASSIFIER)
     assert classifier.tensors["weight"].shape == (3, 1024) and classifier.settings["labels"] == ["blue", "red"]
     # `extract` takes it unchanged, and so do regions, which its classifier may then choose.
-    config = configure(run)
-    extracted = ["--manifest", run / "manifest", "--encoder", run / "encoders/tuned", "--shard", 0, "--config", config]
-    run_command("extract", *extracted, "--output", run / "features.h5")
-    shard = extract(run, encoder="tuned", score="classifier", proposals="grid", candidates=12)
+    run_command("extract", *arguments(run, encoder="tuned"))
+    shard = extract(run, encoder="tuned", encoders=["tuned"], score="classifier", proposals="grid", candidates=12)
     assert np.diff(shard.offsets).max() == 6
     scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
     assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1
-    for ending in ("safetensors", "json"):
-        shutil.copy(run / f"encoders/tuned/classifier.{ending}", run / "encoders/plain")
-    with pytest.raises(IntegrityError, match="encoder of .*plain and of .*classifier.safetensors differ"):
-        extract(run, encoder="plain", score="classifier", output="mixed.h5")
+    retell(run / "encoders/tuned/model.json", "fingerprint", value="another")
+    with pytest.raises(IntegrityError, match="encoder of .*tuned and of .*classifier.safetensors differ"):
+        run_command("extract_regions", *arguments(run, encoder="tuned"))
     again = run_command("finetune", *parts, "--output", run / "again")
     assert (run / "again/model.safetensors").read_bytes() == (run / "encoders/tuned/model.safetensors").read_bytes()
     assert again == ""
@@ -367,8 +370,10 @@ def test_what_cannot_be_done_is_said(run: Path) -> None:
         run_command("finetune", "--name", "plain", *parts, "--config", configure(run))
     with pytest.raises(UsageError, match="no image of the splits weak has a labelled box"):
         run_command("finetune", "--name", "tuned", *parts, "--config", configure(run, "finetune", splits=["weak"]))
-    with pytest.raises(UsageError, match="has no classifier: regions.score classifier is for encoders that finetune"):
+    with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
         extract(run, score="classifier")
+    with pytest.raises(IntegrityError, match=r"encoders/tuned/model\.json does not exist; run its stage first"):
+        extract(run, encoder="tuned", encoders=["tuned"], score="classifier")
     with pytest.raises(UsageError, match="regions.detector: give `file` exactly when"):
         extract(run, detector={"weights": "file"})
     with pytest.raises(UsageError, match="unknown encoder nobody; there are plain, tuned"):
@@ -378,13 +383,12 @@ def test_what_cannot_be_done_is_said(run: Path) -> None:
 def test_an_encoder_of_whole_images_is_refused_by_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.images.kinds.restore", lambda settings, tensors: object())
     with pytest.raises(UsageError, match="plain describes whole images only"):
-        extract(run, output="whole.h5")
+        extract(run)
 
 
 def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
-    extract(run)
+    shard = extract(run).path
     (run / "data/images/11.png").unlink()
-    shard = run / "regions/shard-00000.h5"
     parts = ["--manifest", run / "manifest", "--config", configure(run), "--output", run / "sheet.png"]
     run_command("show_regions", shard, *parts, "--images", 12, "--columns", 4, "--top", 2)
     sheet = Image.open(run / "sheet.png")

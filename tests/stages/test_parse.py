@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from made_up import make_run, run_command
+from made_up import make_run, make_stage, run_command
+from made_up_training import encode_parses
 
 from examples.demo import DemoSettings, collection_texts, scene_record
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -47,8 +48,9 @@ def conllu(rows: list[tuple[str, list[str]]]) -> str:
 
 
 def config(folder: Path, **parse: object) -> Path:
-    path = folder / "parse.yaml"
+    path = folder / "config.yaml"
     value = {"parse": parse, "tokens": {"min_count": 1}, "data_root": str(folder), "weights_root": str(folder)}
+    value |= {"shards_per_job": 1}
     path.write_text(yaml.safe_dump(value))
     return path
 
@@ -61,33 +63,25 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def parse(run: Path, shard: int = 0, *more: object, **settings: object) -> Path:
-    output = run / f"parses/shard-{shard:05d}.conllu"
-    path = config(run, **settings)
-    run_command("parse", "--manifest", run / "manifest", "--shard", shard, "--config", path, "--output", output, *more)
-    return output
+def parse(run: Path, part: int = 0, **settings: object) -> Path:
+    """One shard, which is a part."""
+    config(run, **settings)
+    make_stage("parse", run, "--part", part)
+    return run / f"text/parses/shard-{part:05d}.conllu"
 
 
-def encode(run: Path, *, shards: int) -> tuple[TreeShards, TokenShards]:
+def encode(run: Path) -> tuple[TreeShards, TokenShards]:
     """All that follows `parse`."""
-    about = ("--manifest", run / "manifest")
-    words, labels = ("--vocabulary", run / "tokens.json"), ("--labels", run / "labels.json")
-    parses = ("--parses", run / "parses")
-    run_command("build_token_vocabulary", *about, "--config", run / "parse.yaml", "--output", run / "tokens.json")
-    run_command("build_label_table", *about, *parses, *words, "--output", run / "labels.json")
-    for shard in range(shards):
-        name, at = f"shard-{shard:05d}.h5", ("--shard", shard)
-        run_command("encode_trees", *about, *at, *parses, *words, *labels, "--output", run / "trees" / name)
-        run_command("encode_tokens", *about, *at, *words, "--output", run / "tokens" / name)
+    encode_parses(run)
     manifest = Manifest(run / "manifest")
-    return TreeShards(manifest, run / "trees"), TokenShards(manifest, run / "tokens")
+    return TreeShards(manifest, run / "text/trees"), TokenShards(manifest, run / "text/tokens")
 
 
 def test_files_become_trees_over_our_words(run: Path) -> None:
     for shard in range(3):
         parse(run, shard, conllu="p.conllu", brackets=None)
-    trees, tokens = encode(run, shards=3)
-    table = json.loads((run / "labels.json").read_text())
+    trees, tokens = encode(run)
+    table = json.loads((run / "text/labels.json").read_text())
     assert table["relations"] == ["det", "nummod", "root"] and table["relation_counts"] == [48, 32, 32]
     assert table["phrases"][:2] == ["X", "NOUN"] and "NP" in table["phrases"]
     shard, words = trees.open(2), tokens.open(2)
@@ -116,7 +110,7 @@ def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pyte
         "sentence 0: no parse of this id" in caplog.text and "6 other words: the big cat number 1 more" in caplog.text
     )
     assert "20 sentences, 2 of them chains" in caplog.text
-    entries = list(read_conllu(ParseShards(Manifest(run / "manifest"), run / "parses").open(0).conllu, "f"))
+    entries = list(read_conllu(ParseShards(Manifest(run / "manifest"), run / "text/parses").open(0).conllu, "f"))
     assert [entry.parse.heads for entry in entries[:4]] == [(-1, 0), (2, 2, -1, 2, 2), (1, -1), (-1, 0, 1, 2, 3)]
     assert [number for number, entry in enumerate(entries) if "fallback" in entry.comments] == [0, 3]
 
@@ -146,11 +140,11 @@ def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
     (run / "p.conllu").write_text(text)
     with pytest.raises(InputError, match=message):
         parse(run, conllu="p.conllu", brackets=None)
-    assert not (run / "parses").exists()
+    assert not (run / "text/parses").exists()
 
 
 def test_files_that_cannot_be_read_are_named(run: Path) -> None:
-    with pytest.raises(InputError, match="none.conllu .*correct its name in the section parse"):
+    with pytest.raises(InputError, match="none.conllu .*correct its name in the configuration"):
         parse(run, conllu="none.conllu", brackets=None)
     (run / "p.conllu").write_bytes(b"# sent_id = \xff\n")
     with pytest.raises(InputError, match="p.conllu, line 1: not UTF-8"):
@@ -167,7 +161,7 @@ def test_parses_of_other_sentences_are_refused(run: Path) -> None:
     with pytest.raises(
         IntegrityError, match="is of shard 1, not of 0: it was moved or copied there; run its stage again"
     ):
-        ParseShards(Manifest(run / "manifest"), run / "parses").open(0)
+        ParseShards(Manifest(run / "manifest"), run / "text/parses").open(0)
     with pytest.raises(UsageError, match="--trees"):
         TreeShards(Manifest(run / "manifest"), None)
 
@@ -182,12 +176,12 @@ def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
         (collection / "images" / record.name).write_bytes(record.jpeg)
     for name, text in collection_texts(records).items():
         (collection / name).write_text(text)
-    path = tmp_path / "parse.yaml"
+    path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"data_root": str(collection), "tokens": {"min_count": 1}}))
     run_command("ingest", "--root", collection, "--config", path, "--output", tmp_path / "manifest")
-    output = tmp_path / "parses/shard-00000.conllu"
-    run_command("parse", "--manifest", tmp_path / "manifest", "--shard", 0, "--config", path, "--output", output)
-    trees, tokens = encode(tmp_path, shards=1)
+    make_stage("parse", tmp_path)
+    output = tmp_path / "text/parses/shard-00000.conllu"
+    trees, tokens = encode(tmp_path)
     assert json.loads(output.with_name(output.name + ".json").read_text())["details"]["n_fallbacks"] == 0
     shard = trees.open(0)
     assert shard.rows == 80 and shard.details["n_misfits"] == 0
@@ -229,13 +223,14 @@ def test_a_trained_parser_says_how_good_it_is(parser: Path) -> None:
 
 
 def test_spacy_parses_whatever_stands_in_the_sentences(run: Path, parser: Path) -> None:
-    path = parse(run, 0, "--parser", parser, engine="spacy", workers=0, max_words=4)
+    shutil.copytree(parser, run / "parser")
+    path = parse(run, 0, engine="spacy", workers=0, max_words=4)
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert sidecar["n_fallbacks"] == 10 and "more than 4 words" in sidecar["fallbacks"][0]["reason"]
     by_name = parse(run, 1, engine="spacy", workers=0, pipeline=str(parser / "pipeline"))
     assert json.loads(by_name.with_name(by_name.name + ".json").read_text())["details"]["n_fallbacks"] == 0
-    parse(run, 2, "--parser", parser, engine="spacy", workers=0)
-    trees, _ = encode(run, shards=3)
+    parse(run, 2, engine="spacy", workers=0)
+    trees, _ = encode(run)
     assert trees.open(0).rows == 20 and trees.open(0).details["n_misfits"] == 0
 
 
@@ -258,14 +253,15 @@ def load_deadly(name: str) -> Deadly:
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_batch(run: Path, parser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.storage.parsers.load_parser", load_deadly)
-    path = parse(run, 0, "--parser", parser, engine="spacy", workers=1, batch_sentences=4)
+    shutil.copytree(parser, run / "parser")
+    path = parse(run, 0, engine="spacy", workers=1, batch_sentences=4)
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [4, 5, 6, 7]
     assert sidecar["fallbacks"][0]["reason"] == "its batch could not be parsed: its worker process died"
 
 
 def test_parsers_that_are_not_there_are_refused(run: Path, parser: Path) -> None:
-    with pytest.raises(UsageError, match="set parse.pipeline, or give what train-parser wrote"):
+    with pytest.raises(IntegrityError, match=r"parser/pipeline\.json does not exist; run its stage first"):
         parse(run, engine="spacy")
     with pytest.raises(UsageError, match="no-such is neither a folder .* nor an installed package"):
         parse(run, engine="spacy", pipeline="no-such")
@@ -273,9 +269,9 @@ def test_parsers_that_are_not_there_are_refused(run: Path, parser: Path) -> None
         run_command("train_parser", "--config", config(run), "--output", run / "none")
 
 
-def test_a_changed_parser_is_refused(run: Path, parser: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(parser, tmp_path / "copy")
+def test_a_changed_parser_is_refused(run: Path, parser: Path) -> None:
+    copy = shutil.copytree(parser, run / "parser")
     with open(copy / "pipeline/meta.json", "a") as file:
         file.write(" ")
     with pytest.raises(IntegrityError, match="not as train-parser wrote it"):
-        parse(run, 0, "--parser", copy, engine="spacy")
+        parse(run, engine="spacy")

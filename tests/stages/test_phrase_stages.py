@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from made_up import MADE_BY, run_command
-from made_up_training import parse_sentences
+from made_up import MADE_BY, make_stage, run_command
+from made_up_training import encode_parses
 from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -36,7 +36,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = ("--config", run / "config.yaml")
     run_command("make_demo", *about, "--output", run / "data")
     run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
-    parse_sentences(run)
+    make_stage("parse", run)
+    encode_parses(run)
     manifest = Manifest(run / "manifest")
     vocabulary, table = (read_json(run / f"text/{name}.json") for name in ("tokens", "labels"))
     add_regions(run, manifest)

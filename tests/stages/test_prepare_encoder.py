@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up import run_command
+from made_up import make_stage, run_command
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = configure(folder)
     parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    prepare(folder, "encoder")
+    prepare(folder, "encoders/plain")
     return folder
 
 
@@ -79,22 +79,29 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def prepare(run: Path, output: str, name: str = "plain", **changes: object) -> Parameters:
-    parts = ["--manifest", run / "manifest", "--config", configure(run, **changes), "--output", run / output]
+    parts = [
+        "--manifest",
+        run / "manifest",
+        "--config",
+        configure(run, **changes),
+        "--output",
+        run / output,
+    ]
     run_command("prepare_encoder", "--name", name, *parts)
     return read_parameters(run / output / "model.safetensors", ENCODER)
 
 
-def extract(run: Path, encoder: str = "encoder", output: str = "shard.h5", workers: int = 0) -> Shard:
-    parts = ["--manifest", run / "manifest", "--encoder", run / encoder, "--shard", 0, "--output", run / output]
-    run_command("extract", *parts, "--config", configure(run, workers=workers))
-    return Shard(run / output, FEATURES)
+def extract(run: Path, workers: int = 0, again: bool = False) -> Shard:
+    configure(run, workers=workers)
+    make_stage("extract", run, "plain", *["--again"] * again)
+    return Shard(run / "features/plain/shard-00000.h5", FEATURES)
 
 
 def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
     from pipeline.images.kinds import restore
 
     published = extract(run)
-    parameters = read_parameters(run / "encoder/model.safetensors", ENCODER)
+    parameters = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
     encoder = restore(parameters.settings, parameters.tensors)
     images = [Image.open(run / f"data/images/{i:02d}.png").convert("RGB") for i in range(COUNT)]
     pixels = [np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images]
@@ -112,7 +119,7 @@ def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
     from pipeline.images.decode import ImageLimits, decode
     from pipeline.index.query import image_features
 
-    encoders = {"plain": read_parameters(run / "encoder/model.safetensors", ENCODER)}
+    encoders = {"plain": read_parameters(run / "encoders/plain/model.safetensors", ENCODER)}
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
     features = image_features(image, encoders)["plain"]
     np.testing.assert_allclose(features, extract(run)["features"][4:5], rtol=1e-3, atol=1e-4)
@@ -121,13 +128,13 @@ def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
 def test_processes_change_nothing(run: Path) -> None:
     prepare(run, "again", workers=2)
     for name in ("model.safetensors", "model.json"):
-        assert (run / "again" / name).read_bytes() == (run / "encoder" / name).read_bytes()
-    alone, shared = extract(run), extract(run, output="shared.h5", workers=2)
-    np.testing.assert_allclose(shared["features"], alone["features"], rtol=1e-4, atol=1e-5)
+        assert (run / "again" / name).read_bytes() == (run / "encoders/plain" / name).read_bytes()
+    alone = extract(run)["features"][:]
+    np.testing.assert_allclose(extract(run, workers=2, again=True)["features"], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_another_seed_or_setting_is_another_encoder(run: Path) -> None:
-    first = read_parameters(run / "encoder/model.safetensors", ENCODER).fingerprint
+    first = read_parameters(run / "encoders/plain/model.safetensors", ENCODER).fingerprint
     assert prepare(run, "seeded", seed=1).fingerprint != first
     assert prepare(run, "changed", standard={"grid_step": 4}).fingerprint != first
 
@@ -149,7 +156,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
     config = configure(run)
     with pytest.raises(UsageError, match="encoder plain learns from images; give --manifest"):
         run_command("prepare_encoder", "--name", "plain", "--config", config, "--output", run / "refused")
-    run_command("prepare_encoder", "--name", "net", "--config", config, "--output", run / "net")
+    run_command("prepare_encoder", "--name", "net", "--config", config, "--output", run / "encoders/net")
     splits = (run / "data/splits.tsv").read_text()
     (run / "data/splits.tsv").write_text(splits.replace("train", "test").replace("00.png\ttest", "00.png\ttrain"))
     run_command("ingest", "--root", run / "data", "--output", run / "manifest", "--config", config, "--processes", 0)
@@ -175,7 +182,8 @@ def test_settings_that_cannot_be_are_named(run: Path, changes: dict, said: str) 
 
 
 def test_an_image_that_has_changed_is_named_and_the_others_kept(run: Path) -> None:
-    whole = extract(run, output="whole.h5")
+    whole = extract(run)["features"][:]
+    shutil.rmtree(run / "features")
     bad = run / "data/images/07.png"
     data = bad.read_bytes()
     bad.write_bytes(data[:-40])
@@ -183,11 +191,11 @@ def test_an_image_that_has_changed_is_named_and_the_others_kept(run: Path) -> No
         prepare(run, "refused", standard={"images": 50})
     with pytest.raises(InputError, match=r"07\.png: changed: .*run ingest again"):
         extract(run, workers=1)
-    part = run / "shard.h5.parts/0000000.h5"
+    part = run / "features/plain/shard-00000.h5.parts/0000000.h5"
     written = part.stat().st_mtime_ns
     bad.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.storage.features.remove_own", lambda folder, names: None)
         again = extract(run)
     assert part.stat().st_mtime_ns == written
-    np.testing.assert_allclose(again["features"], whole["features"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(again["features"], whole, rtol=1e-4, atol=1e-5)

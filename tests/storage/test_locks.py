@@ -23,21 +23,27 @@ from stages.cli import COMMANDS, cli, declared
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "stages.cli", "summarise"]
-WAITING = [sys.executable, Path(__file__).with_name("waiting.py"), "summarise"]
-"""The same, but that it waits for what is written into a pipe."""
+WAITING = [sys.executable, Path(__file__).with_name("waiting.py")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def evaluation() -> bytes:
     scores = {"recall@1": 1.0, "recall@5": 1.0, "recall@10": 1.0, "median_rank": 1.0, "mean_rank": 1.0}
     both = {"image_to_sentence": scores, "sentence_to_image": scores}
-    about = {"model": "m", "split": "test", "protocol": "p", "n_images": 1, "n_sentences": 1}
+    about = {"model": "ncca", "split": "test", "protocol": "all-sentences", "n_images": 1, "n_sentences": 1}
     return to_json({**about, **both, "inputs": {"manifest": "m"}, "fingerprint": "f"})
 
 
-def summarise(source: Path, output: Path) -> subprocess.CompletedProcess:
+def begin(run: Path) -> Path:
+    """A run of one evaluation, whose file this is."""
+    (run / "evaluation").mkdir(parents=True)
+    (run / "config.yaml").write_text("models: [ncca]\nevaluate: {splits: [test], protocols: [all-sentences]}\n")
+    return run / "evaluation/ncca.test.all-sentences.json"
+
+
+def summarise(run: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [*COMMAND, source, "--output", output], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+        [*COMMAND, "--run", run], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
     )
 
 
@@ -50,43 +56,41 @@ def wait_until_signed(lock: Path) -> None:
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[subprocess.Popen]:
-    """A run of `summarise` that waits for what is written into the pipe `pipe`, to write `out.json`."""
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "whole.json").write_bytes(evaluation())
-    process = subprocess.Popen(
-        [*WAITING, tmp_path / "pipe", "--output", tmp_path / "out.json"], cwd=ROOT, env=ENVIRONMENT
-    )
-    wait_until_signed(tmp_path / ".out.json.lock")
+    """A process that writes the summary of the run in `tmp_path`, for as long as its input is open."""
+    begin(tmp_path).write_bytes(evaluation())
+    place = tmp_path / "evaluation/summary.json"
+    process = subprocess.Popen([*WAITING, place], cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.PIPE)
+    wait_until_signed(tmp_path / "evaluation/.summary.json.lock")
     yield process
     process.kill()
     process.wait()
 
 
 def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp_path: Path) -> None:
-    refused = summarise(tmp_path / "whole.json", tmp_path / "out.json")
+    written = tmp_path / "evaluation/summary.json"
+    refused = summarise(tmp_path)
     sentence = (
-        f"jointspace: {tmp_path}/out.json is being written by process {busy.pid} on {socket.gethostname()}"
-        f" (waiting.py summarise {tmp_path}/pipe --output {tmp_path}/out.json) since "
+        f"jointspace: {written} is being written by process {busy.pid} on {socket.gethostname()}"
+        f" (waiting.py {written}) since "
     )
     assert refused.returncode == 1 and refused.stderr.startswith(sentence)
     rest = refused.stderr.removeprefix(sentence)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait until that has ended, or end it\n", rest), rest
-    assert not (tmp_path / "out.json").exists()
-    assert summarise(tmp_path / "whole.json", tmp_path / "other.json").returncode == 0
-    (tmp_path / "pipe").write_bytes(evaluation())
+    assert not written.exists()
+    busy.stdin.close()
     assert busy.wait(60) == 0
-    assert (tmp_path / "out.json").read_bytes() == (tmp_path / "other.json").read_bytes()
-    assert not list(tmp_path.glob(".*"))
+    assert summarise(tmp_path).returncode == 0 and written.exists()
+    assert not list(written.parent.glob(".*"))
 
 
 def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, tmp_path: Path) -> None:
-    lock = tmp_path / ".out.json.lock"
+    lock, written = tmp_path / "evaluation/.summary.json.lock", tmp_path / "evaluation/summary.json"
     assert is_held(lock) and not remove_free(lock)
     busy.kill()
     busy.wait()
     assert lock.exists() and not is_held(lock)
-    assert summarise(tmp_path / "whole.json", tmp_path / "out.json").returncode == 0
-    assert (tmp_path / "out.json").exists() and not lock.exists()
+    assert summarise(tmp_path).returncode == 0
+    assert written.exists() and not lock.exists()
 
 
 @pytest.mark.parametrize("text", ['{"host": "%s", "pid": 999999999, "command": "c", "since": "s"}', "%.0s", '["%s"]'])

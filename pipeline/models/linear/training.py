@@ -20,14 +20,11 @@ from pipeline.models.linear.sample import Sample
 from pipeline.models.linear.tuning import Pairs, Prepared, Trial, Tuned, tune
 from pipeline.models.linear.views import ImageView
 from pipeline.settings.models import Fit, Transfer
+from pipeline.specs.models import GRID
 from pipeline.specs.trainings import TRAININGS
 
 if TYPE_CHECKING:
     import torch
-
-
-AXES = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
-"""What a trial chooses of the grid."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Task:
         """What to try for the model itself: `grid`, or the one combination chosen before."""
         if self.chosen is None:
             return self.grid
-        return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in AXES} | {"search": "grid"})
+        return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in GRID} | {"search": "grid"})
 
     @property
     def combinations(self) -> list[dict[str, Any]]:

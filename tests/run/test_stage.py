@@ -1,0 +1,110 @@
+"""Declared stages: their rules, their commands, and what a part of shards is."""
+
+import re
+from pathlib import Path
+
+import pytest
+from made_up import make_run, make_stage, write_config
+
+from pipeline.config import load
+from pipeline.errors import UsageError
+from pipeline.run.layout import Layout, Shards
+from pipeline.run.parts import divide
+from pipeline.run.run import Run
+from pipeline.storage.atomic import read_json
+from stages.cli import cli, declared
+
+RULES = Path(__file__).parents[2] / "stages/rules"
+STAGES = declared()
+
+
+@pytest.mark.parametrize("shards", [0, 1, 5, 16, 63, 64, 65, 1000, 6104, 100_000])
+@pytest.mark.parametrize("shard_size", [100, 4096, 16384, 1 << 20])
+@pytest.mark.parametrize("most", [None, 1, 7])
+def test_parts_hold_every_shard_once_and_are_few(shards: int, shard_size: int, most: int | None) -> None:
+    parts = divide(shards, shard_size, most)
+    assert [number for part in parts for number in part] == list(range(shards))
+    assert all(parts) and len({len(part) for part in parts[:-1]}) <= 1
+    assert most is not None or len(parts) <= 64
+    assert most is None or max(map(len, parts), default=0) <= most
+    assert divide(shards, shard_size, most, whole=True) == ([range(shards)] if shards else [])
+
+
+def test_every_stage_has_a_rule_of_its_own_of_at_most_ten_lines() -> None:
+    rules = {}
+    for path in RULES.glob("*.smk"):
+        text = path.read_text()
+        assert len(text.splitlines()) < 200
+        for rule in re.split(r"\n\n\n", text)[1:]:
+            name = re.match(r"rule (\w+):", rule)[1]
+            assert set(re.findall(r'FLOW\.\w+\("(\w+)"\)', rule)) == {name}
+            assert name not in rules and len(rule.strip().splitlines()) <= 10
+            rules[name] = path.stem
+    assert rules.keys() == STAGES.keys()
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_what_a_stage_makes_bears_all_its_names(stage) -> None:
+    """Or two of its jobs would write one artefact."""
+    made = stage.outputs(Layout(Path("run")), *(f"<{name}>" for name in stage.names))
+    for one in made:
+        place = str(one.folder if isinstance(one, Shards) else one.path)
+        assert all(f"<{name}>" in place for name in stage.names)
+    assert stage.sharded == any(isinstance(one, Shards) for one in made)
+    assert stage.columns == () or stage.sharded
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.name)
+def test_a_stage_is_a_command_with_its_names(stage) -> None:
+    command = cli.get_command(None, stage.command)
+    arguments = [one.name for one in command.params if one.param_type_name == "argument"]
+    assert tuple(arguments) == stage.names and command.help
+    assert ("part" in {one.name for one in command.params}) == stage.sharded
+
+
+def test_a_configuration_without_a_name_says_what_there_is() -> None:
+    config = load()
+    assert STAGES["embed"].select(config, ["sae"]) == [("sae",)]
+    assert STAGES["embed"].select(config, []) == [("cca",), ("ncca",), ("sae",)]
+    with pytest.raises(UsageError, match="embed: the configuration has no model gru; there are cca, ncca, sae"):
+        STAGES["embed"].select(config, ["gru"])
+    with pytest.raises(UsageError, match="evaluate: the configuration has no split weak; there are train, dev, test"):
+        STAGES["evaluate"].select(config, ["ncca", "weak"])
+    with pytest.raises(UsageError, match="pool-regions: the configuration has no encoder to make"):
+        STAGES["pool_regions"].select(config, [])
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run .*name the folder of one, or begin one there with --config"):
+        make_stage("embed", tmp_path, "ncca")
+
+
+def test_parts_are_made_one_by_one_and_what_is_there_stays(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    write_config(run, {"shards_per_job": 2})
+    folder = run / "text/tfidf"
+    make_stage("encode_sentences", run, "--part", 1)
+    assert [path.name for path in sorted(folder.glob("*.h5"))] == ["shard-00002.h5"]
+    times = {folder / "shard-00002.h5": (folder / "shard-00002.h5").stat().st_mtime_ns}
+    make_stage("encode_sentences", run)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    told = [read_json(folder / f"parts/{number:05d}.json")["shards"].keys() for number in range(2)]
+    assert told == [{"0", "1"}, {"2"}]
+    (folder / "shard-00001.h5").write_bytes(b"damaged")
+    make_stage("encode_sentences", run, "--part", 0)
+    assert (folder / "shard-00001.h5").read_bytes() != b"damaged"
+    make_stage("encode_sentences", run, "--part", 1, "--again")
+    assert {path: path.stat().st_mtime_ns for path in times} != times
+    with pytest.raises(UsageError, match="has 2 parts, from 0; there is no part 2"):
+        make_stage("encode_sentences", run, "--part", 2)
+
+
+def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    run, stage = make_run(tmp_path), STAGES["encode_sentences"]
+    first = Run(run).job(stage, (), 0).fingerprint
+    assert Run(run).job(stage, (), 0).fingerprint == first != Run(run).job(stage, (), 1).fingerprint
+    assert Run(run).job(replace(stage, version=stage.version + 1), (), 0).fingerprint != first
+    assert Run(run).job(replace(stage, keys=lambda config: {"a": 1}), (), 0).fingerprint != first
+    assert Run(run).job(replace(stage, columns=(*stage.columns, "splits")), (), 0).fingerprint != first
