@@ -71,7 +71,8 @@ def compare(expected: Path, found: Path) -> list[Path]:
     Returns the names of files whose times differ.
     """
     names = {Path(name) for name, path in files_of(expected).items() if path.name != CHOSEN}
-    assert {Path(name) for name, path in files_of(found).items() if path.name != CHOSEN} == names
+    others = {Path(name) for name, path in files_of(found).items() if path.name != CHOSEN} ^ names
+    assert not others, sorted(others)
     timed = []
     for name in sorted(names):
         ours, theirs = (found / name).read_bytes(), (expected / name).read_bytes()

@@ -71,18 +71,20 @@ def kill_at_random(nursery: Nursery, disturbed: Disturbed, each: int, seed: int)
 def kill_once(nursery: Nursery, disturbed: Disturbed, name: str, rng: Random) -> bool:
     """Whether a call of a case was killed, and had not ended before; it is run again all the same."""
     case, which = disturbed.cases[name], rng.randrange(len(disturbed.cases[name].calls))
+    calls = case.calls
     if rng.random() < 0.6:
+        calls = [[word for word in call if word != "--again"] for call in calls]
         for path in case.made:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     whole, late = disturbed.times[name][which], rng.random() < 0.5
     longest = 1.1 * (whole.seconds - whole.writing * late)
-    done = nursery.run(case.stage, case.calls[which], seconds=rng.uniform(0, longest), since_writing=late)
+    done = nursery.run(case.stage, calls[which], seconds=rng.uniform(0, longest), since_writing=late)
     # A commit that is there tells the truth; what has none does not exist.
     faults = {fault.path: fault.reason for fault in examine(disturbed.run).faults}
     wrong = {path: why for path, why in faults.items() if not why.startswith(UNDER_WAY)}
     assert not wrong, (name, wrong)
-    for call in case.calls:
-        nursery.finish(case.stage, [word for word in call if word != "--again"])
+    for call in calls:
+        nursery.finish(case.stage, call)
     after = examine(disturbed.run)
     assert not after.faults and not after.temporaries, name
     assert not [path for path in disturbed.folder.rglob(".*") if TEMPORARY.match(path.name)], name
