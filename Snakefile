@@ -545,21 +545,6 @@ rule simulate_documents:
         f" --output {{output[0]:q}}"
 
 
-rule build_token_vocabulary:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/text/tokens.json",
-    params:
-        slice=slice_of("tokens"),
-    benchmark:
-        f"{BENCHMARKS}/build_token_vocabulary/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-token-vocabulary --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
-
-
 rule train_word_vectors:
     input:
         f"{RUN}/manifest/manifest.json",

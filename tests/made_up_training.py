@@ -44,8 +44,7 @@ def make_trainable(folder: Path) -> Path:
 
 def build_tokens(run: Path) -> None:
     """The vocabulary of words, and the sentences over it."""
-    given = ("--manifest", run / "manifest", "--config", run / "config.yaml")
-    run_command("build_token_vocabulary", *given, "--output", run / "text/tokens.json")
+    make_stage("build_token_vocabulary", run)
     make_stage("encode_tokens", run)
 
 

@@ -34,6 +34,17 @@ rule encode_documents:
     shell: FLOW.shell("encode_documents")
 
 
+rule build_token_vocabulary:
+    input: FLOW.input("build_token_vocabulary")
+    output: FLOW.output("build_token_vocabulary")
+    wildcard_constraints: **FLOW.constraints("build_token_vocabulary")
+    params: **FLOW.params("build_token_vocabulary")
+    threads: FLOW.threads("build_token_vocabulary")
+    benchmark: FLOW.benchmark("build_token_vocabulary")
+    resources: **FLOW.resources("build_token_vocabulary")
+    shell: FLOW.shell("build_token_vocabulary")
+
+
 rule encode_tokens:
     input: FLOW.input("encode_tokens")
     output: FLOW.output("encode_tokens")
