@@ -584,21 +584,6 @@ rule train_parser:
         f"{JOINTSPACE} train-parser --config {RESOLVED_Q} --output {RUN_Q}/parser"
 
 
-rule build_label_table:
-    input:
-        every_part(f"{RUN}/text/parses"),
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        LABELS,
-    benchmark:
-        f"{BENCHMARKS}/build_label_table/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-label-table --manifest {RUN_Q}/manifest --parses {RUN_Q}/text/parses"
-        f" --vocabulary {{input.vocabulary:q}} --output {{output:q}}"
-
-
 rule train:
     input:
         f"{RUN}/manifest/manifest.json",

@@ -51,8 +51,7 @@ def build_tokens(run: Path) -> None:
 def encode_parses(run: Path) -> None:
     """The parses as trees over the words that `build_tokens` finds."""
     build_tokens(run)
-    given = ("--manifest", run / "manifest", "--parses", run / "text/parses", "--vocabulary", run / "text/tokens.json")
-    run_command("build_label_table", *given, "--output", run / "text/labels.json")
+    make_stage("build_label_table", run)
     make_stage("encode_trees", run)
 
 

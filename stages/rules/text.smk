@@ -67,6 +67,17 @@ rule parse:
     shell: FLOW.shell("parse")
 
 
+rule build_label_table:
+    input: FLOW.input("build_label_table")
+    output: FLOW.output("build_label_table")
+    wildcard_constraints: **FLOW.constraints("build_label_table")
+    params: **FLOW.params("build_label_table")
+    threads: FLOW.threads("build_label_table")
+    benchmark: FLOW.benchmark("build_label_table")
+    resources: **FLOW.resources("build_label_table")
+    shell: FLOW.shell("build_label_table")
+
+
 rule encode_trees:
     input: FLOW.input("encode_trees")
     output: FLOW.output("encode_trees")

@@ -31,6 +31,11 @@ def over_shards(config: Path, run: Path, *names: str) -> list[list[object]]:
     return [[*names, "--run", run, "--config", config, "--again"]]
 
 
+def whole(config: Path, run: Path, *names: str) -> list[list[object]]:
+    """The call of a stage of the run by a configuration of its own."""
+    return [[*names, "--run", run, "--config", config]]
+
+
 def all_cases(root: Path, place: Path) -> dict[str, Case]:
     """The cases by name, that of a rule where there is one, in an order in which each finds what it needs.
 
@@ -99,7 +104,7 @@ def _texts(root: Path, run: Path) -> Found:
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
     yield "train_parser", "train_parser", [[*network, "--output", run / "parser"]], [run / "parser"]
     yield "parse", "parse", over_shards(root / "network.yaml", run), [text / "parses"]
-    calls = [[*given, *_options(root, run, "parses"), *words, "--output", text / "labels.json"]]
+    calls = whole(root / "network.yaml", run)
     yield "build_label_table", "build_label_table", calls, [text / "labels.json"]
     yield "encode_trees", "encode_trees", over_shards(root / "network.yaml", run), [text / "trees"]
 
