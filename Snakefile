@@ -529,22 +529,6 @@ rule show_regions:
         f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
-rule simulate_documents:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/text/simulated/{{documents}}.parquet",
-    params:
-        slice=lambda wildcards: slice_of("seed", "auxiliary", documents=CONFIG.documents[wildcards.documents].model_dump()),
-    benchmark:
-        f"{BENCHMARKS}/simulate_documents/{{documents}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} simulate-documents {{wildcards.documents:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
-        f" --output {{output[0]:q}}"
-
-
 rule train_word_vectors:
     input:
         f"{RUN}/manifest/manifest.json",

@@ -23,6 +23,17 @@ rule encode_sentences:
     shell: FLOW.shell("encode_sentences")
 
 
+rule simulate_documents:
+    input: FLOW.input("simulate_documents")
+    output: FLOW.output("simulate_documents")
+    wildcard_constraints: **FLOW.constraints("simulate_documents")
+    params: **FLOW.params("simulate_documents")
+    threads: FLOW.threads("simulate_documents")
+    benchmark: FLOW.benchmark("simulate_documents")
+    resources: **FLOW.resources("simulate_documents")
+    shell: FLOW.shell("simulate_documents")
+
+
 rule encode_documents:
     input: FLOW.input("encode_documents")
     output: FLOW.output("encode_documents")

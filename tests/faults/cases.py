@@ -95,7 +95,8 @@ def _texts(root: Path, run: Path) -> Found:
     words = _options(root, run, "vocabulary")
     text = run / "text"
     mild = text / "simulated/mild.parquet"
-    yield "simulate_documents", "simulate_documents", [["mild", *given, *study, "--output", mild]], [mild.parent]
+    calls = whole(root / "study.yaml", run, "mild")
+    yield "simulate_documents", "simulate_documents", calls, [mild.parent]
     fields = [text / "documents" / name for name in DOCUMENTS[1:]]
     calls = [call for folder in fields for call in over_shards(root / "study.yaml", run, folder.name)]
     yield "encode_fields", "encode_documents", calls, fields
