@@ -273,7 +273,7 @@ def words_of(wildcards):
     """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
     spec = MODELS[wildcards.row].spec
     learned = CONFIG.word_vectors.source == "corpus" and spec.words and spec.starts_from is None
-    return [f"{RUN}/text/word-vectors.safetensors"] if learned else []
+    return [str(FLOW.layout.word_vectors.commit)] if learned else []
 
 
 def terms_of(wildcards):
@@ -529,29 +529,6 @@ rule show_regions:
         f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
-rule train_word_vectors:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        CONFIG.language_text.file or [],
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/text/word-vectors.safetensors",
-        f"{RUN}/text/word-vectors.json",
-    params:
-        slice=slice_of(
-            "seed",
-            text=CONFIG.language_text.model_dump(exclude={"treebank"}),
-            words=CONFIG.word_vectors.model_dump(include={"dim", "window", "epochs"}),
-        ),
-    benchmark:
-        f"{BENCHMARKS}/train_word_vectors/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} train-word-vectors --manifest {RUN_Q}/manifest --vocabulary {{input.vocabulary:q}}"
-        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
 rule train_parser:
     input:
         treebank_files,
@@ -591,7 +568,7 @@ rule train:
         chosen=chosen_option,
         labels=lambda wildcards, input: ["--trees", f"{RUN}/text/trees", "--labels", *input.labels] if input.labels else [],
         terms=lambda wildcards, input: each("--terms", input.terms),
-        words=lambda wildcards, input: each("--words", input.words),
+        words=lambda wildcards, input: ["--words", str(FLOW.layout.word_vectors.path)] if input.words else [],
         regions=lambda wildcards, input: ["--regions", f"{RUN}/regions"] if input.regions else [],
     threads: 8
     benchmark:

@@ -67,6 +67,17 @@ rule encode_tokens:
     shell: FLOW.shell("encode_tokens")
 
 
+rule train_word_vectors:
+    input: FLOW.input("train_word_vectors")
+    output: FLOW.output("train_word_vectors")
+    wildcard_constraints: **FLOW.constraints("train_word_vectors")
+    params: **FLOW.params("train_word_vectors")
+    threads: FLOW.threads("train_word_vectors")
+    benchmark: FLOW.benchmark("train_word_vectors")
+    resources: **FLOW.resources("train_word_vectors")
+    shell: FLOW.shell("train_word_vectors")
+
+
 rule parse:
     input: FLOW.input("parse")
     output: FLOW.output("parse")

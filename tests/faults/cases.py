@@ -91,8 +91,7 @@ def _images(root: Path, run: Path) -> Found:
 
 
 def _texts(root: Path, run: Path) -> Found:
-    given, network, study = (_options(root, run, name) for name in ("manifest", "network", "study"))
-    words = _options(root, run, "vocabulary")
+    network = _options(root, run, "network")
     text = run / "text"
     mild = text / "simulated/mild.parquet"
     calls = whole(root / "study.yaml", run, "mild")
@@ -101,7 +100,7 @@ def _texts(root: Path, run: Path) -> Found:
     calls = [call for folder in fields for call in over_shards(root / "study.yaml", run, folder.name)]
     yield "encode_fields", "encode_documents", calls, fields
     learned = text / "word-vectors.safetensors"
-    calls = [[*given, *words, *network, "--output", learned]]
+    calls = whole(root / "network.yaml", run)
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
     yield "train_parser", "train_parser", [[*network, "--output", run / "parser"]], [run / "parser"]
     yield "parse", "parse", over_shards(root / "network.yaml", run), [text / "parses"]
