@@ -200,7 +200,7 @@ def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
     config = {"gru": {"epochs": 3}, "variants": {"vsepp": {"model": "gru", **vsepp}}}
     found = {}
     for name in ("gru", "vsepp"):
-        folder = train(run, name, f"made-{name}", "--vocabulary", run / "tokens.json", config=config)
+        folder = train(run, name, f"made-{name}", "--vocabulary", run / "text/tokens.json", config=config)
         found[name] = read_parameters(folder / "model.safetensors", MODEL)
     ours, theirs = (found[name].details["hyperparameters"]["settings"] for name in ("vsepp", "gru"))
     assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == vsepp
