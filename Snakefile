@@ -210,14 +210,6 @@ def labels_of(wildcards):
     return [LABELS] if MODELS[wildcards.row].spec.trees else []
 
 
-def treebank_files(wildcards):
-    """What `train-parser` learns from."""
-    files = CONFIG.parse.treebank.model_dump()
-    if missing := [part for part, name in files.items() if name is None]:
-        raise WorkflowError(f"parse.treebank.{missing[0]} is null; name a CoNLL-U file, or set parse.pipeline")
-    return [os.path.join(CONFIG.weights_root, name) for name in files.values()]
-
-
 def vocabulary_of(wildcards):
     if wildcards.row in COMBINED_ROWS:
         return f"{RUN}/models/{wildcards.row}/vocabulary.json"
@@ -527,22 +519,6 @@ rule show_regions:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule train_parser:
-    input:
-        treebank_files,
-    output:
-        PARSER,
-    params:
-        slice=slice_of("seed", parse=CONFIG.parse.model_dump(include={"treebank", "training"})),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/train_parser/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} train-parser --config {RESOLVED_Q} --output {RUN_Q}/parser"
 
 
 rule train:

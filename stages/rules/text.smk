@@ -78,6 +78,17 @@ rule train_word_vectors:
     shell: FLOW.shell("train_word_vectors")
 
 
+rule train_parser:
+    input: FLOW.input("train_parser")
+    output: FLOW.output("train_parser")
+    wildcard_constraints: **FLOW.constraints("train_parser")
+    params: **FLOW.params("train_parser")
+    threads: FLOW.threads("train_parser")
+    benchmark: FLOW.benchmark("train_parser")
+    resources: **FLOW.resources("train_parser")
+    shell: FLOW.shell("train_parser")
+
+
 rule parse:
     input: FLOW.input("parse")
     output: FLOW.output("parse")

@@ -91,7 +91,6 @@ def _images(root: Path, run: Path) -> Found:
 
 
 def _texts(root: Path, run: Path) -> Found:
-    network = _options(root, run, "network")
     text = run / "text"
     mild = text / "simulated/mild.parquet"
     calls = whole(root / "study.yaml", run, "mild")
@@ -102,7 +101,7 @@ def _texts(root: Path, run: Path) -> Found:
     learned = text / "word-vectors.safetensors"
     calls = whole(root / "network.yaml", run)
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
-    yield "train_parser", "train_parser", [[*network, "--output", run / "parser"]], [run / "parser"]
+    yield "train_parser", "train_parser", whole(root / "network.yaml", run), [run / "parser"]
     yield "parse", "parse", over_shards(root / "network.yaml", run), [text / "parses"]
     calls = whole(root / "network.yaml", run)
     yield "build_label_table", "build_label_table", calls, [text / "labels.json"]
