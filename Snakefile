@@ -398,7 +398,6 @@ localrules:
 
 rule all:
     input:
-        expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
         *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
@@ -506,19 +505,6 @@ rule finetune:
     shell:
         f"{JOINTSPACE} finetune --name {{wildcards.encoder:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
         f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
-
-
-rule show_regions:
-    input:
-        every_part(f"{RUN}/regions/{{encoder}}"),
-    output:
-        shown(f"{RUN}/regions/{{encoder}}/sheet.png", "regions", "Regions and alignments"),
-    benchmark:
-        f"{BENCHMARKS}/show_regions/{{encoder}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule train:

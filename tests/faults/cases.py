@@ -86,7 +86,7 @@ def _images(root: Path, run: Path) -> Found:
     calls = [[*given, "--regions", run / "regions/tuned", *network, "--output", reduced]]
     yield "reduce_regions", "reduce_regions", calls, [reduced]
     sheet = run / "regions/tuned/sheet.png"
-    calls = [[run / "regions/tuned/shard-00000.h5", *given, *network, "--output", sheet]]
+    calls = whole(root / "network.yaml", run, "tuned")
     yield "show_regions", "show_regions", calls, [sheet]
 
 
