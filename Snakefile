@@ -210,14 +210,6 @@ def labels_of(wildcards):
     return [LABELS] if MODELS[wildcards.row].spec.trees else []
 
 
-def treebank_files(wildcards):
-    """What `train-parser` learns from."""
-    files = CONFIG.parse.treebank.model_dump()
-    if missing := [part for part, name in files.items() if name is None]:
-        raise WorkflowError(f"parse.treebank.{missing[0]} is null; name a CoNLL-U file, or set parse.pipeline")
-    return [os.path.join(CONFIG.weights_root, name) for name in files.values()]
-
-
 def vocabulary_of(wildcards):
     if wildcards.row in COMBINED_ROWS:
         return f"{RUN}/models/{wildcards.row}/vocabulary.json"
@@ -273,7 +265,7 @@ def words_of(wildcards):
     """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
     spec = MODELS[wildcards.row].spec
     learned = CONFIG.word_vectors.source == "corpus" and spec.words and spec.starts_from is None
-    return [f"{RUN}/text/word-vectors.safetensors"] if learned else []
+    return [str(FLOW.layout.word_vectors.commit)] if learned else []
 
 
 def terms_of(wildcards):
@@ -406,7 +398,6 @@ localrules:
 
 rule all:
     input:
-        expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
         *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
@@ -516,104 +507,6 @@ rule finetune:
         f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
 
 
-rule show_regions:
-    input:
-        every_part(f"{RUN}/regions/{{encoder}}"),
-    output:
-        shown(f"{RUN}/regions/{{encoder}}/sheet.png", "regions", "Regions and alignments"),
-    benchmark:
-        f"{BENCHMARKS}/show_regions/{{encoder}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} show-regions {RUN_Q}/regions/{{wildcards.encoder:q}}/shard-00000.h5 --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule simulate_documents:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/text/simulated/{{documents}}.parquet",
-    params:
-        slice=lambda wildcards: slice_of("seed", "auxiliary", documents=CONFIG.documents[wildcards.documents].model_dump()),
-    benchmark:
-        f"{BENCHMARKS}/simulate_documents/{{documents}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} simulate-documents {{wildcards.documents:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
-        f" --output {{output[0]:q}}"
-
-
-rule build_token_vocabulary:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/text/tokens.json",
-    params:
-        slice=slice_of("tokens"),
-    benchmark:
-        f"{BENCHMARKS}/build_token_vocabulary/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-token-vocabulary --manifest {RUN_Q}/manifest --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule train_word_vectors:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        CONFIG.language_text.file or [],
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/text/word-vectors.safetensors",
-        f"{RUN}/text/word-vectors.json",
-    params:
-        slice=slice_of(
-            "seed",
-            text=CONFIG.language_text.model_dump(exclude={"treebank"}),
-            words=CONFIG.word_vectors.model_dump(include={"dim", "window", "epochs"}),
-        ),
-    benchmark:
-        f"{BENCHMARKS}/train_word_vectors/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} train-word-vectors --manifest {RUN_Q}/manifest --vocabulary {{input.vocabulary:q}}"
-        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule train_parser:
-    input:
-        treebank_files,
-    output:
-        PARSER,
-    params:
-        slice=slice_of("seed", parse=CONFIG.parse.model_dump(include={"treebank", "training"})),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/train_parser/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} train-parser --config {RESOLVED_Q} --output {RUN_Q}/parser"
-
-
-rule build_label_table:
-    input:
-        every_part(f"{RUN}/text/parses"),
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        LABELS,
-    benchmark:
-        f"{BENCHMARKS}/build_label_table/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-label-table --manifest {RUN_Q}/manifest --parses {RUN_Q}/text/parses"
-        f" --vocabulary {{input.vocabulary:q}} --output {{output:q}}"
-
-
 rule train:
     input:
         f"{RUN}/manifest/manifest.json",
@@ -637,7 +530,7 @@ rule train:
         chosen=chosen_option,
         labels=lambda wildcards, input: ["--trees", f"{RUN}/text/trees", "--labels", *input.labels] if input.labels else [],
         terms=lambda wildcards, input: each("--terms", input.terms),
-        words=lambda wildcards, input: each("--words", input.words),
+        words=lambda wildcards, input: ["--words", str(FLOW.layout.word_vectors.path)] if input.words else [],
         regions=lambda wildcards, input: ["--regions", f"{RUN}/regions"] if input.regions else [],
     threads: 8
     benchmark:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from made_up import CONFIG, MADE_BY, THINGS, build_bundle, make_run, run_command, write_config
+from made_up import CONFIG, MADE_BY, THINGS, build_bundle, make_run, make_stage, run_command, write_config
 from made_up_training import build_tokens
 
 from pipeline.storage.features import write_features
@@ -47,6 +47,14 @@ def make_described_run(folder: Path) -> Path:
     build_tokens(folder)
     build_bundle(folder)
     return folder
+
+
+def find_few_words(run: Path, folder: Path) -> Path:
+    """The vocabulary of a run in `folder` on the same manifest as `run`, without rare words."""
+    (folder / "manifest").symlink_to(run / "manifest")
+    write_config(folder, FAST, {"tokens": {"min_count": 3}})
+    make_stage("build_token_vocabulary", folder)
+    return folder / "text/tokens.json"
 
 
 def options(run: Path, **more: object) -> list[object]:

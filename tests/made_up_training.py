@@ -44,16 +44,14 @@ def make_trainable(folder: Path) -> Path:
 
 def build_tokens(run: Path) -> None:
     """The vocabulary of words, and the sentences over it."""
-    given = ("--manifest", run / "manifest", "--config", run / "config.yaml")
-    run_command("build_token_vocabulary", *given, "--output", run / "text/tokens.json")
+    make_stage("build_token_vocabulary", run)
     make_stage("encode_tokens", run)
 
 
 def encode_parses(run: Path) -> None:
     """The parses as trees over the words that `build_tokens` finds."""
     build_tokens(run)
-    given = ("--manifest", run / "manifest", "--parses", run / "text/parses", "--vocabulary", run / "text/tokens.json")
-    run_command("build_label_table", *given, "--output", run / "text/labels.json")
+    make_stage("build_label_table", run)
     make_stage("encode_trees", run)
 
 

@@ -69,7 +69,7 @@ def require_own(folder: Path) -> None:
             ours = isinstance(value, dict) and value.get("kind") == PIPELINE and isinstance(value.get("files"), dict)
             if ours and _digests(final).keys() <= value["files"].keys():
                 return
-    raise UsageError(f"{final} is not a pipeline that train-parser made; give --output another folder, or delete it")
+    raise UsageError(f"{final} is not a pipeline that train-parser made; move it or delete it")
 
 
 def _sync(folder: Path) -> None:

@@ -1,40 +1,37 @@
 """`simulate-documents`: weak texts made from sentences, to see what a method does as they get worse."""
 
-from pathlib import Path
-
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 
 
-@click.command("simulate-documents")
-@click.argument("name")
-@options.manifest
-@options.config
-@options.output("file", "The documents, a Parquet file.")
-def command(name: str, manifest_folder: Path, config_path: Path | None, output: Path) -> None:
+def simulate_documents(run: Run, job: Job, documents: str) -> None:
     """Make titles, tags and descriptions from sentences, as noisy as `documents.NAME.simulate` says."""
     import numpy as np
 
-    from pipeline import config
     from pipeline.collections.weakening import simulate
-    from pipeline.errors import UsageError
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.tables import write_table
 
-    settings = config.load(config_path)
-    chosen = settings.documents_named(name)
-    if chosen.simulate is None:
-        raise UsageError(f"documents.{name} are the collection's own; give documents.{name}.simulate to simulate some")
-    manifest = Manifest(manifest_folder)
+    manifest, settings = run.manifest, run.config
     wanted = np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
     texts = manifest.sentences.filter(wanted)
 
-    documents = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), chosen.simulate, settings.seed)
+    noise = settings.documents_named(documents).simulate
+    table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)
 
-    about = [chosen.simulate.model_dump(), settings.auxiliary.splits, settings.seed]
-    inputs = {"manifest": manifest.fingerprint}
-    digest = fingerprint("simulated documents", 2, about, inputs)
-    details = {"documents": name, "inputs": inputs}
-    write_table(output, "simulated-documents", documents, fingerprint=digest, details=details)
+    details = {"documents": documents, "inputs": job.inputs}
+    write_table(job.path, "simulated-documents", table, fingerprint=job.fingerprint, details=details)
+
+
+STAGE = Stage(
+    simulate_documents,
+    version=3,
+    names=("documents",),
+    choices=lambda config: [(name,) for name, chosen in config.documents.items() if chosen.simulate is not None],
+    keys=lambda config, documents: {
+        "seed": config.seed,
+        "splits": config.auxiliary.splits,
+        "simulate": config.documents_named(documents).simulate.model_dump(),
+    },
+    reads=lambda config, layout, documents: {"manifest": layout.manifest},
+    writes=lambda layout, documents: layout.simulated(documents),
+)

@@ -4,46 +4,36 @@ from pathlib import Path
 
 import click
 
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+
+IMAGES, COLUMNS, BEST = 24, 6, 5
 
 
-@click.command("show-regions")
-@click.argument("shard_path", metavar="SHARD", type=options.FILE)
-@options.manifest
-@click.option("--images", "count", type=click.IntRange(min=1), default=24, show_default=True, help="Images shown.")
-@click.option("--columns", type=click.IntRange(min=1), default=6, show_default=True, help="Images side by side.")
-@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Best regions drawn in each.")
-@options.config
-@options.output("file", "The sheet, a PNG file.")
-def command(
-    shard_path: Path, manifest_folder: Path, count: int, columns: int, top: int, config_path: Path | None, output: Path
+def show_regions(
+    run: Run, job: Job, encoder: str, shard: int = 0, images: int = IMAGES, columns: int = COLUMNS, top: int = BEST
 ) -> None:
-    """Draw the best regions of some images of SHARD, a file of `extract-regions`, spread evenly over it."""
+    """Draw the best regions of some images of a shard, spread evenly over it."""
     import numpy as np
 
-    from pipeline import config
-    from pipeline.errors import InputError, IntegrityError
+    from pipeline.errors import InputError
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import Photograph, open_photograph
     from pipeline.storage.atomic import DRAWING, publish
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.regions import RegionShard
+    from pipeline.storage.regions import open_regions
     from pipeline.storage.sources import ImageSource, find_photographs
 
-    settings = config.load(config_path)
+    manifest, settings = run.manifest, run.config
     collection = settings.collection
     limits = ImageLimits.from_settings(collection)
-    manifest, shard = Manifest(manifest_folder), RegionShard(shard_path)
-    if shard.image_id.max() >= manifest.images.num_rows:
-        raise IntegrityError(f"{shard_path} is of other images than {manifest_folder}; give their manifest")
+    regions = open_regions(manifest, run.layout.regions(encoder).folder, shard)
     read = ImageSource(find_photographs(manifest.root, Path(settings.data_root)), collection.follow_links).read
-    places = np.unique(np.linspace(0, shard.rows - 1, count).astype(int))
+    places = np.unique(np.linspace(0, regions.rows - 1, images).astype(int))
 
     pictures = []
-    for place, row in zip(places, manifest.images.take(shard.image_id[places]).to_pylist(), strict=True):
-        photograph, block = Photograph.from_row(row), shard.packed(np.array([place]))
+    for place, row in zip(places, manifest.images.take(regions.image_id[places]).to_pylist(), strict=True):
+        photograph, block = Photograph.from_row(row), regions.packed(np.array([place]))
         rows = slice(1, 1 + top)  # region 0 is the whole image
         try:
             image, line = open_photograph(read, limits, photograph), photograph.name
@@ -51,6 +41,28 @@ def command(
             image, line = None, f"{photograph.name}: {error}"
         pictures.append(Picture(image, block.boxes[rows], block.scores[rows], line))
 
-    data, inputs = to_png(draw_sheet(pictures, columns)), {"regions": shard.fingerprint}
-    digest = fingerprint("sheet", 1, [count, columns, top], inputs)
-    publish(output, data, kind=DRAWING, rows=len(pictures), fingerprint=digest, details={"inputs": inputs})
+    details = {"inputs": job.inputs}
+    data = to_png(draw_sheet(pictures, columns))
+    publish(job.path, data, kind=DRAWING, rows=len(pictures), fingerprint=job.fingerprint, details=details)
+
+
+def _number(option: str, default: int, told: str, least: int = 1) -> click.Option:
+    return click.Option([option], type=click.IntRange(min=least), default=default, show_default=True, help=told)
+
+
+STAGE = Stage(
+    show_regions,
+    version=2,
+    names=("encoder",),
+    choices=lambda config: [(name,) for name in config.regions.encoders],
+    wanted=lambda config: [(name,) for name in config.regions.encoders],
+    reads=lambda config, layout, encoder: {"regions": layout.regions(encoder)},
+    writes=lambda layout, encoder: layout.region_sheet(encoder),
+    shown={"regions": "Regions and alignments"},
+    options=(
+        _number("--shard", 0, "Shard whose images are shown.", least=0),
+        _number("--images", IMAGES, "Images shown."),
+        _number("--columns", COLUMNS, "Images side by side."),
+        _number("--top", BEST, "Best regions drawn in each."),
+    ),
+)

@@ -23,6 +23,17 @@ rule extract_regions:
     shell: FLOW.shell("extract_regions")
 
 
+rule show_regions:
+    input: FLOW.input("show_regions")
+    output: FLOW.output("show_regions")
+    wildcard_constraints: **FLOW.constraints("show_regions")
+    params: **FLOW.params("show_regions")
+    threads: FLOW.threads("show_regions")
+    benchmark: FLOW.benchmark("show_regions")
+    resources: **FLOW.resources("show_regions")
+    shell: FLOW.shell("show_regions")
+
+
 rule pool_regions:
     input: FLOW.input("pool_regions")
     output: FLOW.output("pool_regions")

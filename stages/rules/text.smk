@@ -23,6 +23,17 @@ rule encode_sentences:
     shell: FLOW.shell("encode_sentences")
 
 
+rule simulate_documents:
+    input: FLOW.input("simulate_documents")
+    output: FLOW.output("simulate_documents")
+    wildcard_constraints: **FLOW.constraints("simulate_documents")
+    params: **FLOW.params("simulate_documents")
+    threads: FLOW.threads("simulate_documents")
+    benchmark: FLOW.benchmark("simulate_documents")
+    resources: **FLOW.resources("simulate_documents")
+    shell: FLOW.shell("simulate_documents")
+
+
 rule encode_documents:
     input: FLOW.input("encode_documents")
     output: FLOW.output("encode_documents")
@@ -32,6 +43,17 @@ rule encode_documents:
     benchmark: FLOW.benchmark("encode_documents")
     resources: **FLOW.resources("encode_documents")
     shell: FLOW.shell("encode_documents")
+
+
+rule build_token_vocabulary:
+    input: FLOW.input("build_token_vocabulary")
+    output: FLOW.output("build_token_vocabulary")
+    wildcard_constraints: **FLOW.constraints("build_token_vocabulary")
+    params: **FLOW.params("build_token_vocabulary")
+    threads: FLOW.threads("build_token_vocabulary")
+    benchmark: FLOW.benchmark("build_token_vocabulary")
+    resources: **FLOW.resources("build_token_vocabulary")
+    shell: FLOW.shell("build_token_vocabulary")
 
 
 rule encode_tokens:
@@ -45,6 +67,28 @@ rule encode_tokens:
     shell: FLOW.shell("encode_tokens")
 
 
+rule train_word_vectors:
+    input: FLOW.input("train_word_vectors")
+    output: FLOW.output("train_word_vectors")
+    wildcard_constraints: **FLOW.constraints("train_word_vectors")
+    params: **FLOW.params("train_word_vectors")
+    threads: FLOW.threads("train_word_vectors")
+    benchmark: FLOW.benchmark("train_word_vectors")
+    resources: **FLOW.resources("train_word_vectors")
+    shell: FLOW.shell("train_word_vectors")
+
+
+rule train_parser:
+    input: FLOW.input("train_parser")
+    output: FLOW.output("train_parser")
+    wildcard_constraints: **FLOW.constraints("train_parser")
+    params: **FLOW.params("train_parser")
+    threads: FLOW.threads("train_parser")
+    benchmark: FLOW.benchmark("train_parser")
+    resources: **FLOW.resources("train_parser")
+    shell: FLOW.shell("train_parser")
+
+
 rule parse:
     input: FLOW.input("parse")
     output: FLOW.output("parse")
@@ -54,6 +98,17 @@ rule parse:
     benchmark: FLOW.benchmark("parse")
     resources: **FLOW.resources("parse")
     shell: FLOW.shell("parse")
+
+
+rule build_label_table:
+    input: FLOW.input("build_label_table")
+    output: FLOW.output("build_label_table")
+    wildcard_constraints: **FLOW.constraints("build_label_table")
+    params: **FLOW.params("build_label_table")
+    threads: FLOW.threads("build_label_table")
+    benchmark: FLOW.benchmark("build_label_table")
+    resources: **FLOW.resources("build_label_table")
+    shell: FLOW.shell("build_label_table")
 
 
 rule encode_trees:

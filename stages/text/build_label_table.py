@@ -1,23 +1,15 @@
 """`build-label-table`: the relations and phrases in the trees of the training sentences, with their counts."""
 
 import logging
-from pathlib import Path
 
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 
 
-@click.command("build-label-table")
-@options.manifest
-@options.parses
-@options.token_vocabulary
-@options.output("file", "The table, a JSON file.")
-def command(manifest_folder: Path, parses_folder: Path, vocabulary_path: Path, output: Path) -> None:
+def build_label_table(run: Run, job: Job) -> None:
     """Count the labels of the training sentences' dependency and phrase trees."""
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
     from pipeline.text.tokens import make_analyzer
@@ -25,10 +17,10 @@ def command(manifest_folder: Path, parses_folder: Path, vocabulary_path: Path, o
     from pipeline.text.vocabulary import Vocabulary
     from stages.inputs import read_trees
 
-    value = read_vocabulary(vocabulary_path)
-    analyze = make_analyzer(Vocabulary.from_dict(value).settings)
-    manifest = Manifest(manifest_folder)
-    shards = [ParseShards(manifest, parses_folder).open(number) for number in range(manifest.n_shards)]
+    manifest, vocabulary = run.manifest, read_vocabulary(run.layout.token_vocabulary.path)
+    analyze = make_analyzer(Vocabulary.from_dict(vocabulary).settings)
+    parses = ParseShards(manifest, run.layout.parses.folder)
+    shards = [parses.open(number) for number in range(manifest.n_shards)]
     training = iter((manifest.splits == "train")[manifest.sentence_images])
 
     table = count_labels(
@@ -38,8 +30,20 @@ def command(manifest_folder: Path, parses_folder: Path, vocabulary_path: Path, o
         if next(training)
     )
 
-    inputs = {"manifest": manifest.fingerprint, "vocabulary": value["fingerprint"]}
+    inputs = {"manifest": manifest.fingerprint, "vocabulary": vocabulary["fingerprint"]}
     inputs |= {f"parses {number}": shard.fingerprint for number, shard in enumerate(shards)}
     digest = fingerprint("labels", 1, table.to_dict(), inputs)
-    publish_json(output, {"fingerprint": digest, "inputs": inputs, **table.to_dict()})
+    publish_json(job.path, {"fingerprint": digest, "inputs": inputs, **table.to_dict()})
     logging.getLogger(__name__).info("%d relations, %d phrases", len(table.relations), len(table.phrases))
+
+
+STAGE = Stage(
+    build_label_table,
+    version=2,
+    reads=lambda config, layout: {
+        "manifest": layout.manifest,
+        "vocabulary": layout.token_vocabulary,
+        "parses": layout.parses,
+    },
+    writes=lambda layout: layout.labels,
+)

@@ -1,41 +1,31 @@
 """`train-parser`: a spaCy tagger and dependency parser learned from a treebank."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
-import click
-
-from stages import options
+from pipeline.errors import UsageError
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
 
 log = logging.getLogger(__name__)
 
 
-@click.command("train-parser")
-@options.config
-@options.output("folder", "Folder of the parser: spaCy's own files in pipeline/, and pipeline.json.")
-def command(config_path: Path | None, output: Path) -> None:
+def train_parser(run: Run, job: Job) -> None:
     """Train a tagger and a dependency parser on the CoNLL-U files of the section parse.treebank."""
     from tqdm import tqdm
 
-    from pipeline import config
-    from pipeline.errors import UsageError
-    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parsers import publish_parser, require_own
-    from pipeline.storage.reading import file_sha256
     from pipeline.storage.trees import text_lines
     from pipeline.text.conllu import read_conllu
     from pipeline.text.parser_training import ParserTraining, judge
-    from pipeline.text.parsing import require_spacy
 
-    settings, spacy = config.load(config_path), require_spacy()
-    require_own(output)
-    treebanks, sources = {}, {}
-    for part, name in settings.parse.treebank.model_dump().items():
-        if name is None:
-            raise UsageError(f"parse.treebank.{part} is null; name a CoNLL-U file under weights_root")
-        path = Path(settings.weights_root) / name
-        treebanks[part] = [entry.parse for entry in read_conllu(text_lines(path), str(path))]
-        sources[part] = file_sha256(path)
+    settings = run.config
+    require_own(job.path)
+    files = _treebank(settings)
+    treebanks = {
+        part: [entry.parse for entry in read_conllu(text_lines(path), str(path))] for part, path in files.items()
+    }
 
     chosen = settings.parse.training.model_dump()
     training = ParserTraining(treebanks["train"], treebanks["dev"], settings.parse.training, settings.seed)
@@ -45,7 +35,40 @@ def command(config_path: Path | None, output: Path) -> None:
         log.info("epoch %d: dev %s", len(history), history[-1])
 
     test = judge(training.pipeline, treebanks["test"])
-    told = {"training": chosen, "seed": settings.seed, "spacy": spacy.__version__}
+    told = {"training": chosen, "seed": settings.seed, "spacy": job.inputs["spacy"]}
+    sources = {part: job.inputs[part] for part in files}
     details = {"inputs": sources, "settings": told, "dev": history, "test": test.to_dict()}
-    publish_parser(output, training.pipeline.to_disk, fingerprint("parser", 1, told, sources), details)
+    publish_parser(job.path, training.pipeline.to_disk, job.fingerprint, details)
     log.info("test, with the treebank's tokens: %s", test.to_dict())
+
+
+def _treebank(config) -> dict[str, Path]:
+    """The files of the treebank's parts. Raises UsageError for one that the configuration does not name."""
+    named = config.parse.treebank.model_dump()
+    if missing := [part for part, name in named.items() if name is None]:
+        raise UsageError(
+            f"parse.treebank.{missing[0]} is null; name a CoNLL-U file under weights_root, or set parse.pipeline"
+        )
+    return {part: Path(config.weights_root) / name for part, name in named.items()}
+
+
+def _reads(config, layout) -> Mapping[str, Input]:
+    return {part: Outside(path) for part, path in _treebank(config).items()}
+
+
+def _spacy(run: Run, rows: None) -> dict[str, str]:
+    """The version of spaCy."""
+    from pipeline.text.parsing import require_spacy
+
+    return {"spacy": require_spacy().__version__}
+
+
+STAGE = Stage(
+    train_parser,
+    version=2,
+    threads=8,
+    keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
+    reads=_reads,
+    also=_spacy,
+    writes=lambda layout: layout.parser,
+)

@@ -1,25 +1,18 @@
 """`train-word-vectors`: vectors of the vocabulary's words, learned on the corpus."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
 
-from stages import options
 
-
-@click.command("train-word-vectors")
-@options.manifest
-@options.token_vocabulary
-@options.config
-@options.output("file", "The vectors, a safetensors file.")
-def command(manifest_folder: Path, vocabulary_path: Path, config_path: Path | None, output: Path) -> None:
+def train_word_vectors(run: Run, job: Job) -> None:
     """Learn word2vec's vectors from the training sentences, and from those of language_text where it names a file."""
     import logging
     from itertools import chain
 
-    from pipeline import config
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import WORDS, digest_tensors, write_parameters
     from pipeline.storage.records import read_vocabulary
     from pipeline.text.sequences import encode_tokens
@@ -27,15 +20,33 @@ def command(manifest_folder: Path, vocabulary_path: Path, config_path: Path | No
     from pipeline.text.word_training import train_vectors
     from stages.inputs import read_extra_text
 
-    settings, manifest, value = config.load(config_path), Manifest(manifest_folder), read_vocabulary(vocabulary_path)
+    settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)
-    vocabulary = Vocabulary.from_dict(value)
-    sentences = encode_tokens(chain(manifest.training_texts, extra), vocabulary)
+    vocabulary = Vocabulary.from_dict(read_vocabulary(run.layout.token_vocabulary.path))
+    sentences = encode_tokens(chain(run.manifest.training_texts, extra), vocabulary)
     words = train_vectors(sentences, vocabulary.terms, chosen.dim, chosen.window, chosen.epochs, settings.seed)
 
     tensors, about = {"words": words}, {"dim": chosen.dim, "window": chosen.window, "epochs": chosen.epochs}
-    inputs = {"vocabulary": value["fingerprint"], "manifest": manifest.fingerprint}
-    digest = fingerprint("words", 1, [about, settings.seed, digest_tensors(tensors)], inputs)
-    details = {"inputs": inputs, "sentences": len(sentences)}
-    write_parameters(output, WORDS, tensors, settings=about, fingerprint=digest, details=details)
+    digest = fingerprint("words", 1, [about, settings.seed, digest_tensors(tensors)], job.inputs)
+    details = {"inputs": job.inputs, "sentences": len(sentences)}
+    write_parameters(job.path, WORDS, tensors, settings=about, fingerprint=digest, details=details)
     logging.getLogger(__name__).info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
+
+
+def _reads(config, layout) -> Mapping[str, Input]:
+    text = config.language_text.file
+    more = {"text": Outside(Path(text))} if text else {}
+    return {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, **more}
+
+
+STAGE = Stage(
+    train_word_vectors,
+    version=2,
+    keys=lambda config: {
+        "seed": config.seed,
+        "text": config.language_text.model_dump(exclude={"treebank"}),
+        "words": config.word_vectors.model_dump(include={"dim", "window", "epochs"}),
+    },
+    reads=_reads,
+    writes=lambda layout: layout.word_vectors,
+)

@@ -31,6 +31,11 @@ def over_shards(config: Path, run: Path, *names: str) -> list[list[object]]:
     return [[*names, "--run", run, "--config", config, "--again"]]
 
 
+def whole(config: Path, run: Path, *names: str) -> list[list[object]]:
+    """The call of a stage of the run by a configuration of its own."""
+    return [[*names, "--run", run, "--config", config]]
+
+
 def all_cases(root: Path, place: Path) -> dict[str, Case]:
     """The cases by name, that of a rule where there is one, in an order in which each finds what it needs.
 
@@ -81,25 +86,24 @@ def _images(root: Path, run: Path) -> Found:
     calls = [[*given, "--regions", run / "regions/tuned", *network, "--output", reduced]]
     yield "reduce_regions", "reduce_regions", calls, [reduced]
     sheet = run / "regions/tuned/sheet.png"
-    calls = [[run / "regions/tuned/shard-00000.h5", *given, *network, "--output", sheet]]
+    calls = whole(root / "network.yaml", run, "tuned")
     yield "show_regions", "show_regions", calls, [sheet]
 
 
 def _texts(root: Path, run: Path) -> Found:
-    given, network, study = (_options(root, run, name) for name in ("manifest", "network", "study"))
-    words = _options(root, run, "vocabulary")
     text = run / "text"
     mild = text / "simulated/mild.parquet"
-    yield "simulate_documents", "simulate_documents", [["mild", *given, *study, "--output", mild]], [mild.parent]
+    calls = whole(root / "study.yaml", run, "mild")
+    yield "simulate_documents", "simulate_documents", calls, [mild.parent]
     fields = [text / "documents" / name for name in DOCUMENTS[1:]]
     calls = [call for folder in fields for call in over_shards(root / "study.yaml", run, folder.name)]
     yield "encode_fields", "encode_documents", calls, fields
     learned = text / "word-vectors.safetensors"
-    calls = [[*given, *words, *network, "--output", learned]]
+    calls = whole(root / "network.yaml", run)
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
-    yield "train_parser", "train_parser", [[*network, "--output", run / "parser"]], [run / "parser"]
+    yield "train_parser", "train_parser", whole(root / "network.yaml", run), [run / "parser"]
     yield "parse", "parse", over_shards(root / "network.yaml", run), [text / "parses"]
-    calls = [[*given, *_options(root, run, "parses"), *words, "--output", text / "labels.json"]]
+    calls = whole(root / "network.yaml", run)
     yield "build_label_table", "build_label_table", calls, [text / "labels.json"]
     yield "encode_trees", "encode_trees", over_shards(root / "network.yaml", run), [text / "trees"]
 

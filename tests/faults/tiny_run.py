@@ -79,7 +79,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         ],
         "build_vocabulary": whole(),
         "encode_sentences": parts(),
-        "build_token_vocabulary": [[*manifest, *config, "--output", run / "text/tokens.json"]],
+        "build_token_vocabulary": whole(),
         "encode_tokens": parts(),
         "encode_documents": parts("all"),
         "accumulate": parts("target"),

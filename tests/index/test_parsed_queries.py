@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parsing["treebank"] = dict.fromkeys(("train", "dev", "test"), "bank.conllu")
     rows = {"models": ["dtrnn", "hmlstm"], "regions": {"encoders": ["colour"]}}
     write_config(run, {"parse": parsing, "tokens": {"min_count": 1}, "weights_root": str(run), **rows})
-    run_command("train_parser", "--config", run / "config.yaml", "--output", run / "parser")
+    make_stage("train_parser", run)
     make_stage("parse", run)
     encode_parses(run)
     write_features(run)

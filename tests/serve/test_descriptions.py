@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 from made_up import THINGS, run_command
-from made_up_generators import FAST, make_described_run, options, train
+from made_up_generators import FAST, find_few_words, make_described_run, options, train
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
@@ -200,11 +200,9 @@ def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> N
     generator = ("--generator", run / "generators" / "mrnn")
     with pytest.raises(UsageError, match="training sentences; give --tokens and --vocabulary too"):
         run_command("serve", run / "bundle", *generator, "--manifest", run / "manifest")
-    (tmp_path / "few.yaml").write_text(yaml.safe_dump({**FAST, "tokens": {"min_count": 3}}))
-    run_command("build_token_vocabulary", "--manifest", run / "manifest", "--config", tmp_path / "few.yaml",
-                "--output", tmp_path / "few.json")  # fmt: skip
+    few = find_few_words(run, tmp_path)
     with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        serve_generators(run, *generator, "--vocabulary", tmp_path / "few.json")
+        serve_generators(run, *generator, "--vocabulary", few)
     with pytest.raises(UsageError, match="takes photographs through nose and colour, which no served index has; serve"):
         serve_generators(run, "--generator", _changed(run, tmp_path, "mrnn", encoders=["nose", "colour"]))
     with pytest.raises(UsageError, match="stands on a joint space that no served index has; serve the index"):

@@ -163,8 +163,7 @@ def test_documents_of_another_manifest_s_simulation_are_refused(run: Path) -> No
     documents = {"mild": {"fields": ["tags"], "simulate": {"tag_words": 2, "true_words": 1, "wrong": 0, "missing": 0}}}
     write_config(run, CONFIG, {"documents": documents, "auxiliary": {"splits": ["train"]}})
     simulated = run / "text/simulated/mild.parquet"
-    given = (*options(run, "manifest"), "--config", run / "config.yaml", "--output", simulated)
-    run_command("simulate_documents", "mild", *given)
+    make_stage("simulate_documents", run, "mild")
     make_stage("encode_documents", run, "mild")
     retell(simulated.with_name("mild.parquet.json"), "details", "inputs", "manifest", value="another")
     with pytest.raises(IntegrityError, match="manifest of .*manifest and of .*mild.parquet differ"):

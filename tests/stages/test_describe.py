@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from made_up import MADE_BY, THINGS, retell, run_command
-from made_up_generators import FAST, make_described_run, options, train
+from made_up_generators import find_few_words, make_described_run, options, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
@@ -123,11 +122,9 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
 
 
 def test_another_vocabulary_is_refused(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "few.yaml").write_text(yaml.safe_dump({**FAST, "tokens": {"min_count": 3}}))
-    run_command("build_token_vocabulary", "--manifest", run / "manifest", "--config", tmp_path / "few.yaml",
-                "--output", tmp_path / "few.json")  # fmt: skip
+    few = find_few_words(run, tmp_path)
     with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        describe(run, "mrnn", features=run / "features", split="dev", vocabulary=tmp_path / "few.json")
+        describe(run, "mrnn", features=run / "features", split="dev", vocabulary=few)
 
 
 def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import retell, run_command
+from made_up import make_stage, retell, run_command
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
@@ -387,11 +387,11 @@ def test_an_encoder_of_whole_images_is_refused_by_name(run: Path, monkeypatch: p
 
 
 def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
-    shard = extract(run).path
+    for part in range(2):
+        extract(run, part)
     (run / "data/images/11.png").unlink()
-    parts = ["--manifest", run / "manifest", "--config", configure(run), "--output", run / "sheet.png"]
-    run_command("show_regions", shard, *parts, "--images", 12, "--columns", 4, "--top", 2)
-    sheet = Image.open(run / "sheet.png")
+    make_stage("show_regions", run, "plain", "--images", 12, "--columns", 4, "--top", 2)
+    sheet = Image.open(run / "regions/plain/sheet.png")
     assert sheet.size == (4 * 256, 3 * 270)
     pixels = np.asarray(sheet)
     assert (pixels[540:796, 768:] == (24, 24, 28)).all()  # the twelfth image is gone
@@ -400,4 +400,4 @@ def test_a_sheet_shows_boxes_and_what_is_missing(run: Path) -> None:
     manifest = run / "manifest/images.parquet.json"
     publish_json(manifest, {**read_json(manifest), "rows": 21})
     with pytest.raises(IntegrityError, match="images.parquet has 20 rows"):
-        run_command("show_regions", shard, *parts)
+        make_stage("show_regions", run, "plain")

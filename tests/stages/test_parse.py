@@ -209,8 +209,8 @@ def parser(treebank: Path) -> Path:
         "epochs": 2,
         "patience": 2,
     }
-    path = config(treebank, training=small, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
-    run_command("train_parser", "--config", path, "--output", treebank / "parser")
+    config(treebank, training=small, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
+    make_stage("train_parser", treebank)
     return treebank / "parser"
 
 
@@ -266,7 +266,7 @@ def test_parsers_that_are_not_there_are_refused(run: Path, parser: Path) -> None
     with pytest.raises(UsageError, match="no-such is neither a folder .* nor an installed package"):
         parse(run, engine="spacy", pipeline="no-such")
     with pytest.raises(UsageError, match="parse.treebank.train is null"):
-        run_command("train_parser", "--config", config(run), "--output", run / "none")
+        make_stage("train_parser", run, "--config", config(run))
 
 
 def test_a_changed_parser_is_refused(run: Path, parser: Path) -> None:

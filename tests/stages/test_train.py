@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from made_up import THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
 from made_up_training import CONFIG, make_trainable, train
 
-from pipeline.config import merge
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
@@ -149,23 +147,25 @@ def test_word_vectors_come_from_a_file(run: Path) -> None:
         train(run, "devise", "broken", "--vocabulary", run / "text/tokens.json", config=config)
 
 
-def test_word_vectors_are_learned_on_the_corpus(run: Path) -> None:
+def test_word_vectors_are_learned_on_the_corpus(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("gensim")
     config = {"word_vectors": {"source": "corpus", "epochs": 2, "train": False}}
     given = ("--vocabulary", run / "text/tokens.json")
     with pytest.raises(UsageError, match="give what train-word-vectors wrote as --words"):
         train(run, "devise", "devise", *given, config=config)
     (run / "more.txt").write_text("a dog and a cat\n" * 40)
-    (run / "w.yaml").write_text(
-        yaml.safe_dump(merge(CONFIG, {**config, "language_text": {"file": str(run / "more.txt")}}))
-    )
-    about = ("--manifest", run / "manifest", *given, "--config", run / "w.yaml")
-    for name in ("words", "again"):
-        run_command("train_word_vectors", *about, "--output", run / f"{name}.safetensors")
-    assert (run / "words.safetensors").read_bytes() == (run / "again.safetensors").read_bytes()
-    words = read_parameters(run / "words.safetensors", "words").tensors["words"]
+    folders = [tmp_path / name for name in ("words", "again")]
+    for folder in folders:
+        shutil.copytree(run / "manifest", folder / "manifest")
+        (folder / "text").mkdir()
+        shutil.copy(run / "text/tokens.json", folder / "text")
+        write_config(folder, CONFIG, config, {"language_text": {"file": str(run / "more.txt")}})
+        make_stage("train_word_vectors", folder)
+    path, again = (folder / "text/word-vectors.safetensors" for folder in folders)
+    assert path.read_bytes() == again.read_bytes()
+    words = read_parameters(path, "words").tensors["words"]
     assert words.shape == (len(json.loads((run / "text/tokens.json").read_text())["terms"]) + 1, 16)
-    folder = train(run, "devise", "devise", *given, "--words", run / "words.safetensors", config=config)
+    folder = train(run, "devise", "devise", *given, "--words", path, config=config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table, words)
 
@@ -200,7 +200,7 @@ def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
     config = {"gru": {"epochs": 3}, "variants": {"vsepp": {"model": "gru", **vsepp}}}
     found = {}
     for name in ("gru", "vsepp"):
-        folder = train(run, name, f"made-{name}", "--vocabulary", run / "tokens.json", config=config)
+        folder = train(run, name, f"made-{name}", "--vocabulary", run / "text/tokens.json", config=config)
         found[name] = read_parameters(folder / "model.safetensors", MODEL)
     ours, theirs = (found[name].details["hyperparameters"]["settings"] for name in ("vsepp", "gru"))
     assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == vsepp

@@ -143,7 +143,7 @@ def write_pipeline(folder: Path) -> None:
 def test_a_folder_of_somebody_elses_is_not_replaced_by_a_parser(tmp_path: Path) -> None:
     (tmp_path / "pipeline").mkdir()
     (tmp_path / "pipeline/source.py").write_text("precious")
-    with pytest.raises(UsageError, match="pipeline is not a pipeline that train-parser made; give --output another"):
+    with pytest.raises(UsageError, match="pipeline is not a pipeline that train-parser made; move it or delete it"):
         publish_parser(tmp_path, write_pipeline, "digest", {})
     assert (tmp_path / "pipeline/source.py").read_text() == "precious"
     other = tmp_path / "other"
