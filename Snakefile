@@ -373,11 +373,12 @@ def snippets_of(wildcards):
     if not spec.regions:
         return []
     row = CONFIG.section(spec).snippets
-    return expand(f"{RUN}/alignments/{row}/{{split}}.jsonl", split=["train", "dev"])
+    return [str(FLOW.layout.alignments(row, split).commit) for split in ("train", "dev")]
 
 
 def snippets_options(wildcards, input):
-    return [*each("--snippets", input.snippets), "--regions", f"{RUN}/regions"] if input.snippets else []
+    files = [path.removesuffix(".json") for path in input.snippets]
+    return [*each("--snippets", files), "--regions", f"{RUN}/regions"] if files else []
 
 
 def say_what_was_found():
@@ -410,8 +411,6 @@ rule all:
         *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
-        expand(f"{RUN}/alignments/{{row}}/{{split}}.jsonl", row=SET_ROWS, split=CONFIG.align.splits),
-        expand(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json", row=SET_ROWS, split=CONFIG.align.splits),
         expand(f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json", row=PHRASE_ROWS, split=CONFIG.phrases.splits),
         expand(
             f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
@@ -731,48 +730,6 @@ rule combine:
         f"{JOINTSPACE} combine {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
         f" --models {RUN_Q}/models {{params.vocabularies:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
         f" --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule align:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/alignments/{{row}}/{{split}}.jsonl",
-        shown(f"{RUN}/alignments/{{row}}/{{split}}.png", "alignments", "Regions and alignments"),
-    wildcard_constraints:
-        row="|".join(SET_ROWS) or "(?!)",
-    params:
-        slice=slice_of(beta=CONFIG.align.beta),
-    benchmark:
-        f"{BENCHMARKS}/align/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} align --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --vocabulary {{input.vocabulary:q}} --split {{wildcards.split:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule list_magnitudes:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json",
-        shown(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.png", "magnitudes", "Regions and alignments"),
-    wildcard_constraints:
-        row="|".join(SET_ROWS) or "(?!)",
-    params:
-        slice=slice_of(least_count=CONFIG.align.least_count),
-    benchmark:
-        f"{BENCHMARKS}/list_magnitudes/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} list-magnitudes --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --vocabulary {{input.vocabulary:q}} --split {{wildcards.split:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule embed_phrases:

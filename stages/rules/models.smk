@@ -32,3 +32,25 @@ rule join_embeddings:
     benchmark: FLOW.benchmark("join_embeddings")
     resources: **FLOW.resources("join_embeddings")
     shell: FLOW.shell("join_embeddings")
+
+
+rule align:
+    input: FLOW.input("align")
+    output: FLOW.output("align")
+    wildcard_constraints: **FLOW.constraints("align")
+    params: **FLOW.params("align")
+    threads: FLOW.threads("align")
+    benchmark: FLOW.benchmark("align")
+    resources: **FLOW.resources("align")
+    shell: FLOW.shell("align")
+
+
+rule list_magnitudes:
+    input: FLOW.input("list_magnitudes")
+    output: FLOW.output("list_magnitudes")
+    wildcard_constraints: **FLOW.constraints("list_magnitudes")
+    params: **FLOW.params("list_magnitudes")
+    threads: FLOW.threads("list_magnitudes")
+    benchmark: FLOW.benchmark("list_magnitudes")
+    resources: **FLOW.resources("list_magnitudes")
+    shell: FLOW.shell("list_magnitudes")

@@ -124,15 +124,11 @@ def _models(root: Path, run: Path) -> Found:
     yield "combine", "combine", calls, [models / "both"]
     calls = over_shards(root / "network.yaml", run, "both")
     yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]
-    sets = _options(root, run, "manifest", "vocabulary", "network") + ["--embeddings", embeddings / "dvsa"]
-    folder = run / "alignments/dvsa"
+    folder, given = run / "alignments/dvsa", ["--run", run, *_options(root, run, "network")]
     files = [folder / f"{split}{end}" for split in ("train", "dev") for end in (".jsonl", ".png")]
-    calls = [[*sets, "--split", path.stem, "--output", path] for path in files[::2]]
-    yield "align", "align", calls, files
+    yield "align", "align", [["dvsa", split, *given] for split in ("train", "dev")], files
     table = folder / "test.magnitudes.json"
-    yield "list_magnitudes", "list_magnitudes", [[*sets, "--split", "test", "--output", table]], [
-        table, table.with_suffix(".png")
-    ]  # fmt: skip
+    yield "list_magnitudes", "list_magnitudes", [["dvsa", "test", *given]], [table, table.with_suffix(".png")]
     phrases = run / "phrases/hmlstm/test"
     needed = _options(root, run, "manifest", "parses", "vocabulary", "labels", "regions")
     calls = [[*needed, "--model", models / "hmlstm", "--split", "test", "--output", phrases]]
