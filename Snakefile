@@ -293,7 +293,7 @@ def regions_of(looks):
 
 
 def names_of(wildcards):
-    """What labels of boxes are called, for `rank-phrases`."""
+    """What labels of boxes are called."""
     if CONFIG.demo.generate:
         return [DEMO]
     path = f"{CONFIG.data_root}/{CONFIG.phrases.names}"
@@ -411,7 +411,6 @@ rule all:
         *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
-        expand(f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json", row=PHRASE_ROWS, split=CONFIG.phrases.splits),
         expand(
             f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
             generator=CONFIG.generators,
@@ -730,72 +729,6 @@ rule combine:
         f"{JOINTSPACE} combine {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
         f" --models {RUN_Q}/models {{params.vocabularies:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
         f" --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule embed_phrases:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/text/parses"),
-        regions_of(lambda spec: spec.phrases),
-        f"{RUN}/models/{{row}}/model.json",
-        vocabulary=f"{RUN}/text/tokens.json",
-        labels=LABELS,
-    output:
-        f"{RUN}/phrases/{{row}}/{{split}}/regions.parquet",
-        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
-    wildcard_constraints:
-        row="|".join(PHRASE_ROWS) or "(?!)",
-    benchmark:
-        f"{BENCHMARKS}/embed_phrases/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} embed-phrases --manifest {RUN_Q}/manifest --model {RUN_Q}/models/{{wildcards.row:q}}"
-        f" --parses {RUN_Q}/text/parses --vocabulary {{input.vocabulary:q}} --labels {{input.labels:q}}"
-        f" --regions {RUN_Q}/regions --split {{wildcards.split:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
-
-
-rule rank_phrases:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
-        names_of,
-    output:
-        f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json",
-    wildcard_constraints:
-        row="|".join(PHRASE_ROWS) or "(?!)",
-    params:
-        slice=slice_of(
-            "seed", phrases=CONFIG.phrases.model_dump(exclude={"splits"}), bootstrap=CONFIG.evaluate.bootstrap
-        ),
-    benchmark:
-        f"{BENCHMARKS}/rank_phrases/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} rank-phrases --manifest {RUN_Q}/manifest --phrases {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
-        f" --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule show_phrases:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
-    output:
-        f"{RUN}/phrases/{{row}}/{{split}}.png",
-        f"{RUN}/phrases/{{row}}/{{split}}.plane.png",
-    wildcard_constraints:
-        row="|".join(PHRASE_ROWS) or "(?!)",
-    params:
-        slice=slice_of("seed"),
-    benchmark:
-        f"{BENCHMARKS}/show_phrases/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} show-phrases --manifest {RUN_Q}/manifest --phrases {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
-        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule build_index:

@@ -129,14 +129,11 @@ def _models(root: Path, run: Path) -> Found:
     yield "align", "align", [["dvsa", split, *given] for split in ("train", "dev")], files
     table = folder / "test.magnitudes.json"
     yield "list_magnitudes", "list_magnitudes", [["dvsa", "test", *given]], [table, table.with_suffix(".png")]
-    phrases = run / "phrases/hmlstm/test"
-    needed = _options(root, run, "manifest", "parses", "vocabulary", "labels", "regions")
-    calls = [[*needed, "--model", models / "hmlstm", "--split", "test", "--output", phrases]]
-    yield "embed_phrases", "embed_phrases", calls, [phrases]
-    about = [*_options(root, run, "manifest", "network"), "--phrases", phrases]
+    phrases, spoken = run / "phrases/hmlstm/test", [["hmlstm", "test", *given]]
     ranking, drawing = run / "evaluation/phrases/hmlstm.test.json", run / "phrases/hmlstm/test.png"
-    yield "rank_phrases", "rank_phrases", [[*about, "--output", ranking]], [ranking]
-    yield "show_phrases", "show_phrases", [[*about, "--output", drawing]], [drawing, drawing.with_suffix(".plane.png")]
+    yield "embed_phrases", "embed_phrases", spoken, [phrases]
+    yield "rank_phrases", "rank_phrases", spoken, [ranking]
+    yield "show_phrases", "show_phrases", spoken, [drawing, drawing.with_suffix(".plane.png")]
 
 
 def _indices(root: Path, run: Path) -> Found:

@@ -131,7 +131,7 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     for part in above:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir():
-            if not (place.is_relative_to(path) or path.name.startswith(place.stem)):
+            if not (place.is_relative_to(path) or path.is_file() and path.name.startswith(place.stem)):
                 _link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 
