@@ -285,7 +285,7 @@ def regions_of(looks):
 
 
 def names_of(wildcards):
-    """What labels of boxes are called, for `rank-phrases`."""
+    """What labels of boxes are called."""
     if CONFIG.demo.generate:
         return [DEMO]
     path = f"{CONFIG.data_root}/{CONFIG.phrases.names}"
@@ -365,11 +365,12 @@ def snippets_of(wildcards):
     if not spec.regions:
         return []
     row = CONFIG.section(spec).snippets
-    return expand(f"{RUN}/alignments/{row}/{{split}}.jsonl", split=["train", "dev"])
+    return [str(FLOW.layout.alignments(row, split).commit) for split in ("train", "dev")]
 
 
 def snippets_options(wildcards, input):
-    return [*each("--snippets", input.snippets), "--regions", f"{RUN}/regions"] if input.snippets else []
+    files = [path.removesuffix(".json") for path in input.snippets]
+    return [*each("--snippets", files), "--regions", f"{RUN}/regions"] if files else []
 
 
 def say_what_was_found():
@@ -401,9 +402,6 @@ rule all:
         *FLOW.targets,
         f"{RUN}/report/index.html",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
-        expand(f"{RUN}/alignments/{{row}}/{{split}}.jsonl", row=SET_ROWS, split=CONFIG.align.splits),
-        expand(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json", row=SET_ROWS, split=CONFIG.align.splits),
-        expand(f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json", row=PHRASE_ROWS, split=CONFIG.phrases.splits),
         expand(
             f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
             generator=CONFIG.generators,
@@ -624,114 +622,6 @@ rule combine:
         f"{JOINTSPACE} combine {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
         f" --models {RUN_Q}/models {{params.vocabularies:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
         f" --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule align:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/alignments/{{row}}/{{split}}.jsonl",
-        shown(f"{RUN}/alignments/{{row}}/{{split}}.png", "alignments", "Regions and alignments"),
-    wildcard_constraints:
-        row="|".join(SET_ROWS) or "(?!)",
-    params:
-        slice=slice_of(beta=CONFIG.align.beta),
-    benchmark:
-        f"{BENCHMARKS}/align/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} align --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --vocabulary {{input.vocabulary:q}} --split {{wildcards.split:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule list_magnitudes:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.json",
-        shown(f"{RUN}/alignments/{{row}}/{{split}}.magnitudes.png", "magnitudes", "Regions and alignments"),
-    wildcard_constraints:
-        row="|".join(SET_ROWS) or "(?!)",
-    params:
-        slice=slice_of(least_count=CONFIG.align.least_count),
-    benchmark:
-        f"{BENCHMARKS}/list_magnitudes/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} list-magnitudes --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --vocabulary {{input.vocabulary:q}} --split {{wildcards.split:q}} --config {RESOLVED_Q} --output {{output[0]:q}}"
-
-
-rule embed_phrases:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/text/parses"),
-        regions_of(lambda spec: spec.phrases),
-        f"{RUN}/models/{{row}}/model.json",
-        vocabulary=f"{RUN}/text/tokens.json",
-        labels=LABELS,
-    output:
-        f"{RUN}/phrases/{{row}}/{{split}}/regions.parquet",
-        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
-    wildcard_constraints:
-        row="|".join(PHRASE_ROWS) or "(?!)",
-    benchmark:
-        f"{BENCHMARKS}/embed_phrases/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} embed-phrases --manifest {RUN_Q}/manifest --model {RUN_Q}/models/{{wildcards.row:q}}"
-        f" --parses {RUN_Q}/text/parses --vocabulary {{input.vocabulary:q}} --labels {{input.labels:q}}"
-        f" --regions {RUN_Q}/regions --split {{wildcards.split:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
-
-
-rule rank_phrases:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
-        names_of,
-    output:
-        f"{RUN}/evaluation/phrases/{{row}}.{{split}}.json",
-    wildcard_constraints:
-        row="|".join(PHRASE_ROWS) or "(?!)",
-    params:
-        slice=slice_of(
-            "seed", phrases=CONFIG.phrases.model_dump(exclude={"splits"}), bootstrap=CONFIG.evaluate.bootstrap
-        ),
-    benchmark:
-        f"{BENCHMARKS}/rank_phrases/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} rank-phrases --manifest {RUN_Q}/manifest --phrases {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
-        f" --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule show_phrases:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        f"{RUN}/phrases/{{row}}/{{split}}/phrases.parquet",
-    output:
-        f"{RUN}/phrases/{{row}}/{{split}}.png",
-        f"{RUN}/phrases/{{row}}/{{split}}.plane.png",
-    wildcard_constraints:
-        row="|".join(PHRASE_ROWS) or "(?!)",
-    params:
-        slice=slice_of("seed"),
-    benchmark:
-        f"{BENCHMARKS}/show_phrases/{{row}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} show-phrases --manifest {RUN_Q}/manifest --phrases {RUN_Q}/phrases/{{wildcards.row:q}}/{{wildcards.split:q}}"
-        f" --config {RESOLVED_Q} --output {{output[0]:q}}"
 
 
 rule build_index:

@@ -53,6 +53,11 @@ bundle = click.option(
 )
 
 
+def count(name: str, default: int, what: str) -> click.Option:
+    """An option of a declared stage, a number above zero."""
+    return click.Option([name], type=click.IntRange(min=1), default=default, show_default=True, help=what)
+
+
 def study_inputs(function):
     """The folders that `study` and `sweep` measure with, as keyword arguments of their names."""
     folders = {

@@ -311,7 +311,7 @@ def test_a_new_stage_is_a_file_and_a_rule_of_ten_lines(run: Path, tmp_path: Path
 @pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])
 def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, key: str) -> None:
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", f"variants={{sae: {{{key}}}}}").stdout
-    rows = set(re.findall(r"^ +wildcards: .*\brow=([a-z-]+)", output, flags=re.M))
+    rows = set(re.findall(r"^ +wildcards: .*\b(?:row|model)=([a-z-]+)", output, flags=re.M))
     rules = set(re.findall(r"^ *(?:rule|localrule) (\w+):", output, flags=re.M)) - {"all"}
     assert rows == {"sae"} and rules == {"fit", "embed", "evaluate", "summarise", "build_index", "report"}
 

@@ -1,5 +1,7 @@
 """The whole configuration."""
 
+from collections.abc import Sequence
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, model_validator
@@ -15,6 +17,7 @@ from pipeline.settings.images import Encoder, Extract, Finetune, ImageView, Regi
 from pipeline.settings.models import Align, Csls, Phrases, Study, Train, WordVectors
 from pipeline.settings.parse import Parse
 from pipeline.settings.section import (
+    DESCRIBED,
     AboveZero,
     Count,
     Described,
@@ -154,6 +157,15 @@ class Config(OwnKeys):
         """Model, split and protocol of each evaluation."""
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         return [(*one, protocol) for one in judged for protocol in self.evaluate.protocols]
+
+    def multi_vector_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
+        """Each of `models` that gives regions and words vectors of their own, with each split; no ensembles."""
+        models = [name for name in self.models if self.model(name).spec.multi_vector and not self.members(name)]
+        return list(product(models, splits))
+
+    def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
+        """Each of `models` that embeds noun phrases, with each split."""
+        return list(product([name for name in self.models if self.model(name).spec.phrases], splits))
 
     @property
     def every_encoder(self) -> tuple[Encoder, ...]:

@@ -1,12 +1,10 @@
 """`embed-phrases`: the noun phrases of a split and the regions of its images in the joint space of a model."""
 
-import logging
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,42 +16,19 @@ BLOCK = 512
 """Images whose regions are embedded at once."""
 
 
-@click.command("embed-phrases")
-@options.manifest
-@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of a trained hmlstm.")
-@options.parses
-@options.token_vocabulary
-@click.option("--labels", "labels_path", type=options.FILE, required=True, help="What `build-label-table` wrote.")
-@click.option(
-    "--regions", "regions_root", type=options.FOLDER, required=True, help="Folder with region shards of each encoder."
-)
-@click.option("--split", required=True, help="Split of the manifest whose sentences are taken.")
-@options.config
-@options.output("folder", "Folder of the two tables.")
-def command(
-    manifest_folder: Path,
-    model_folder: Path,
-    parses_folder: Path,
-    vocabulary_path: Path,
-    labels_path: Path,
-    regions_root: Path,
-    split: str,
-    config_path: Path | None,
-    output: Path,
-) -> None:
+def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     """Embed every noun phrase within a sentence of a split, and every region of its images."""
+    import logging
     from itertools import chain
 
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.errors import UsageError
+    from pipeline.device import find_gpu
     from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import split_pairs
-    from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.names import plain
-    from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_labels, read_vocabulary
@@ -63,27 +38,23 @@ def command(
     from pipeline.text.tree_encoding import LabelTable, pack_trees
     from pipeline.text.vocabulary import Vocabulary
     from stages.boxes import read_sentence_trees
-    from stages.inputs import read_gpu
 
-    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    model = restore(parameters.details["registered"], parameters.settings, parameters.tensors, model_folder)
-    if not hasattr(model, "embed_phrases"):
-        raise UsageError(f"{parameters.details['registered']} embeds no noun phrases; give the folder of an hmlstm")
-    if (gpu := read_gpu(config_path)) is not None:
-        model.to(gpu)
-    value, labels = read_vocabulary(vocabulary_path), read_labels(labels_path)
-    for what, given, path in (("vocabulary", value, vocabulary_path), ("labels", labels, labels_path)):
-        require_same(what, {str(path): given["fingerprint"], str(model_folder): parameters.details[what]})
-    vocabulary, manifest = Vocabulary.from_dict(value), Manifest(manifest_folder)
-    pairs = split_pairs(manifest, split)
-    folders = {name: regions_root / plain(name, model_folder) for name in model.encoders}
+    layout, manifest, folder, parameters = run.layout, run.manifest, run.layout.model(model).path, run.model(model)
+    mapping = restore(parameters.details["registered"], parameters.settings, parameters.tensors, folder)
+    if (gpu := find_gpu(run.config.device)) is not None:
+        mapping.to(gpu)
+    words_of, labels_of = layout.token_vocabulary.path, layout.labels.path
+    value, labels = read_vocabulary(words_of), read_labels(labels_of)
+    for what, given, path in (("vocabulary", value, words_of), ("labels", labels, labels_of)):
+        require_same(what, {str(path): given["fingerprint"], str(folder): parameters.details[what]})
+    vocabulary, pairs = Vocabulary.from_dict(value), split_pairs(manifest, split)
+    folders = {name: layout.regions(plain(name, folder)).folder for name in mapping.encoders}
     regions = RegionRows(manifest, folders, pairs.image_id)
-    require_origins(parameters.details["regions"], model_folder, regions.origins)
+    require_origins(parameters.details["regions"], folder, regions.origins)
 
-    sentences, parsed = read_sentence_trees(
-        manifest, parses_folder, make_analyzer(vocabulary.settings), pairs.sentence_id
-    )
-    vectors = model.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
+    analyze = make_analyzer(vocabulary.settings)
+    sentences, parsed = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
+    vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))
@@ -94,8 +65,8 @@ def command(
         **regions.fingerprints,
     }
     write_phrases(
-        output,
-        _embed_regions(model, regions, pairs.image_id),
+        job.path,
+        _embed_regions(mapping, regions, pairs.image_id),
         pa.table(
             {
                 "sentence_id": np.repeat(pairs.sentence_id, counts),
@@ -105,8 +76,8 @@ def command(
                 "vector": vectors_column(vectors),
             }
         ),
-        fingerprint=fingerprint("embedded-phrases", 1, split, inputs),
-        details={"model": parameters.details["model"], "split": split, "dim": vectors.shape[1], "inputs": inputs},
+        fingerprint=job.fingerprint,
+        details={"model": model, "split": split, "dim": vectors.shape[1], "inputs": inputs},
     )
     logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
 
@@ -130,3 +101,24 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
         }
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)
+
+
+def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
+    return {
+        "manifest": layout.manifest,
+        "model": layout.model(model),
+        "parses": layout.parses,
+        "vocabulary": layout.token_vocabulary,
+        "labels": layout.labels,
+        **{f"regions/{name}": layout.regions(name) for name in config.regions.encoders},
+    }
+
+
+STAGE = Stage(
+    embed_phrases,
+    version=2,
+    names=("model", "split"),
+    choices=lambda config: config.phrase_splits(),
+    reads=_reads,
+    writes=lambda layout, model, split: layout.phrases(model, split),
+)

@@ -1,59 +1,34 @@
-"""`list-magnitudes`: the words and regions with the longest and shortest vectors, by a row of embeddings."""
+"""`list-magnitudes`: the words and regions with the longest and shortest vectors, by the embeddings of a model."""
 
-from pathlib import Path
-
-import click
-
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 from stages import options
 
+WORDS, IMAGES, COLUMNS = 40, 24, 6
 
-@click.command("list-magnitudes")
-@options.manifest
-@options.embeddings
-@click.option("--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What the row's tokens are of.")
-@click.option("--split", required=True, help="Split of the manifest that is looked at.")
-@click.option("--words", "listed", type=click.IntRange(min=1), default=40, show_default=True, help="Words at each end.")
-@click.option("--images", "count", type=click.IntRange(min=1), default=24, show_default=True, help="Regions listed.")
-@click.option("--columns", type=click.IntRange(min=1), default=6, show_default=True, help="Images side by side.")
-@options.config
-@options.output("file", "The tables, a JSON file; a sheet of the regions lies beside it, with the ending .png.")
-def command(
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    vocabulary_path: Path,
-    split: str,
-    listed: int,
-    count: int,
-    columns: int,
-    config_path: Path | None,
-    output: Path,
+
+def list_magnitudes(
+    run: Run, job: Job, model: str, split: str, words: int = WORDS, images: int = IMAGES, columns: int = COLUMNS
 ) -> None:
     """List words by the mean length of their vectors, and the regions with the longest ones; draw these."""
     import numpy as np
 
-    from pipeline import config
     from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import Embeddings, split_pairs
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.places import require_output
     from stages.inputs import open_photographs, read_own_vocabulary, read_words
 
-    settings = config.load(config_path)
-    manifest = Manifest(manifest_folder)
-    embeddings, pairs = Embeddings(manifest, embeddings_folder, multi_vector=True), split_pairs(manifest, split)
-    require_output(output, {"model": embeddings.row, "split": split})
-    vocabulary = read_own_vocabulary(vocabulary_path, embeddings)
+    settings, manifest, words_of = run.config, run.manifest, run.layout.token_vocabulary.path
+    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=True)
+    pairs, vocabulary = split_pairs(manifest, split), read_own_vocabulary(words_of, embeddings)
     sentences = embeddings.read("sentences", pairs.sentence_id)
-    spoken = read_words(manifest, pairs.sentence_id, vocabulary, vocabulary_path, sentences)
-    words = [word for own in spoken for word in own]
-    terms, ids = np.unique(words, return_inverse=True)
+    spoken = read_words(manifest, pairs.sentence_id, vocabulary, words_of, sentences)
+    terms, ids = np.unique([word for own in spoken for word in own], return_inverse=True)
     table = word_magnitudes(sentences.vectors, ids, settings.align.least_count)
-    images = embeddings.read("images", pairs.image_id)
-    owners = images.owners
-    rows = longest_vectors(images.vectors, owners, count)
+    seen = embeddings.read("images", pairs.image_id)
+    owners = seen.owners
+    rows = longest_vectors(seen.vectors, owners, images)
 
     columns_of_words = (terms[table.words].tolist(), table.lengths.tolist(), table.counts.tolist())
     ranked = [
@@ -61,21 +36,44 @@ def command(
         for word, length, places in zip(*columns_of_words, strict=True)
     ]
     regions = [
-        {"image_id": int(pairs.image_id[owners[row]]), "box": images.boxes[row].tolist(), "magnitude": float(length)}
-        for row, length in zip(rows, np.linalg.norm(images.vectors[rows], axis=1), strict=True)
+        {"image_id": int(pairs.image_id[owners[row]]), "box": seen.boxes[row].tolist(), "magnitude": float(length)}
+        for row, length in zip(rows, np.linalg.norm(seen.vectors[rows], axis=1), strict=True)
     ]
-    about = {"model": embeddings.row, "split": split}
     value = {
-        **about,
-        "lowest": ranked[:listed],
-        "highest": ranked[::-1][:listed],
+        "model": model,
+        "split": split,
+        "lowest": ranked[:words],
+        "highest": ranked[::-1][:words],
         "regions": regions,
         "inputs": embeddings.inputs,
-        "fingerprint": fingerprint("magnitudes", 1, [about, settings.align.least_count], embeddings.inputs),
+        "fingerprint": job.fingerprint,
     }
     photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings)
     pictures = [
         Picture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
         for one, (image, reason) in zip(regions, photographs, strict=True)
     ]
-    publish_record(output, value, {output.with_suffix(".png").name: to_png(draw_sheet(pictures, columns))})
+    sheet = run.layout.magnitude_sheet(model, split).path
+    publish_record(job.path, value, {sheet.name: to_png(draw_sheet(pictures, columns))})
+
+
+STAGE = Stage(
+    list_magnitudes,
+    version=2,
+    names=("model", "split"),
+    choices=lambda config: config.multi_vector_splits(),
+    wanted=lambda config: config.multi_vector_splits(config.align.splits),
+    keys=lambda config, model, split: {"least_count": config.align.least_count},
+    reads=lambda config, layout, model, split: {
+        "manifest": layout.manifest,
+        "embeddings": layout.embeddings(model),
+        "vocabulary": layout.token_vocabulary,
+    },
+    writes=lambda layout, model, split: (layout.magnitudes(model, split), layout.magnitude_sheet(model, split)),
+    shown={"magnitudes": "Regions and alignments"},
+    options=(
+        options.count("--words", WORDS, "Words at each end."),
+        options.count("--images", IMAGES, "Regions listed."),
+        options.count("--columns", COLUMNS, "Images side by side."),
+    ),
+)

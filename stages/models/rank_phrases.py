@@ -1,41 +1,31 @@
 """`rank-phrases`: how well the noun phrases and the regions of a split find each other."""
 
-import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
+from stages.options import PATH
 
-log = logging.getLogger(__name__)
+BOXES = "Boxes with labels, a file or a folder of them, as `extract-regions` reads them. [default: the manifest's]"
 
 
-@click.command("rank-phrases")
-@options.manifest
-@options.phrases
-@click.option(
-    "--boxes", "boxes_path", type=options.PATH,
-    help="Boxes with labels, a file or a folder of them, as `extract-regions` reads them. [default: the manifest's]",
-)  # fmt: skip
-@options.config
-@options.output("file", "The ranking, a JSON file.")
-def command(
-    manifest_folder: Path, phrases_folder: Path, boxes_path: Path | None, config_path: Path | None, output: Path
-) -> None:
+def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None = None) -> None:
     """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
-    from pipeline import config
+    import logging
+
     from pipeline.evaluate.phrase_ranking import Phrases, Regions, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.phrases import PhraseVectors
     from stages.boxes import read_gold
 
-    settings, manifest, stored = config.load(config_path), Manifest(manifest_folder), PhraseVectors(phrases_folder)
-    require_same(
-        "manifest", {str(manifest_folder): manifest.fingerprint, str(phrases_folder): stored.inputs["manifest"]}
-    )
+    log, settings, folder = logging.getLogger(__name__), run.config, run.layout.phrases(model, split).path
+    stored = PhraseVectors(folder)
+    require_same("manifest", {str(run.root): run.manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = stored.regions["number"].to_numpy() > 0
     phrases = Phrases(
         [text.lower() for text in stored.phrases["text"].to_pylist()],
@@ -45,22 +35,44 @@ def command(
     )
     regions = Regions(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
-    gold = read_gold(settings, manifest, boxes_path)
-    about = {"split": stored.split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
-    inputs = {**stored.inputs, "phrases": stored.fingerprint}
-    digest = fingerprint("phrase-ranking", 1, about, inputs)
-    unlabelled = boxes_path is None and not gold.labels
+    gold = read_gold(settings, run.manifest, boxes)
+    unlabelled = boxes is None and not gold.labels
     if unlabelled:  # a collection may have no labels; whoever names boxes wants them ranked
         measured = {"left_out": "no box of the manifest has a label"}
     else:
         measured = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
-    publish_record(output, {"model": stored.row, **about, **measured, "inputs": inputs, "fingerprint": digest})
+    about = {"split": split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
+    made = {"inputs": {**stored.inputs, "phrases": stored.fingerprint}, "fingerprint": job.fingerprint}
+    publish_record(job.path, {"model": model, **about, **measured, **made})
     if unlabelled:
-        log.warning(
-            "%s: nothing is ranked, since %s; give boxes with labels as --boxes", stored.row, measured["left_out"]
-        )
+        log.warning("%s: nothing is ranked, since %s; give boxes with labels as --boxes", model, measured["left_out"])
         return
     log.info(
-        "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", stored.row,
+        "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,
         measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
     )  # fmt: skip
+
+
+def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
+    root, found = Path(config.data_root), {"manifest": layout.manifest, "phrases": layout.phrases(model, split)}
+    if config.demo.generate:  # the table of names is drawn with the rest
+        return {**found, "names": Outside(root / "demo.json")}
+    names = root / (config.phrases.names or "")
+    return {**found, "names": Outside(names)} if names.is_file() else found
+
+
+STAGE = Stage(
+    rank_phrases,
+    version=2,
+    names=("model", "split"),
+    choices=lambda config: config.phrase_splits(),
+    wanted=lambda config: config.phrase_splits(config.phrases.splits),
+    keys=lambda config, model, split: {
+        "seed": config.seed,
+        "bootstrap": config.evaluate.bootstrap,
+        "phrases": config.phrases.model_dump(exclude={"splits"}),
+    },
+    reads=_reads,
+    writes=lambda layout, model, split: layout.phrase_ranking(model, split),
+    options=(click.Option(["--boxes"], type=PATH, help=BOXES),),
+)

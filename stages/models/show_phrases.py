@@ -1,37 +1,25 @@
 """`show-phrases`: the region that each noun phrase speaks of, on photographs and in a plane."""
 
-from pathlib import Path
-
-import click
-
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 from stages import options
 
+IMAGES, COLUMNS, TOP, POINTS = 24, 6, 5, 60
 
-@click.command("show-phrases")
-@options.manifest
-@options.phrases
-@click.option("--images", "count", type=click.IntRange(min=1), default=24, show_default=True, help="Images drawn.")
-@click.option("--columns", type=click.IntRange(min=1), default=6, show_default=True, help="Images side by side.")
-@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Regions drawn in each.")
-@click.option(
-    "--points", type=click.IntRange(min=1), default=60, show_default=True, help="Images whose phrases are in the plane."
-)
-@options.config
-@options.output("file", "The sheet of photographs, a PNG file; the plane lies beside it, with the ending .plane.png.")
-def command(
-    manifest_folder: Path,
-    phrases_folder: Path,
-    count: int,
-    columns: int,
-    top: int,
-    points: int,
-    config_path: Path | None,
-    output: Path,
+
+def show_phrases(
+    run: Run,
+    job: Job,
+    model: str,
+    split: str,
+    images: int = IMAGES,
+    columns: int = COLUMNS,
+    top: int = TOP,
+    points: int = POINTS,
 ) -> None:
     """Draw the noun phrases of the first sentence of some images of a split, and the regions that they speak of."""
     import numpy as np
 
-    from pipeline import config
     from pipeline.errors import InputError
     from pipeline.evaluate.phrases import best_within
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
@@ -39,28 +27,26 @@ def command(
     from pipeline.report.plane import draw_links, scatter_in_plane
     from pipeline.storage.atomic import DRAWING, add_artefact
     from pipeline.storage.batch import Batch
-    from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.phrases import PhraseVectors
     from stages.inputs import open_photographs
 
-    settings, manifest, stored = config.load(config_path), Manifest(manifest_folder), PhraseVectors(phrases_folder)
-    require_same(
-        "manifest", {str(manifest_folder): manifest.fingerprint, str(phrases_folder): stored.inputs["manifest"]}
-    )
+    settings, manifest, folder = run.config, run.manifest, run.layout.phrases(model, split).path
+    stored = PhraseVectors(folder)
+    require_same("manifest", {str(run.root): manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
-    images, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
+    owners, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
     best, scores = best_within(
-        images, stored.phrase_vectors, stored.regions["image_id"].to_numpy()[parts], stored.region_vectors[parts]
+        owners, stored.phrase_vectors, stored.regions["image_id"].to_numpy()[parts], stored.region_vectors[parts]
     )
-    first = np.unique(images, return_index=True)[1]
+    first = np.unique(owners, return_index=True)[1]
     spoken = np.flatnonzero(np.isin(sentences, sentences[first]) & (best >= 0))
     if not len(spoken):
-        raise InputError(f"{phrases_folder} has no noun phrase whose image has regions; run embed-phrases on another")
+        raise InputError(f"{folder} has no noun phrase whose image has regions; run embed-phrases on another")
     texts = np.array(stored.phrases["text"].to_pylist(), object)
 
     told = np.unique(sentences[spoken])
-    drawn = told[evenly_spaced(len(told), count)]
+    drawn = told[evenly_spaced(len(told), images)]
     lines = manifest.sentences["text"].take(drawn).to_pylist()
     photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings)
     pictures = []
@@ -73,11 +59,30 @@ def command(
     regions, links = np.unique(best[shown], return_inverse=True)
     vectors = np.concatenate([stored.phrase_vectors[shown], stored.region_vectors[parts[regions]]])
     places = scatter_in_plane(vectors, settings.seed)
-    groups = np.unique(images[shown], return_inverse=True)[1]
+    groups = np.unique(owners[shown], return_inverse=True)[1]
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
-    details = {"model": stored.row, "split": stored.split, "inputs": {"phrases": stored.fingerprint}}
-    digest = fingerprint("phrases drawn", 1, [count, columns, top, points, settings.seed], details["inputs"])
-    batch, about = Batch(), {"kind": DRAWING, "fingerprint": digest, "details": details}
-    add_artefact(batch, output, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about)
-    add_artefact(batch, output.with_suffix(".plane.png"), plane, rows=len(shown), **about)
+    details = {"model": model, "split": split, "inputs": {"phrases": stored.fingerprint}}
+    batch, about = Batch(), {"kind": DRAWING, "fingerprint": job.fingerprint, "details": details}
+    add_artefact(batch, job.path, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about)
+    add_artefact(batch, run.layout.phrase_plane(model, split).path, plane, rows=len(shown), **about)
     batch.publish()
+
+
+STAGE = Stage(
+    show_phrases,
+    version=2,
+    names=("model", "split"),
+    choices=lambda config: config.phrase_splits(),
+    keys=lambda config, model, split: {"seed": config.seed},
+    reads=lambda config, layout, model, split: {
+        "manifest": layout.manifest,
+        "phrases": layout.phrases(model, split),
+    },
+    writes=lambda layout, model, split: (layout.phrase_sheet(model, split), layout.phrase_plane(model, split)),
+    options=(
+        options.count("--images", IMAGES, "Images drawn."),
+        options.count("--columns", COLUMNS, "Images side by side."),
+        options.count("--top", TOP, "Regions drawn in each."),
+        options.count("--points", POINTS, "Images whose phrases are in the plane."),
+    ),
+)

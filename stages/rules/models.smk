@@ -32,3 +32,58 @@ rule join_embeddings:
     benchmark: FLOW.benchmark("join_embeddings")
     resources: **FLOW.resources("join_embeddings")
     shell: FLOW.shell("join_embeddings")
+
+
+rule align:
+    input: FLOW.input("align")
+    output: FLOW.output("align")
+    wildcard_constraints: **FLOW.constraints("align")
+    params: **FLOW.params("align")
+    threads: FLOW.threads("align")
+    benchmark: FLOW.benchmark("align")
+    resources: **FLOW.resources("align")
+    shell: FLOW.shell("align")
+
+
+rule list_magnitudes:
+    input: FLOW.input("list_magnitudes")
+    output: FLOW.output("list_magnitudes")
+    wildcard_constraints: **FLOW.constraints("list_magnitudes")
+    params: **FLOW.params("list_magnitudes")
+    threads: FLOW.threads("list_magnitudes")
+    benchmark: FLOW.benchmark("list_magnitudes")
+    resources: **FLOW.resources("list_magnitudes")
+    shell: FLOW.shell("list_magnitudes")
+
+
+rule embed_phrases:
+    input: FLOW.input("embed_phrases")
+    output: FLOW.output("embed_phrases")
+    wildcard_constraints: **FLOW.constraints("embed_phrases")
+    params: **FLOW.params("embed_phrases")
+    threads: FLOW.threads("embed_phrases")
+    benchmark: FLOW.benchmark("embed_phrases")
+    resources: **FLOW.resources("embed_phrases")
+    shell: FLOW.shell("embed_phrases")
+
+
+rule rank_phrases:
+    input: FLOW.input("rank_phrases")
+    output: FLOW.output("rank_phrases")
+    wildcard_constraints: **FLOW.constraints("rank_phrases")
+    params: **FLOW.params("rank_phrases")
+    threads: FLOW.threads("rank_phrases")
+    benchmark: FLOW.benchmark("rank_phrases")
+    resources: **FLOW.resources("rank_phrases")
+    shell: FLOW.shell("rank_phrases")
+
+
+rule show_phrases:
+    input: FLOW.input("show_phrases")
+    output: FLOW.output("show_phrases")
+    wildcard_constraints: **FLOW.constraints("show_phrases")
+    params: **FLOW.params("show_phrases")
+    threads: FLOW.threads("show_phrases")
+    benchmark: FLOW.benchmark("show_phrases")
+    resources: **FLOW.resources("show_phrases")
+    shell: FLOW.shell("show_phrases")

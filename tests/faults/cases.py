@@ -128,23 +128,16 @@ def _models(root: Path, run: Path) -> Found:
     yield "combine", "combine", calls, [models / "both"]
     calls = over_shards(root / "network.yaml", run, "both")
     yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]
-    sets = _options(root, run, "manifest", "vocabulary", "network") + ["--embeddings", embeddings / "dvsa"]
-    folder = run / "alignments/dvsa"
+    folder, given = run / "alignments/dvsa", ["--run", run, *_options(root, run, "network")]
     files = [folder / f"{split}{end}" for split in ("train", "dev") for end in (".jsonl", ".png")]
-    calls = [[*sets, "--split", path.stem, "--output", path] for path in files[::2]]
-    yield "align", "align", calls, files
+    yield "align", "align", [["dvsa", split, *given] for split in ("train", "dev")], files
     table = folder / "test.magnitudes.json"
-    yield "list_magnitudes", "list_magnitudes", [[*sets, "--split", "test", "--output", table]], [
-        table, table.with_suffix(".png")
-    ]  # fmt: skip
-    phrases = run / "phrases/hmlstm/test"
-    needed = _options(root, run, "manifest", "parses", "vocabulary", "labels", "regions")
-    calls = [[*needed, "--model", models / "hmlstm", "--split", "test", "--output", phrases]]
-    yield "embed_phrases", "embed_phrases", calls, [phrases]
-    about = [*_options(root, run, "manifest", "network"), "--phrases", phrases]
+    yield "list_magnitudes", "list_magnitudes", [["dvsa", "test", *given]], [table, table.with_suffix(".png")]
+    phrases, spoken = run / "phrases/hmlstm/test", [["hmlstm", "test", *given]]
     ranking, drawing = run / "evaluation/phrases/hmlstm.test.json", run / "phrases/hmlstm/test.png"
-    yield "rank_phrases", "rank_phrases", [[*about, "--output", ranking]], [ranking]
-    yield "show_phrases", "show_phrases", [[*about, "--output", drawing]], [drawing, drawing.with_suffix(".plane.png")]
+    yield "embed_phrases", "embed_phrases", spoken, [phrases]
+    yield "rank_phrases", "rank_phrases", spoken, [ranking]
+    yield "show_phrases", "show_phrases", spoken, [drawing, drawing.with_suffix(".plane.png")]
 
 
 def _indices(root: Path, run: Path) -> Found:

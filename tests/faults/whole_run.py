@@ -100,7 +100,7 @@ def make_collection(root: Path) -> None:
     for name, lines in files.items():
         (root / name).write_text("".join(lines))
     for name, settings in CONFIGS.items():
-        places = {"data_root": str(root), "weights_root": str(root)}
+        places = {"data_root": str(root), "weights_root": str(root), "demo": {"generate": False}}
         (root / f"{name}.yaml").write_text(json.dumps({**places, **settings}))
 
 

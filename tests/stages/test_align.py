@@ -1,97 +1,96 @@
-"""The commands `align` and `list-magnitudes` on a made-up row of fragments."""
+"""The commands `align` and `list-magnitudes` on a made-up model of fragments."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, run_command
+from made_up import make_run, make_stage, retell, write_config
 from made_up_sets import THING, add_fragments
 from PIL import Image
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.alignments import ALIGNMENTS, read_alignments
-from pipeline.storage.atomic import publish, publish_json
+from pipeline.storage.atomic import publish
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 
+REGIONS = {"models": ["dvsa"], "regions": {"encoders": ["colour"]}}
+
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = make_run(tmp_path_factory.mktemp("run"))
-    add_fragments(run, "words", {"sum": "words", "global_weight": 0.0})
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = make_run(tmp_path_factory.mktemp("made") / "run")
+    add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
+    shutil.copy(run / "text/vocabulary.json", run / "text/tokens.json")
+    write_config(run, REGIONS)
     return run
 
 
-def given(run: Path, split: str) -> tuple:
-    vocabulary = ("--vocabulary", run / "text/vocabulary.json")
-    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/words", *vocabulary, "--split", split
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def align(run: Path, *more: dict) -> list[dict]:
+    """The segments of the test split."""
+    write_config(run, REGIONS, *more)
+    make_stage("align", run, "dvsa", "test")
+    return [json.loads(line) for line in (run / "alignments/dvsa/test.jsonl").read_text().splitlines()]
 
 
 def test_every_word_is_in_one_segment_with_the_box_of_its_region(run: Path) -> None:
-    run_command("align", *given(run, "test"), "--output", run / "test.jsonl")
-    segments = [json.loads(line) for line in (run / "test.jsonl").read_text().splitlines()]
+    segments = align(run)
     # "a dog" has the word dog; "the big dog number 2" also a number that no region says anything of.
     assert len(segments) == 16 and {one["image_id"] for one in segments} == set(range(2, 24, 3))
     for one in segments:
         assert one["image_id"] == one["sentence_id"] // 2
         assert one["box"] == THING and one["score"] == pytest.approx(2)
         assert len(one["words"]) == 1 + one["sentence_id"] % 2
-    with Image.open(run / "test.png") as sheet:
+    with Image.open(run / "alignments/dvsa/test.png") as sheet:
         assert sheet.size == (6 * 256, 2 * 270)
         assert np.asarray(sheet).std() > 10
 
 
-def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("align: {beta: 0}")
-    more = ("--config", tmp_path / "config.yaml", "--output", tmp_path / "test.jsonl")
-    run_command("align", *given(run, "test"), *more)
-    segments = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
-    numbers = [one for one in segments if one["words"][0].isdigit()]
+def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path) -> None:
+    numbers = [one for one in align(run, {"align": {"beta": 0}}) if one["words"][0].isdigit()]
     assert len(numbers) == 8 and all(one["box"][:2] == [0, 0] and one["box"][2] > 55 for one in numbers)
 
 
-def test_magnitudes_are_listed_and_drawn(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("align: {least_count: 2}")
-    more = ("--config", tmp_path / "config.yaml", "--words", 3, "--images", 5, "--output", tmp_path / "words.json")
-    run_command("list_magnitudes", *given(run, "train"), *more)
-    value = json.loads((tmp_path / "words.json").read_text())
+def test_magnitudes_are_listed_and_drawn(run: Path) -> None:
+    write_config(run, REGIONS, {"align": {"least_count": 2}})
+    make_stage("list_magnitudes", run, "dvsa", "train", "--words", 3, "--images", 5)
+    value = json.loads((run / "alignments/dvsa/train.magnitudes.json").read_text())
     assert len(value["highest"]) == 3 and value["highest"][0] == {**value["highest"][0], "magnitude": 2, "count": 4}
     assert len(value["lowest"]) == 3  # numbers stand once each, so only the eight things are left
     assert [one["box"] for one in value["regions"]] == [THING] * 5
     assert len({one["image_id"] for one in value["regions"]}) == 5
-    assert (tmp_path / "words.png").stat().st_size > 1000
+    assert (run / "alignments/dvsa/train.magnitudes.png").stat().st_size > 1000
 
 
-def test_a_vocabulary_of_other_words_is_refused(run: Path, tmp_path: Path) -> None:
-    value = json.loads((run / "text/vocabulary.json").read_text())
-    value["settings"]["stop_words"] = []
-    publish_json(tmp_path / "vocabulary.json", value)
-    arguments = list(given(run, "test"))
-    arguments[arguments.index("--vocabulary") + 1] = tmp_path / "vocabulary.json"
-    with pytest.raises(IntegrityError, match="other words by .*vocabulary.json than vectors"):
-        run_command("align", *arguments, "--output", tmp_path / "test.jsonl")
-    assert not (tmp_path / "test.jsonl").exists()
+def test_a_vocabulary_of_other_words_is_refused(run: Path) -> None:
+    retell(run / "text/tokens.json", "settings", "stop_words", value=[])
+    with pytest.raises(IntegrityError, match="other words by .*tokens.json than vectors"):
+        align(run)
+    assert not (run / "alignments/dvsa/test.jsonl").exists()
 
 
-def test_half_a_file_of_alignments_is_refused_and_found(run: Path, tmp_path: Path) -> None:
+def test_half_a_file_of_alignments_is_refused_and_found(run: Path) -> None:
     """Snippets that are cut off are not learned from; the drawing beside them has a commit, too."""
-    path = tmp_path / "test.jsonl"
-    run_command("align", *given(run, "test"), "--output", path)
+    given, path = align(run), run / "alignments/dvsa/test.jsonl"
     segments, sidecar = read_alignments(path)
-    assert len(segments) == sidecar.rows == 16 and segments == [
-        json.loads(line) for line in path.read_text().splitlines()
-    ]
-    assert (sidecar.details["model"], sidecar.details["split"]) == ("words", "test")
+    assert len(segments) == sidecar.rows == 16 and segments == given
+    assert (sidecar.details["model"], sidecar.details["split"]) == ("dvsa", "test")
     assert sidecar.details["inputs"]["manifest"] == Manifest(run / "manifest").fingerprint
-    assert not examine(tmp_path).faults
+    assert not examine(path.parent).faults
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:8]))
     with pytest.raises(IntegrityError, match=r"test\.jsonl is damaged: it does not match its sidecar"):
         read_alignments(path)
-    (tmp_path / "test.png").write_bytes(b"")
-    assert {fault.path.name for fault in examine(tmp_path).faults} == {"test.jsonl", "test.png"}
-    (tmp_path / "test.jsonl.json").unlink()
+    path.with_name("test.png").write_bytes(b"")
+    assert {fault.path.name for fault in examine(path.parent).faults} == {"test.jsonl", "test.png"}
+    path.with_name("test.jsonl.json").unlink()
     with pytest.raises(IntegrityError, match=r"test\.jsonl\.json does not exist"):
         read_alignments(path)
 
@@ -107,10 +106,7 @@ def test_a_line_that_is_no_segment_is_named(line: bytes, tmp_path: Path) -> None
         read_alignments(path)
 
 
-def test_a_vocabulary_of_another_fingerprint_is_refused(run: Path, tmp_path: Path) -> None:
-    value = json.loads((run / "text/vocabulary.json").read_text())
-    publish_json(tmp_path / "vocabulary.json", {**value, "fingerprint": "another"})
-    arguments = list(given(run, "test"))
-    arguments[arguments.index("--vocabulary") + 1] = tmp_path / "vocabulary.json"
-    with pytest.raises(IntegrityError, match=r"vocabulary of .*vocabulary\.json and of .*embeddings/words differ"):
-        run_command("align", *arguments, "--output", tmp_path / "test.jsonl")
+def test_a_vocabulary_of_another_fingerprint_is_refused(run: Path) -> None:
+    retell(run / "text/tokens.json", "fingerprint", value="another")
+    with pytest.raises(IntegrityError, match=r"vocabulary of .*tokens\.json and of .*embeddings/dvsa differ"):
+        align(run)

@@ -1,6 +1,7 @@
 """`embed-phrases`, `rank-phrases` and `show-phrases` on some scenes of the demo."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +25,19 @@ from pipeline.storage.trees import TreeShards
 from pipeline.text.trees import Trees
 
 DIM = 12
+PHRASES = "phrases/hmlstm/test"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve scenes, parsed, with regions on their boxes, and an untrained hmlstm."""
-    run = tmp_path_factory.mktemp("run")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve scenes, parsed, with regions on their boxes, and the phrases of an untrained hmlstm."""
+    run = tmp_path_factory.mktemp("made")
     demo = {"train": 6, "dev": 2, "test": 4, "weak": 0}
-    settings = {"data_root": str(run / "data"), "demo": demo, "tokens": {"min_count": 1}, "evaluate": {"bootstrap": 20}}
+    settings = {
+        "data_root": str(run / "data"), "demo": demo, "tokens": {"min_count": 1}, "evaluate": {"bootstrap": 20},
+        "encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
+        "models": ["hmlstm"], "regions": {"encoders": ["eyes"]},
+    }  # fmt: skip
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     about = ("--config", run / "config.yaml")
     run_command("make_demo", *about, "--output", run / "data")
@@ -47,15 +53,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mean = np.zeros(DIM, np.float32)
     model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, unit=True)
     told = {
-        "model": "hm",
+        "model": "hmlstm",
         "registered": "hmlstm",
         "vocabulary": vocabulary["fingerprint"],
         "labels": table["fingerprint"],
         "regions": {"eyes": MADE_BY},
     }
-    path = run / "models/hm/model.safetensors"
+    path = run / "models/hmlstm/model.safetensors"
     write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=told)
+    make_stage("embed_phrases", run, "hmlstm", "test")
     return run
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "run")
 
 
 def add_regions(run: Path, manifest: Manifest) -> None:
@@ -80,47 +92,32 @@ def add_regions(run: Path, manifest: Manifest) -> None:
     write_shard(path, "regions", arrays, rows=len(lengths), fingerprint="regions", details=details)
 
 
-def embed(run: Path, output: Path) -> PhraseVectors:
-    given = ("--manifest", run / "manifest", "--model", run / "models/hm", "--parses", run / "text/parses")
-    given += (
-        "--vocabulary",
-        run / "text/tokens.json",
-        "--labels",
-        run / "text/labels.json",
-        "--regions",
-        run / "regions",
-    )
-    run_command("embed_phrases", *given, "--split", "test", "--output", output)
-    return PhraseVectors(output)
-
-
-def test_phrases_and_regions_are_those_of_the_model(run: Path, tmp_path: Path) -> None:
-    found, manifest = embed(run, tmp_path / "test"), Manifest(run / "manifest")
+def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
+    found, manifest = PhraseVectors(run / PHRASES), Manifest(run / "manifest")
     pairs = split_pairs(manifest, "test")
-    parameters = read_json(run / "models/hm/model.json")
-    assert (found.row, found.split, found.inputs["model"]) == ("hm", "test", parameters["fingerprint"])
+    parameters = read_json(run / "models/hmlstm/model.json")
+    assert (found.row, found.split, found.inputs["model"]) == ("hmlstm", "test", parameters["fingerprint"])
     texts = manifest.sentences["text"].take(found.phrases["sentence_id"].to_numpy()).to_pylist()
     for text, phrase, head in zip(texts, *(found.phrases[name].to_pylist() for name in ("text", "head")), strict=True):
         assert phrase in text.lower() and head in phrase.split()
     assert set(found.phrases["image_id"].to_pylist()) == set(pairs.image_id.tolist())
-    stored = read_parameters(run / "models/hm/model.safetensors", MODEL)
+    stored = read_parameters(run / "models/hmlstm/model.safetensors", MODEL)
     model = HMLSTM.from_parts(stored.settings, stored.tensors)
     trees = Trees(**TreeShards(manifest, run / "text/trees").open(0).phrase).take(pairs.sentence_id)
     np.testing.assert_allclose(found.phrase_vectors, model.embed_phrases(trees), atol=1e-6)
     assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
 
 
-def rank(run: Path, folder: Path, *more: object) -> dict:
-    given = ("--manifest", run / "manifest", "--config", run / "config.yaml")
-    run_command("rank_phrases", *given, "--phrases", folder, "--output", folder / "ranking.json", *more)
-    return json.loads((folder / "ranking.json").read_text())
+def rank(run: Path, *more: object) -> dict:
+    make_stage("rank_phrases", run, "hmlstm", "test", *more)
+    return json.loads((run / "evaluation/phrases/hmlstm.test.json").read_text())
 
 
-def know(run: Path, folder: Path) -> None:
+def know(run: Path) -> None:
     """Replace the vectors by those of the kind that a phrase's head names, or that a box shows."""
     names, manifest = read_names(run / "data" / "names.tsv"), Manifest(run / "manifest")
     kinds = sorted(names)
-    found = PhraseVectors(folder)
+    found = PhraseVectors(run / PHRASES)
     corner = ("image_id", "x1", "y1")
     label = {tuple(box[c] for c in corner): box["label"] for box in manifest.boxes.to_pylist()}
     rows = found.regions.to_pylist()
@@ -133,73 +130,67 @@ def know(run: Path, folder: Path) -> None:
         table.append_column("vector", vectors_column(vectors))
         for table, vectors in ((found.regions, regions), (found.phrases, phrases))
     ]
-    details = {"model": "known", "split": "test", "dim": len(kinds), "inputs": found.inputs}
-    write_phrases(folder, *tables, fingerprint="known", details=details)
+    details = {"model": "hmlstm", "split": "test", "dim": len(kinds), "inputs": found.inputs}
+    write_phrases(run / PHRASES, *tables, fingerprint="known", details=details)
 
 
-def test_a_ranking_beside_chance(run: Path, tmp_path: Path) -> None:
-    embed(run, tmp_path / "test")
-    value = rank(run, tmp_path / "test")
-    assert value["model"] == "hm" and value["split"] == "test"
+def test_a_ranking_beside_chance(run: Path) -> None:
+    value = rank(run)
+    assert value["model"] == "hmlstm" and value["split"] == "test"
     assert 10 < value["n_named"] < value["n_phrases"] and value["n_without_right_region"] == 0
     assert 0 < value["correspondence"]["chance"] < 100
     for direction in ("phrase_to_region", "region_to_phrase"):
         for scope in ("image", "split"):
             assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
             assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
-    know(run, tmp_path / "test")
-    known = rank(run, tmp_path / "test")
+    know(run)
+    known = rank(run)
     assert known["correspondence"]["right"] > 85 > known["correspondence"]["chance"]
 
 
 def test_boxes_of_a_file_and_labels_that_name_nothing(run: Path, tmp_path: Path) -> None:
-    found = embed(run, tmp_path / "test")
+    found = PhraseVectors(run / PHRASES)
     row = found.regions.filter(pa.array(found.regions["number"].to_numpy() == 1)).to_pylist()[0]
     image = Manifest(run / "manifest").images["path"][row["image_id"]].as_py()
     said = found.phrases.filter(pa.array(found.phrases["image_id"].to_numpy() == row["image_id"]))["text"][0].as_py()
     corners = "\t".join(str(row[name]) for name in ("x1", "y1", "x2", "y2"))
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\t{said.upper()}\n")
-    value = rank(run, tmp_path / "test", "--boxes", tmp_path / "boxes.tsv")
+    value = rank(run, "--boxes", tmp_path / "boxes.tsv")
     assert value["n_named"] >= 1 and value["n_texts"] == 1
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\tunicorn\n")
     with pytest.raises(UsageError, match="no region is right for any noun phrase"):
-        rank(run, tmp_path / "test", "--boxes", tmp_path / "boxes.tsv")
+        rank(run, "--boxes", tmp_path / "boxes.tsv")
 
 
-def test_a_collection_without_names_or_labels_is_no_error(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embed(run, tmp_path / "test")
-    settings = yaml.safe_load((run / "config.yaml").read_text())
-    (tmp_path / "unnamed.yaml").write_text(yaml.safe_dump({**settings, "phrases": {"names": "nowhere.tsv"}}))
-    unnamed = rank(run, tmp_path / "test", "--config", tmp_path / "unnamed.yaml")
-    assert 0 < unnamed["n_named"] < rank(run, tmp_path / "test")["n_named"]  # dogs are no hounds
+def test_a_collection_without_names_or_labels_is_no_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, settings = rank(run), yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**settings, "phrases": {"names": "nowhere.tsv"}}))
+    assert 0 < rank(run)["n_named"] < known["n_named"]  # dogs are no hounds
     boxes = Manifest(run / "manifest").boxes
     unlabelled = boxes.set_column(boxes.schema.get_field_index("label"), "label", pa.nulls(len(boxes), pa.string()))
     monkeypatch.setattr(Manifest, "boxes", unlabelled)
-    assert rank(run, tmp_path / "test")["left_out"] == "no box of the manifest has a label"
+    assert rank(run)["left_out"] == "no box of the manifest has a label"
 
 
-def test_sheets_are_drawn(run: Path, tmp_path: Path) -> None:
-    embed(run, tmp_path / "test")
-    given = ("--manifest", run / "manifest", "--config", run / "config.yaml", "--phrases", tmp_path / "test")
-    run_command("show_phrases", *given, "--columns", 2, "--output", tmp_path / "test.png")
-    with Image.open(tmp_path / "test.png") as sheet:
+def test_sheets_are_drawn(run: Path) -> None:
+    make_stage("show_phrases", run, "hmlstm", "test", "--columns", 2)
+    drawn, plane = run / f"{PHRASES}.png", run / f"{PHRASES}.plane.png"
+    with Image.open(drawn) as sheet:
         assert sheet.size == (2 * 256, 2 * 270)
-    with Image.open(tmp_path / "test.plane.png") as plane:
-        pixels = np.asarray(plane.convert("RGB")).astype(int)
+    first = plane.read_bytes()
+    with Image.open(plane) as image:
+        pixels = np.asarray(image.convert("RGB")).astype(int)
     assert (np.ptp(pixels, axis=2) > 100).sum() > 500  # lines and squares in the images' colours
-    other = run_command("show_phrases", *given, "--columns", 2, "--output", tmp_path / "other.png")
-    assert other == "" and (tmp_path / "other.plane.png").read_bytes() == (tmp_path / "test.plane.png").read_bytes()
+    drawn.unlink(), plane.unlink()
+    assert make_stage("show_phrases", run, "hmlstm", "test", "--columns", 2) == "" and plane.read_bytes() == first
 
 
 def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
-    embed(run, tmp_path / "test")
     (tmp_path / "names.tsv").write_text("dog\tdog, hound\ncat\n")
     with pytest.raises(InputError, match="line 2: not a label, a tab and names"):
         read_names(tmp_path / "names.tsv")
     assert read_names(run / "data" / "names.tsv")["sheep"] == {"sheep", "lamb", "lambs"}
-    path = tmp_path / "test" / "regions.parquet"
+    path = run / PHRASES / "regions.parquet"
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     with pytest.raises(IntegrityError, match=r"regions\.parquet"):
-        PhraseVectors(tmp_path / "test")
+        PhraseVectors(run / PHRASES)
