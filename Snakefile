@@ -887,21 +887,6 @@ rule study:
         f" --config {RESOLVED_Q} --output {STUDY_Q}"
 
 
-rule tabulate:
-    input:
-        f"{STUDY}/study.json",
-    output:
-        shown(f"{STUDY}/tables.md", "tables", "Tables"),
-    params:
-        slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
-    benchmark:
-        f"{BENCHMARKS}/tabulate/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} tabulate --study {STUDY_Q} --config {RESOLVED_Q} --output {{output:q}}"
-
-
 rule gong:
     input:
         f"{STUDY}/tables.md",
@@ -1030,6 +1015,7 @@ rule report:
     input:
         f"{RUN}/manifest/manifest.json",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+        f"{RUN}/evaluation/summary.json.json",
         sheets=[
             *expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
             *expand(f"{RUN}/alignments/{{row}}/{{split}}.png", row=SET_ROWS, split=CONFIG.align.splits),
@@ -1051,7 +1037,6 @@ rule report:
             for ending, splits in (("", CONFIG.describe.splits), (".boxes", BOXED))
             for path in expand(f"{RUN}/evaluation/descriptions/{generator}.{{split}}{ending}.json", split=splits)
         ],
-        summary=f"{RUN}/evaluation/summary.json",
         plan=f"{RUN}/plan.json",
     output:
         shown(f"{RUN}/report/index.html", "report", "Report"),
@@ -1068,28 +1053,12 @@ rule report:
     shell:
         f"{JOINTSPACE} report {{params.bundles:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
         f" --features {RUN_Q}/features"
-        f" --summary {{input.summary:q}} --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
+        f" --summary {RUN_Q}/evaluation/summary.json --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
         f" {{params.judged:q}} --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule reproduce:
-    input:
-        summary=f"{RUN}/evaluation/summary.json",
-        gong=[f"{STUDY}/tables.md"] if CONFIG.reproduce.gong else [],
-    output:
-        shown(f"{RUN}/reproduction.md", "reproduction", "Tables"),
-    params:
-        slice=slice_of("reproduce", "name"),
-        gong=lambda wildcards, input: each("--gong", input.gong),
-    benchmark:
-        f"{BENCHMARKS}/reproduce/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} reproduce --summary {{input.summary:q}} {{params.gong:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 include: "stages/rules/images.smk"
 include: "stages/rules/text.smk"
 include: "stages/rules/models.smk"
 include: "stages/rules/results.smk"
+include: "stages/rules/papers.smk"
