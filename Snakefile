@@ -21,7 +21,6 @@ from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.settings.section import DESCRIBED
 from pipeline.specs.generators import GENERATORS, generator_spec
-from pipeline.specs.models import made_by
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
@@ -67,10 +66,7 @@ FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
-STUDY_Q = quoted(STUDY)
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
-FITTED_SECTIONS = [spec.key for spec in made_by("fit") if spec.section]
-STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
@@ -863,28 +859,6 @@ rule build_index:
         f"{JOINTSPACE} build-index --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
         f" --model {RUN_Q}/models/{{wildcards.row:q}} --vocabulary {{input.vocabulary:q}} --encoders {RUN_Q}/encoders"
         f" {{params.parser:q}} --config {RESOLVED_Q} --output {RUN_Q}/index/{{wildcards.row:q}}"
-
-
-rule study:
-    input:
-        every_part(f"{RUN}/text/tfidf"),
-        every_part(f"{RUN}/moments/study/target"),
-        lambda wildcards: expand(
-            f"{RUN}/moments/study/auxiliary/{{documents}}/parts/{{part}}.json", documents=STUDY_DOCUMENTS, part=parts()
-        ),
-    output:
-        f"{STUDY}/study.json",
-    params:
-        slice=slice_of("study", "transfer", "auxiliary", *FITTED_SECTIONS, "seed"),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/study/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} study --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tfidf {RUN_Q}/text/tfidf"
-        f" --moments {RUN_Q}/moments/study/target --auxiliary {RUN_Q}/moments/study/auxiliary --documents {RUN_Q}/text/documents"
-        f" --config {RESOLVED_Q} --output {STUDY_Q}"
 
 
 rule gong:

@@ -21,3 +21,14 @@ rule reproduce:
     benchmark: FLOW.benchmark("reproduce")
     resources: **FLOW.resources("reproduce")
     shell: FLOW.shell("reproduce")
+
+
+rule study:
+    input: FLOW.input("study")
+    output: FLOW.output("study")
+    wildcard_constraints: **FLOW.constraints("study")
+    params: **FLOW.params("study")
+    threads: FLOW.threads("study")
+    benchmark: FLOW.benchmark("study")
+    resources: **FLOW.resources("study")
+    shell: FLOW.shell("study")
