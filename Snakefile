@@ -21,7 +21,6 @@ from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.settings.section import DESCRIBED
 from pipeline.specs.generators import GENERATORS, generator_spec
-from pipeline.specs.models import made_by
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
@@ -67,10 +66,7 @@ FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
-STUDY_Q = quoted(STUDY)
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
-FITTED_SECTIONS = [spec.key for spec in made_by("fit") if spec.section]
-STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
@@ -648,43 +644,6 @@ rule build_index:
         f" {{params.parser:q}} --config {RESOLVED_Q} --output {RUN_Q}/index/{{wildcards.row:q}}"
 
 
-rule study:
-    input:
-        every_part(f"{RUN}/text/tfidf"),
-        every_part(f"{RUN}/moments/study/target"),
-        lambda wildcards: expand(
-            f"{RUN}/moments/study/auxiliary/{{documents}}/parts/{{part}}.json", documents=STUDY_DOCUMENTS, part=parts()
-        ),
-    output:
-        f"{STUDY}/study.json",
-    params:
-        slice=slice_of("study", "transfer", "auxiliary", *FITTED_SECTIONS, "seed"),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/study/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} study --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tfidf {RUN_Q}/text/tfidf"
-        f" --moments {RUN_Q}/moments/study/target --auxiliary {RUN_Q}/moments/study/auxiliary --documents {RUN_Q}/text/documents"
-        f" --config {RESOLVED_Q} --output {STUDY_Q}"
-
-
-rule tabulate:
-    input:
-        f"{STUDY}/study.json",
-    output:
-        shown(f"{STUDY}/tables.md", "tables", "Tables"),
-    params:
-        slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
-    benchmark:
-        f"{BENCHMARKS}/tabulate/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} tabulate --study {STUDY_Q} --config {RESOLVED_Q} --output {{output:q}}"
-
-
 rule gong:
     input:
         f"{STUDY}/tables.md",
@@ -813,6 +772,7 @@ rule report:
     input:
         f"{RUN}/manifest/manifest.json",
         expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
+        f"{RUN}/evaluation/summary.json.json",
         sheets=[
             *expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
             *expand(f"{RUN}/alignments/{{row}}/{{split}}.png", row=SET_ROWS, split=CONFIG.align.splits),
@@ -834,7 +794,6 @@ rule report:
             for ending, splits in (("", CONFIG.describe.splits), (".boxes", BOXED))
             for path in expand(f"{RUN}/evaluation/descriptions/{generator}.{{split}}{ending}.json", split=splits)
         ],
-        summary=f"{RUN}/evaluation/summary.json",
         plan=f"{RUN}/plan.json",
     output:
         shown(f"{RUN}/report/index.html", "report", "Report"),
@@ -851,28 +810,12 @@ rule report:
     shell:
         f"{JOINTSPACE} report {{params.bundles:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
         f" --features {RUN_Q}/features"
-        f" --summary {{input.summary:q}} --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
+        f" --summary {RUN_Q}/evaluation/summary.json --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
         f" {{params.judged:q}} --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule reproduce:
-    input:
-        summary=f"{RUN}/evaluation/summary.json",
-        gong=[f"{STUDY}/tables.md"] if CONFIG.reproduce.gong else [],
-    output:
-        shown(f"{RUN}/reproduction.md", "reproduction", "Tables"),
-    params:
-        slice=slice_of("reproduce", "name"),
-        gong=lambda wildcards, input: each("--gong", input.gong),
-    benchmark:
-        f"{BENCHMARKS}/reproduce/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} reproduce --summary {{input.summary:q}} {{params.gong:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 include: "stages/rules/images.smk"
 include: "stages/rules/text.smk"
 include: "stages/rules/models.smk"
 include: "stages/rules/results.smk"
+include: "stages/rules/papers.smk"

@@ -43,9 +43,9 @@ def read_study(
     moments_folder: Path,
     auxiliary_root: Path,
     documents_root: Path,
+    device: "torch.device | None",
 ) -> "Study":
     """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
-    from pipeline.device import find_gpu
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
     from pipeline.specs.models import model_spec
@@ -74,7 +74,7 @@ def read_study(
         own=lambda model: settings.section(model_spec(model)),
         protocol=settings.study.protocol,
         seed=settings.seed,
-        device=find_gpu(settings.device),
+        device=device,
     )
 
 

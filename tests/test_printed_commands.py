@@ -17,7 +17,7 @@ from pipeline import config
 from pipeline.config.loading import default_path, merge, validate
 from stages.cli import COMMANDS, cli
 
-SNAKEFILE = (ROOT / "Snakefile").read_text()
+SNAKEFILE = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "stages/rules").glob("*.smk")])
 DEFAULTS = yaml.safe_load(default_path().read_text())
 KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), flags=re.M))
 FILES = ("faiss", "h5", "html", "json", "jsonl", "lists", "md", "parquet", "py", "safetensors", "tsv", "txt")

@@ -175,7 +175,7 @@ class Layout:
 
     @property
     def summary(self) -> Artefact:
-        return self.file("evaluation/summary.json")
+        return self._sidecar("evaluation/summary.json")
 
     @property
     def summary_table(self) -> Artefact:
@@ -206,6 +206,11 @@ class Layout:
 
     @property
     def tables(self) -> Artefact:
+        return self._sidecar("study/tables.md")
+
+    @property
+    def tables_page(self) -> Artefact:
+        """The same file, as Snakemake's report shows it."""
         return self.file("study/tables.md")
 
     def sweep(self, model: str) -> Artefact:

@@ -1,24 +1,23 @@
 """`study`: every number of the tables of seed 004, each measured on test in several draws of the target set."""
 
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
-from stages import options
+DOCUMENTS = ("all", "title", "tags", "description")
+"""Weak texts of the printed tables."""
 
 
-@click.command("study")
-@options.study_inputs
-@options.config
-@options.output("folder", "Folder of one JSON file for each number and draw, and of study.json, which lists them.")
-def command(config_path: Path | None, output: Path, **folders: Path) -> None:
+def study(run: Run, job: Job) -> None:
     """Measure the tables; numbers that are there already are not measured again."""
     from dataclasses import asdict
 
     from tqdm import tqdm
 
     from benchmarks.papers import gong
-    from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.models.linear.study import Cell, count_draws, pinned
     from pipeline.specs.models import model_spec
     from pipeline.storage.atomic import publish_record
@@ -27,8 +26,20 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
     from pipeline.storage.records import read_cell
     from stages.inputs import read_study
 
-    settings = config.load(config_path)
-    chosen, study = settings.study, read_study(settings, **folders)
+    config, layout = run.config, run.layout
+    chosen, study = (
+        config.study,
+        read_study(
+            config,
+            manifest_folder=layout.manifest.path,
+            features_root=run.root / "features",
+            tfidf_folder=layout.sentences("tfidf").folder,
+            moments_folder=layout.moments("study/target").folder,
+            auxiliary_root=layout.moments("study/auxiliary").folder,
+            documents_root=run.root / "text/documents",
+            device=find_gpu(config.device),
+        ),
+    )
     target, count = study.target.source, study.target.source.n_folds
 
     def recorded(key: str, cell: Cell, draw: int) -> dict:
@@ -37,20 +48,20 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         if cell.training != "target":
             inputs |= {f"auxiliary/{name}": d for name, d in study.auxiliary(cell.documents).source.inputs.items()}
         own = study.own(cell.model)
-        grids = [chosen.fit.model_dump(), settings.transfer.model_dump(), own and own.model_dump()]
-        digest = fingerprint("study", 2, [cell.key, draw, chosen.protocol, settings.seed, *grids], inputs)
+        grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
+        digest = fingerprint("study", 2, [cell.key, draw, chosen.protocol, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
-        if not is_there(output / "cells" / name):
+        if not is_there(job.path / "cells" / name):
             about = {"key": key, "fingerprint": digest, "inputs": inputs}
-            publish_record(output / "cells" / name, {**study.measure(cell, draw), **about})
-        return {"file": name, **read_cell(output, name, key)}
+            publish_record(job.path / "cells" / name, {**study.measure(cell, draw), **about})
+        return {"file": name, **read_cell(job.path, name, key)}
 
     setting = gong.Setting(
-        encoders=tuple(encoder.name for encoder in settings.encoders),
+        encoders=tuple(encoder.name for encoder in config.encoders),
         standard=tuple(encoder.name for encoder in chosen.encoders),
         fold_images=target.fold_images,
         weak_fold_images=study.auxiliary("all").source.fold_images,
-        betas=settings.transfer.beta,
+        betas=config.transfer.beta,
         **chosen.model_dump(
             include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws"}
         ),
@@ -68,5 +79,34 @@ def command(config_path: Path | None, output: Path, **folders: Path) -> None:
         files[key] += [recorded(key, later, draw)["file"] for draw in range(1, count_draws(cell, count))]
     about = {"setting": asdict(setting), "study": chosen.model_dump()}
     inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
-    digest = fingerprint("studies", 1, [about, files], inputs)
-    publish_record(output / "study.json", {"files": files, **about, "inputs": inputs, "fingerprint": digest})
+    publish_record(layout.study.commit, {"files": files, **about, "inputs": inputs, "fingerprint": job.fingerprint})
+
+
+def _keys(config) -> Mapping[str, Any]:
+    from pipeline.specs.models import made_by
+
+    fitted = [spec.key for spec in made_by("fit") if spec.section]
+    sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
+    return {"seed": config.seed, **sections}
+
+
+def _reads(config, layout) -> Mapping[str, Input]:
+    documents = [*DOCUMENTS, *config.study.noise]
+    return {
+        "manifest": layout.manifest,
+        "tfidf": layout.sentences("tfidf"),
+        "moments/study/target": layout.moments("study/target"),
+        **{f"features/{one.name}": layout.features(one.name) for one in config.every_encoder},
+        **{f"documents/{name}": layout.documents(name) for name in documents},
+        **{f"moments/study/{name}": layout.moments(f"study/auxiliary/{name}") for name in documents},
+    }
+
+
+STAGE = Stage(
+    study,
+    version=3,
+    threads=8,
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout: layout.study,
+)

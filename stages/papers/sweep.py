@@ -20,6 +20,7 @@ def command(name: str, config_path: Path | None, output: Path, **folders: Path) 
     from tqdm import tqdm
 
     from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.models.linear.study import Cell
     from pipeline.models.linear.sweep import sweep_cells, sweep_rows
     from pipeline.report.figures import draw_sweep
@@ -29,7 +30,7 @@ def command(name: str, config_path: Path | None, output: Path, **folders: Path) 
     from stages.inputs import read_study
 
     settings = config.load(config_path)
-    model, study = settings.model(name), read_study(settings, **folders)
+    model, study = settings.model(name), read_study(settings, **folders, device=find_gpu(settings.device))
     cell = Cell(model.spec.name, model.training, model.encoders, model.documents, target_folds=1)
     start = time.perf_counter()
     measured = [

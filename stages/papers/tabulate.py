@@ -1,46 +1,47 @@
 """`tabulate`: the tables of seed 004 as Markdown, our numbers beside the printed ones."""
 
-from pathlib import Path
-
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 
 
-@click.command("tabulate")
-@click.option("--study", "study_folder", type=options.FOLDER, required=True, help="Folder that `study` wrote.")
-@options.config
-@options.output("file", "The tables, a Markdown file.")
-def command(study_folder: Path, config_path: Path | None, output: Path) -> None:
+def tabulate(run: Run, job: Job) -> None:
     """Write Tables 1 to 6, and those of our own, from the numbers that `study` measured."""
     from functools import cache
 
     from benchmarks.papers import gong
     from benchmarks.papers.tables import render
-    from pipeline import config
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import Cell
     from pipeline.storage.atomic import TABLES, publish
-    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.forms import StudyFile
     from pipeline.storage.records import read_cell, read_record
 
-    settings = config.load(config_path)
-    study = read_record(study_folder / "study.json", StudyFile)
+    config, folder = run.config, run.layout.study.path
+    study = read_record(run.layout.study.commit, StudyFile)
     setting = gong.Setting(**{name: _tuples(value) for name, value in study["setting"].items()})
 
     @cache
     def draws(key: str) -> list[dict]:
-        return [read_cell(study_folder, name, key) for name in study["files"][key]]
+        return [read_cell(folder, name, key) for name in study["files"][key]]
 
     def measured(cell: Cell) -> list[dict]:
         return draws(cell.key)[: cell.draws]
 
-    bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
-    text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {settings.name}")
-    digest = fingerprint("tables", 1, [settings.name, vars(bootstrap)], {"study": study["fingerprint"]})
-    publish(output, text.encode(), kind=TABLES, rows=1, fingerprint=digest, details={"inputs": study["inputs"]})
+    bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
+    text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {config.name}")
+    details = {"inputs": study["inputs"]}
+    publish(job.path, text.encode(), kind=TABLES, rows=1, fingerprint=job.fingerprint, details=details)
 
 
 def _tuples(value):
     return tuple(value) if isinstance(value, list) else value
+
+
+STAGE = Stage(
+    tabulate,
+    version=2,
+    keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
+    reads=lambda config, layout: {"study": layout.study},
+    writes=lambda layout: (layout.tables, layout.tables_page),
+    shown={"tables": "Tables"},
+)

@@ -176,12 +176,11 @@ def _studies(root: Path, run: Path) -> Found:
         *given, *_options(root, run, "tfidf"), "--moments", sums / "target", "--auxiliary", sums / "auxiliary",
         "--documents", run / "text/documents", *study,
     ]  # fmt: skip
-    yield "study", "study", [[*inputs, "--output", folder]], [folder / "cells", folder / "study.json"]
+    yield "study", "study", [["--run", run, *study]], [folder / "cells", folder / "study.json"]
     tables = folder / "tables.md"
-    yield "tabulate", "tabulate", [["--study", folder, *study, "--output", tables]], [tables]
+    yield "tabulate", "tabulate", [["--run", run, *study]], [tables, tables.with_name("tables.md.json")]
     yield "sweep", "sweep", [["ncca", *inputs, "--output", run / "sweep"]], [run / "sweep"]
-    page, summary = run / "reproduction.md", ["--summary", run / "evaluation/summary.json"]
-    yield "reproduce", "reproduce", [[*summary, "--gong", tables, *study, "--output", page]], [page]
+    yield "reproduce", "reproduce", [["--run", run, *study]], [run / "reproduction.md"]
 
 
 def _generators(root: Path, run: Path) -> Found:

@@ -125,13 +125,13 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
     _link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    # What is whole has others beside it, which it may be made from; a shard's folder holds its like.
-    sharded = place.suffix in (".h5", ".conllu")
-    above = place.parent.relative_to(run).parents if sharded else place.relative_to(run).parents
+    # A file of a whole stage has others beside it, which it may be made from; a shard's folder holds its like.
+    above = place.parent.relative_to(run).parents if declared()[stage].sharded else place.relative_to(run).parents
     for part in above:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir():
-            if not (place.is_relative_to(path) or path.is_file() and path.name.startswith(place.stem)):
+            own = path.parent == place.parent and path.name.startswith(place.stem)
+            if not (place.is_relative_to(path) or own):
                 _link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_up import run_command
+from made_up import make_stage
 
+from pipeline.run.layout import Layout
 from pipeline.storage.evaluations import write_summary
 
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
@@ -13,7 +14,7 @@ PAPER = {
     "models": ["lstm"],
     "encoders": [{"name": "oxford", "architecture": "vgg19", "layer": "fc7"}],
     "lstm": {"loss": "ranking", "negatives": "sampled", "margin": 0.2, "dimensions": 300},
-    "reproduce": {"collection": "flickr8k"},
+    "reproduce": {"collection": "flickr8k", "gong": False},
 }
 
 
@@ -21,11 +22,11 @@ def reproduce(folder: Path, model: str, **changes: object) -> str:
     evaluation = {"model": model, "split": "test", "protocol": "all-sentences", "n_images": 1000, "n_sentences": 5000}
     evaluation |= {"fingerprint": "f", "inputs": {"manifest": "m", "embeddings/00000": "e"}}
     found = [{**evaluation, "image_to_sentence": VALUES, "sentence_to_image": VALUES}]
-    write_summary(folder / "summary.json", found, "")
-    (folder / "c.yaml").write_text(yaml.safe_dump({**PAPER, **changes}))
-    given = ("--summary", folder / "summary.json", "--config", folder / "c.yaml")
-    run_command("reproduce", *given, "--output", folder / "tables.md")
-    return (folder / "tables.md").read_text()
+    layout = Layout(folder)
+    write_summary(layout.summary.path, found, "")
+    layout.config.write_text(yaml.safe_dump({**PAPER, **changes}))
+    make_stage("reproduce", folder)
+    return layout.reproduction.path.read_text()
 
 
 def test_the_papers_own_settings_give_a_difference(tmp_path: Path) -> None:

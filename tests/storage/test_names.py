@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from made_up import make_stage, write_config
 
 from benchmarks.papers import gong
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -202,8 +202,6 @@ def test_an_encoder_that_a_model_names_is_one_below_the_runs_folder(name: str, t
 
 
 def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
-    from stages.papers.tabulate import command
-
     setting = {
         "encoders": ["net"], "standard": [], "fold_images": 1, "weak_fold_images": 1, "betas": [1], "sizes": [1, 3, 5],
         "transfer_sizes": [1, 3, 5], "weak_sizes": [1, 2, 3, 5], "terms": [1, 2, 3], "noise": [],
@@ -212,9 +210,9 @@ def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
     keys = {cell.key for table in gong.tables(setting_of(setting)) for row in table.rows for cell in row.cells}
     publish_json(tmp_path / "study/study.json", {"files": dict.fromkeys(keys, ["../../cell.json"]), "setting": setting})
     publish_json(tmp_path / "cell.json", {})
-    given = ["--study", str(tmp_path / "study"), "--output", str(tmp_path / "tables.md")]
-    result = CliRunner().invoke(command, given)
-    assert isinstance(result.exception, IntegrityError) and "study.json has another form" in str(result.exception)
+    write_config(tmp_path)
+    with pytest.raises(IntegrityError, match="study.json has another form"):
+        make_stage("tabulate", tmp_path)
 
 
 def setting_of(values: dict) -> gong.Setting:

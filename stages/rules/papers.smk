@@ -1,0 +1,34 @@
+# The tables of the papers.
+
+
+rule tabulate:
+    input: FLOW.input("tabulate")
+    output: FLOW.output("tabulate")
+    wildcard_constraints: **FLOW.constraints("tabulate")
+    params: **FLOW.params("tabulate")
+    threads: FLOW.threads("tabulate")
+    benchmark: FLOW.benchmark("tabulate")
+    resources: **FLOW.resources("tabulate")
+    shell: FLOW.shell("tabulate")
+
+
+rule reproduce:
+    input: FLOW.input("reproduce")
+    output: FLOW.output("reproduce")
+    wildcard_constraints: **FLOW.constraints("reproduce")
+    params: **FLOW.params("reproduce")
+    threads: FLOW.threads("reproduce")
+    benchmark: FLOW.benchmark("reproduce")
+    resources: **FLOW.resources("reproduce")
+    shell: FLOW.shell("reproduce")
+
+
+rule study:
+    input: FLOW.input("study")
+    output: FLOW.output("study")
+    wildcard_constraints: **FLOW.constraints("study")
+    params: **FLOW.params("study")
+    threads: FLOW.threads("study")
+    benchmark: FLOW.benchmark("study")
+    resources: **FLOW.resources("study")
+    shell: FLOW.shell("study")
