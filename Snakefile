@@ -116,28 +116,6 @@ def shown(path, caption, category):
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)
 
 
-def learned_from(wildcards):
-    """What `prepare-encoder` begins with: the train split for standard features, a network for those of its regions."""
-    encoder = CONFIG.encoder(wildcards.encoder)
-    if encoder.of is not None:
-        return [f"{RUN}/encoders/{encoder.of}/model.json"]
-    return [f"{RUN}/manifest/manifest.json"] if encoder.architecture == "standard" else []
-
-
-def learned_option(wildcards, input):
-    """The option of `prepare-encoder` for what it begins with."""
-    of = CONFIG.encoder(wildcards.encoder).of
-    return each("--of" if of else "--manifest", map(os.path.dirname, input))
-
-
-def encoder_slice(encoder):
-    """What `prepare-encoder` depends on; how other kinds of encoder are made is nothing to one."""
-    if encoder.of is not None:
-        return slice_of(of=encoder.of, pooling=encoder.pooling, regions=CONFIG.regions.decisive())
-    unused = {"of", "pooling"} | ({"standard"} if encoder.architecture != "standard" else set())
-    return slice_of("weights_root", "seed", encoder=encoder.model_dump(exclude=unused))
-
-
 def model_slice(wildcards):
     """What `fit` or `train` of a model depends on: its hyperparameters, and for `train` how it reads."""
     model = MODELS[wildcards.row]
@@ -454,27 +432,6 @@ rule plan:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} plan --manifest {RUN_Q}/manifest --encoders {RUN_Q}/encoders --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule prepare_encoder:
-    input:
-        learned_from,
-    output:
-        f"{RUN}/encoders/{{encoder}}/model.json",
-        f"{RUN}/encoders/{{encoder}}/model.safetensors",
-    wildcard_constraints:
-        encoder="|".join(name for name in STUDY_ENCODERS if name not in FINETUNED) or "(?!)",
-    params:
-        slice=lambda wildcards: encoder_slice(CONFIG.encoder(wildcards.encoder)),
-        begun=learned_option,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/prepare_encoder/{{encoder}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} prepare-encoder --name {{wildcards.encoder:q}} {{params.begun:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
 
 
 rule finetune:

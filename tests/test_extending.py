@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run, make_stage, run_command
 from made_up_training import add_moments, make_trainable, options, read_model
 from PIL import Image
 
@@ -18,10 +18,10 @@ from pipeline.collections.records import ImageRecord, Options, SentenceRecord
 from pipeline.images import proposals
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.proposals import ProposalSettings
+from pipeline.run.run import Run
 from pipeline.settings.images import Grid, Search
 from pipeline.settings.section import merge
 from pipeline.storage.atomic import read_json
-from pipeline.storage.parameters import ENCODER, read_parameters
 
 ROOT = Path(__file__).parents[1]
 TURNED = '''"""The registered model `turned`: a gru whose space may be turned round."""
@@ -111,9 +111,8 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
 def test_an_encoder_is_an_entry_of_the_configuration(tmp_path: Path) -> None:
     entry = "{name: small, architecture: shufflenet_v2_x0_5, weights: untrained, resize: 64, crop: null}"
     (tmp_path / "config.yaml").write_text(f"encoders: [{entry}]")
-    given = ("--name", "small", "--config", tmp_path / "config.yaml", "--output", tmp_path / "small")
-    run_command("prepare_encoder", *given)
-    assert read_parameters(tmp_path / "small" / "model.safetensors", ENCODER).details["dim"] == 1024
+    make_stage("prepare_encoder", tmp_path, "small")
+    assert Run(tmp_path).encoder("small").details["dim"] == 1024
 
 
 def test_a_source_of_proposals_is_a_function_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,105 +1,71 @@
 """`prepare-encoder`: an image encoder of the configuration, with its weights, as an artefact of the run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
 
 if TYPE_CHECKING:
-    from pipeline import config
     from pipeline.images.pooled_regions import PooledEncoder
     from pipeline.images.standard import StandardEncoder
     from pipeline.settings import images as sections
 
 
-@click.command("prepare-encoder")
-@click.option("--name", required=True, help="Name of the encoder in the configuration.")
-@click.option(
-    "--manifest",
-    "manifest_folder",
-    type=options.FOLDER,
-    help="Folder that `ingest` wrote; needed where the encoder learns from its images.",
-)
-@click.option(
-    "--of", "network_folder", type=options.FOLDER, help="Folder of the encoder whose regions it pools, if it does."
-)
-@options.config
-@options.output("folder", "Folder of the encoder.")
-def command(
-    name: str, manifest_folder: Path | None, network_folder: Path | None, config_path: Path | None, output: Path
-) -> None:
+def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     """Check an encoder's weights and keep those that its layer needs, or learn an encoder of standard features."""
     import logging
 
-    from pipeline import config
-    from pipeline.errors import UsageError
     from pipeline.images.encoders import feature_dim
     from pipeline.images.kinds import POOLED, STANDARD
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
     from stages.inputs import read_network
 
-    settings = config.load(config_path)
-    chosen = settings.encoder(name)
-    if chosen.weights == "finetuned":
-        raise UsageError(f"the weights of encoder {name} are finetuned; another command makes them")
-    details: dict[str, Any] = {"name": name}
+    chosen = run.config.encoder(encoder)
+    details: dict[str, Any] = {"name": encoder}
     if chosen.architecture == STANDARD:
-        encoder = _learn_standard(settings, chosen, manifest_folder)
+        made = _learn_standard(run, chosen)
     elif chosen.architecture == POOLED:
-        encoder, details["of"] = _pool(settings, chosen, network_folder)
+        made, details["of"] = _pool(run, chosen)
     else:
-        encoder = read_network(settings, chosen, chosen.weights, chosen.file, chosen.sha256)
+        made = read_network(run.config, chosen, chosen.weights, chosen.file, chosen.sha256)
 
-    parts, tensors = encoder.settings(), encoder.tensors()
-    dim = feature_dim(encoder.network if chosen.architecture == POOLED else encoder)
+    parts, tensors = made.settings(), made.tensors()
+    dim = feature_dim(made.network if chosen.architecture == POOLED else made)
     digest = fingerprint("encoder", 1, parts, {"tensors": digest_tensors(tensors)})
     details["dim"] = dim
-    write_parameters(
-        output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details
-    )
-    logging.getLogger(__name__).info("%s: %s %s, %d dimensions", name, chosen.architecture, parts["layer"], dim)
+    path = job.path / "model.safetensors"
+    write_parameters(path, ENCODER, tensors, settings=parts, fingerprint=digest, details=details)
+    logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)
 
 
-def _pool(
-    settings: "config.Config", chosen: "sections.Encoder", network_folder: Path | None
-) -> "tuple[PooledEncoder, str]":
-    """The encoder that pools the regions of the network in `network_folder`, and that one's fingerprint."""
-    from pipeline.errors import UsageError
+def _pool(run: Run, chosen: "sections.Encoder") -> "tuple[PooledEncoder, str]":
+    """The encoder that pools the regions of another one's network, and that one's fingerprint."""
     from pipeline.images.encoders import Encoder
     from pipeline.images.pooled_regions import PooledEncoder
-    from pipeline.storage.parameters import ENCODER, read_parameters
 
-    if network_folder is None:
-        raise UsageError(f"encoder {chosen.name} pools regions; give --of, the folder of the encoder {chosen.of}")
-    network = read_parameters(network_folder / "model.safetensors", ENCODER)
+    network = run.encoder(chosen.of)
     restored = Encoder.from_parts(network.settings, network.tensors)
-    return PooledEncoder(restored, settings.regions.decisive(), chosen.pooling), network.fingerprint
+    return PooledEncoder(restored, run.config.regions.decisive(), chosen.pooling), network.fingerprint
 
 
-def _learn_standard(
-    settings: "config.Config", chosen: "sections.Encoder", manifest_folder: Path | None
-) -> "StandardEncoder":
+def _learn_standard(run: Run, chosen: "sections.Encoder") -> "StandardEncoder":
     """The encoder of standard features, learned from images of the train split; the codebooks' are read twice."""
     import numpy as np
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.preprocess import Photograph, Preprocessing, load_all
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.sources import ImageSource
-
-    if manifest_folder is None:
-        raise UsageError(f"encoder {chosen.name} learns from images; give --manifest, the folder that `ingest` wrote")
     from pipeline.images.descriptors import Grid  # OpenCV, which may not be installed
     from pipeline.images.pooling import Describer, Sampler
+    from pipeline.images.preprocess import Photograph, Preprocessing, load_all
     from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
+    from pipeline.storage.sources import ImageSource
 
-    manifest, collection, plan, seed = Manifest(manifest_folder), settings.collection, chosen.standard, settings.seed
+    manifest, settings, plan, seed = run.manifest, run.config, chosen.standard, run.config.seed
+    collection = settings.collection
     train = np.flatnonzero(manifest.splits == "train")
     if len(train) < 2:
         raise UsageError(f"encoder {chosen.name} learns from the train split, which has {len(train)} images; add some")
@@ -121,3 +87,34 @@ def _learn_standard(
     projection = learn_projection(described, plan.dimensions.model_dump(), seed)
     weights = {"origin": "learned", "images": len(rows), "seed": seed, "manifest": manifest.fingerprint}
     return StandardEncoder(spec, codebooks, projection, weights)
+
+
+def _keys(config, encoder: str) -> Mapping[str, Any]:
+    """How other kinds of encoder are made is nothing to one."""
+    chosen = config.encoder(encoder)
+    if chosen.of is not None:
+        return {"of": chosen.of, "pooling": chosen.pooling, "regions": config.regions.decisive()}
+    unused = {"of", "pooling"} | ({"standard"} if chosen.architecture != "standard" else set())
+    return {"seed": config.seed, "encoder": chosen.model_dump(exclude=unused)}
+
+
+def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
+    """A network for the regions of one, the images for standard features, a file of weights."""
+    chosen = config.encoder(encoder)
+    if chosen.of is not None:
+        return {"of": layout.encoder(chosen.of)}
+    if chosen.architecture == "standard":
+        return {"manifest": layout.manifest}
+    return {"weights": Outside(Path(config.weights_root) / chosen.file)} if chosen.weights == "file" else {}
+
+
+STAGE = Stage(
+    prepare_encoder,
+    version=2,
+    names=("encoder",),
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights != "finetuned"],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: layout.encoder(encoder),
+    threads=8,
+)

@@ -1,6 +1,17 @@
 # Images become features, and regions of them.
 
 
+rule prepare_encoder:
+    input: FLOW.input("prepare_encoder")
+    output: FLOW.output("prepare_encoder")
+    wildcard_constraints: **FLOW.constraints("prepare_encoder")
+    params: **FLOW.params("prepare_encoder")
+    threads: FLOW.threads("prepare_encoder")
+    benchmark: FLOW.benchmark("prepare_encoder")
+    resources: **FLOW.resources("prepare_encoder")
+    shell: FLOW.shell("prepare_encoder")
+
+
 rule extract:
     input: FLOW.input("extract")
     output: FLOW.output("extract")

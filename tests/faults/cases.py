@@ -69,12 +69,9 @@ def _options(root: Path, run: Path, *names: str) -> list[object]:
 
 def _images(root: Path, run: Path) -> Found:
     given, network = _options(root, run, "manifest"), _options(root, run, "network")
-    tuned, others = run / "encoders/tuned", ["--config", root / "encoders.yaml"]
+    tuned = run / "encoders/tuned"
     yield "finetune", "finetune", [["--name", "tuned", *given, *network, "--output", tuned]], [tuned]
-    calls = [
-        ["--name", "eyes", *others, "--output", run / "encoders/eyes"],
-        ["--name", "pooled", "--of", tuned, *others, "--output", run / "encoders/pooled"],
-    ]
+    calls = [call for name in ("eyes", "pooled") for call in whole(root / "encoders.yaml", run, name)]
     yield "prepare_encoder", "prepare_encoder", calls, [run / "encoders/eyes", run / "encoders/pooled"]
     yield "extract", "extract", over_shards(root / "network.yaml", run, "tuned"), [run / "features/tuned"]
     shards = [run / f"regions/tuned/shard-{n:05d}.h5{end}" for n in range(N_SHARDS) for end in ("", ".json")]

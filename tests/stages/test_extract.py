@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from made_up import run_command
+from made_up import make_stage, run_command
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
 from pipeline.run.layout import shard_path
+from pipeline.run.run import Run
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
@@ -61,7 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = configure(folder)
     parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", folder / "encoders/small")
+    make_stage("prepare_encoder", folder, "small")
     return folder
 
 
@@ -203,8 +204,8 @@ def test_features_that_overflow_name_the_image(run: Path) -> None:
     state["features.12.expand1x1.bias"] = state["features.12.expand1x1.bias"] + 1e6
     save_file(state, run / "loud.safetensors")
     changes = {"weights": "file", "file": str(run / "loud.safetensors")}
-    config = configure(run, **changes)
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "encoders/small")
+    configure(run, **changes)
+    make_stage("prepare_encoder", run, "small")
     with pytest.raises(InputError, match=r"the features of 00\.png do not fit float16 .*extract.storage to float32"):
         extract(run, storage="float16")
     assert extract(run, storage="float32").rows == 16
@@ -215,10 +216,10 @@ def test_an_encoder_from_a_file_is_that_file(run: Path) -> None:
         torch.manual_seed(9)
         state = torchvision.models.squeezenet1_1(weights=None).state_dict()
     torch.save(state, run / "net.pth")
-    config = configure(run, weights="file", file=str(run / "net.pth"))
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "other")
-    before = read_parameters(run / "encoders/small/model.safetensors", ENCODER)
-    after = read_parameters(run / "other/model.safetensors", ENCODER)
+    before = Run(run).encoder("small")
+    configure(run, weights="file", file=str(run / "net.pth"))
+    make_stage("prepare_encoder", run, "small")
+    after = Run(run).encoder("small")
     assert before.fingerprint != after.fingerprint
     assert set(after.tensors) == {name for name in state if name.startswith("features.")}
     assert np.array_equal(after.tensors["features.0.weight"], state["features.0.weight"].numpy())
@@ -229,28 +230,36 @@ def test_an_encoder_from_a_file_is_that_file(run: Path) -> None:
 
 
 def test_preparing_again_gives_the_same_bytes(run: Path) -> None:
-    run_command("prepare_encoder", "--name", "small", "--config", configure(run), "--output", run / "again")
-    for name in ("model.safetensors", "model.json"):
-        assert (run / "again" / name).read_bytes() == (run / "encoders/small" / name).read_bytes()
+    files = [run / "encoders/small" / name for name in ("model.safetensors", "model.json")]
+    before = [path.read_bytes() for path in files]
+    for path in files:
+        path.unlink()
+    make_stage("prepare_encoder", run, "small")
+    assert [path.read_bytes() for path in files] == before
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"weights": "file", "file": "nowhere.pt"}, InputError, "cannot read the weights nowhere.pt"),
+        (
+            {"weights": "file", "file": "nowhere.pt"},
+            InputError,
+            "cannot read nowhere.pt .*correct its name",
+        ),
         ({"weights": "file", "file": __file__, "sha256": "0" * 64}, InputError, "the sha256 of .* not 0000"),
         ({"weights": "file", "file": __file__}, InputError, "is neither a safetensors file nor a state dict"),
         ({"architecture": "squeezenet9"}, UsageError, "unknown architecture squeezenet9; did you mean squeezenet1_1"),
         ({"layer": "fc7"}, UsageError, "squeezenet1_1 has no layer fc7"),
         ({"crop": SIDE + 1}, UsageError, f"crop {SIDE + 1} is larger than resize {SIDE}"),
-        ({"name": "large"}, UsageError, "no encoder small in the configuration; there are large"),
+        ({"name": "large"}, UsageError, "has no encoder small; there are large"),
     ],
 )
 def test_what_cannot_be_prepared_is_said(run: Path, changes: dict, error: type, said: str) -> None:
+    shutil.rmtree(run / "encoders")
+    configure(run, **changes)
     with pytest.raises(error, match=said):
-        config = configure(run, **changes)
-        run_command("prepare_encoder", "--name", "small", "--config", config, "--output", run / "refused")
-    assert not (run / "refused").exists()
+        make_stage("prepare_encoder", run, "small")
+    assert not list(run.glob("encoders/*/*"))
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenet_v2"])
@@ -266,7 +275,7 @@ def test_real_weights_on_real_photographs(real_data: Path, tmp_path: Path, name:
     config = configure(tmp_path, **changes)
     parts = ["--root", tmp_path / "data", "--output", tmp_path / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    run_command("prepare_encoder", "--name", "small", "--config", config, "--output", tmp_path / "encoders/small")
+    make_stage("prepare_encoder", tmp_path, "small")
     features = extract(tmp_path, **changes)["features"]
 
     side = notes["resize"]

@@ -76,7 +76,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = configure(folder)
     parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    run_command("prepare_encoder", "--name", "plain", "--config", config, "--output", folder / "encoders/plain")
+    make_stage("prepare_encoder", folder, "plain")
     return folder
 
 
@@ -153,8 +153,7 @@ def add_pooled(run: Path, pooling: str) -> None:
     settings = json.loads((run / "config.yaml").read_text())
     settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
     (run / "config.yaml").write_text(json.dumps(settings))
-    parts = ("--config", run / "config.yaml", "--output", run / f"encoders/{pooling}")
-    run_command("prepare_encoder", "--name", pooling, "--of", run / "encoders/plain", *parts)
+    make_stage("prepare_encoder", run, pooling)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
@@ -183,10 +182,7 @@ def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
     settings = json.loads((run / "config.yaml").read_text())
     settings["encoders"][0]["architecture"] = "shufflenet_v2_x0_5"
     (run / "config.yaml").write_text(json.dumps(settings))
-    parts = ("--config", run / "config.yaml", "--output")
-    run_command("prepare_encoder", "--name", "plain", *parts, run / "encoders/plain")
-    with pytest.raises(UsageError, match="give --of, the folder of the encoder plain"):
-        run_command("prepare_encoder", "--name", "mean", *parts, run / "encoders/mean")
+    make_stage("prepare_encoder", run, "plain")
     add_pooled(run, "max")
     with pytest.raises(IntegrityError, match="encoder of .*regions/plain/shard-00000.h5 and of .*encoders/max differ"):
         run_command("pool_regions", *arguments(run, encoder="max"))

@@ -10,7 +10,8 @@ import torch
 from made_up import make_stage, run_command
 from PIL import Image
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.run.run import Run
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.parameters import ENCODER, Parameters, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
@@ -64,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = configure(folder)
     parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
     run_command("ingest", *parts)
-    prepare(folder, "encoders/plain")
+    prepare(folder)
     return folder
 
 
@@ -78,17 +79,10 @@ def run(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def prepare(run: Path, output: str, name: str = "plain", **changes: object) -> Parameters:
-    parts = [
-        "--manifest",
-        run / "manifest",
-        "--config",
-        configure(run, **changes),
-        "--output",
-        run / output,
-    ]
-    run_command("prepare_encoder", "--name", name, *parts)
-    return read_parameters(run / output / "model.safetensors", ENCODER)
+def prepare(run: Path, **changes: object) -> Parameters:
+    configure(run, **changes)
+    make_stage("prepare_encoder", run, "plain")
+    return Run(run).encoder("plain")
 
 
 def extract(run: Path, workers: int = 0, again: bool = False) -> Shard:
@@ -126,43 +120,48 @@ def test_search_makes_the_same_features_of_an_image(run: Path) -> None:
 
 
 def test_processes_change_nothing(run: Path) -> None:
-    prepare(run, "again", workers=2)
-    for name in ("model.safetensors", "model.json"):
-        assert (run / "again" / name).read_bytes() == (run / "encoders/plain" / name).read_bytes()
+    files = [run / "encoders/plain" / name for name in ("model.safetensors", "model.json")]
+    before = [path.read_bytes() for path in files]
+    for path in files:
+        path.unlink()
+    prepare(run, workers=2)
+    assert [path.read_bytes() for path in files] == before
     alone = extract(run)["features"][:]
     np.testing.assert_allclose(extract(run, workers=2, again=True)["features"], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_another_seed_or_setting_is_another_encoder(run: Path) -> None:
     first = read_parameters(run / "encoders/plain/model.safetensors", ENCODER).fingerprint
-    assert prepare(run, "seeded", seed=1).fingerprint != first
-    assert prepare(run, "changed", standard={"grid_step": 4}).fingerprint != first
+    assert prepare(run, seed=1).fingerprint != first
+    assert prepare(run, standard={"grid_step": 4}).fingerprint != first
 
 
 def test_only_the_train_split_is_learned_from(run: Path) -> None:
     for i in range(TRAIN, COUNT):
         (run / f"data/images/{i:02d}.png").unlink()
-    again = prepare(run, "again", standard={"images": 500})
+    again = prepare(run, standard={"images": 500})
     assert again.settings["weights"]["images"] == TRAIN
 
 
 def test_few_images_reduce_the_dimensions(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    parameters = prepare(run, "small", standard={"images": 4})
+    parameters = prepare(run, standard={"images": 4})
     assert parameters.details["dim"] == 15 and parameters.tensors["gist.directions"].shape == (3, 960)
     assert "dimensions from 4 images: gist 3 instead of 5" in caplog.text
 
 
 def test_what_is_missing_is_said(run: Path) -> None:
     config = configure(run)
-    with pytest.raises(UsageError, match="encoder plain learns from images; give --manifest"):
-        run_command("prepare_encoder", "--name", "plain", "--config", config, "--output", run / "refused")
-    run_command("prepare_encoder", "--name", "net", "--config", config, "--output", run / "encoders/net")
+    shutil.rmtree(run / "manifest")
+    shutil.rmtree(run / "encoders")
+    with pytest.raises(IntegrityError, match=r"manifest/manifest\.json does not exist; run its stage first"):
+        make_stage("prepare_encoder", run, "plain")
+    make_stage("prepare_encoder", run, "net")
     splits = (run / "data/splits.tsv").read_text()
     (run / "data/splits.tsv").write_text(splits.replace("train", "test").replace("00.png\ttest", "00.png\ttrain"))
     run_command("ingest", "--root", run / "data", "--output", run / "manifest", "--config", config, "--processes", 0)
     with pytest.raises(UsageError, match="learns from the train split, which has 1 images"):
-        prepare(run, "refused")
-    assert not (run / "refused").exists()
+        prepare(run)
+    assert not list(run.glob("encoders/plain/model*"))
 
 
 @pytest.mark.parametrize(
@@ -173,12 +172,12 @@ def test_what_is_missing_is_said(run: Path) -> None:
         ({"standard": {"words": 9}}, "unknown key encoders.0.standard.words; legal here: images, codebook_images"),
         ({"standard": {"dimensions": {"sift": 9}}}, "unknown key .*dimensions.sift; did you mean csift"),
         ({"weights": "file", "file": "a.pt"}, "learns from the train split; give no `file`"),
-        ({"weights": "finetuned", "architecture": "alexnet"}, "of encoder plain are finetuned; another command makes"),
+        ({"weights": "finetuned", "architecture": "alexnet"}, "configuration has no encoder plain; there are net"),
     ],
 )
 def test_settings_that_cannot_be_are_named(run: Path, changes: dict, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        prepare(run, "refused", **changes)
+        prepare(run, **changes)
 
 
 def test_an_image_that_has_changed_is_named_and_the_others_kept(run: Path) -> None:
@@ -188,7 +187,7 @@ def test_an_image_that_has_changed_is_named_and_the_others_kept(run: Path) -> No
     data = bad.read_bytes()
     bad.write_bytes(data[:-40])
     with pytest.raises(InputError, match=r"07\.png: changed: .*run ingest again"):
-        prepare(run, "refused", standard={"images": 50})
+        prepare(run, standard={"images": 50})
     with pytest.raises(InputError, match=r"07\.png: changed: .*run ingest again"):
         extract(run, workers=1)
     part = run / "features/plain/shard-00000.h5.parts/0000000.h5"
