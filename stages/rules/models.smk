@@ -87,3 +87,14 @@ rule show_phrases:
     benchmark: FLOW.benchmark("show_phrases")
     resources: **FLOW.resources("show_phrases")
     shell: FLOW.shell("show_phrases")
+
+
+rule fit:
+    input: FLOW.input("fit")
+    output: FLOW.output("fit")
+    wildcard_constraints: **FLOW.constraints("fit")
+    params: **FLOW.params("fit")
+    threads: FLOW.threads("fit")
+    benchmark: FLOW.benchmark("fit")
+    resources: **FLOW.resources("fit")
+    shell: FLOW.shell("fit")
