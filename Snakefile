@@ -627,32 +627,6 @@ rule train:
         f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
-rule fit_csls:
-    input:
-        lambda wildcards: expand(
-            f"{RUN}/embeddings/{CONFIG.scaled(wildcards.row)}/parts/{{part}}.json", part=parts()
-        ),
-        lambda wildcards: f"{RUN}/models/{CONFIG.scaled(wildcards.row)}/model.json",
-        chosen=chosen_of,
-    output:
-        f"{RUN}/models/{{row}}/model.json",
-        f"{RUN}/models/{{row}}/model.safetensors",
-    wildcard_constraints:
-        row="|".join(SCALED_ROWS) or "(?!)",
-    params:
-        slice=slice_of("csls", "seed", dev_images=CONFIG.fit.dev_images),
-        chosen=chosen_option,
-        plain=lambda wildcards: CONFIG.scaled(wildcards.row),
-    benchmark:
-        f"{BENCHMARKS}/fit_csls/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} fit-csls {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{params.plain:q}}"
-        f" --model {RUN_Q}/models/{{params.plain:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
 rule combine:
     input:
         members_of,

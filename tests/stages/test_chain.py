@@ -108,10 +108,8 @@ def test_a_model_starts_from_one_of_the_same_encoder(run: Path) -> None:
 @pytest.mark.parametrize("command", ["fit", "train", "fit-csls"])
 def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Path) -> None:
     base = {"fit": "ncca", "train": "bow", "fit-csls": "ncca-csls"}[command]
-    scaled = (*options(run, "manifest"), "--config", run / "config.yaml")
-    of = ("--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca")
     if command == "fit-csls":
-        run_command("fit_csls", base, *scaled, *of, "--output", run / "models/ncca-csls")
+        make_stage("fit_csls", run, base)
     retell(run / f"models/{base}/model.json", "details", "encoders", "colour", value={"encoder": "another"})
     chosen = ("--chosen", run / "models" / base)
     with pytest.raises(IntegrityError, match="the encoder colour of .* and of .* differ"):
@@ -124,10 +122,7 @@ def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Pa
                 retell(path, "details", "model", value="ncca-refit")
             (run / "models/ncca").rename(run / "models/ncca-refit")
             (run / "embeddings/ncca").rename(run / "embeddings/ncca-refit")
-            of = ("--embeddings", run / "embeddings/ncca-refit", "--model", run / "models/ncca-refit")
-            run_command(
-                "fit_csls", "ncca-csls-refit", *scaled, *of, *chosen, "--output", run / "models/ncca-csls-refit"
-            )
+            make_stage("fit_csls", run, "ncca-csls-refit")
 
 
 def test_members_of_an_ensemble_see_through_the_same_encoder(run: Path) -> None:
