@@ -230,11 +230,6 @@ def chosen_option(wildcards, input):
     return each("--chosen", map(os.path.dirname, input.chosen))
 
 
-def dev_moments_of(wildcards):
-    """What a refit learns from beside what the row that it refits does."""
-    return expand(f"{RUN}/moments/dev/parts/{{part}}.json", part=parts()) if CONFIG.refitted(wildcards.row) else []
-
-
 def words_of(wildcards):
     """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
     spec = MODELS[wildcards.row].spec
@@ -289,23 +284,6 @@ def index_slice(wildcards):
     """What `build-index` depends on; only fragments have a shortlist."""
     unused = set() if MODELS[wildcards.row].spec.multi_vector else {"shortlist"}
     return slice_of(index=CONFIG.index.model_dump(exclude=unused))
-
-
-def auxiliary_of(wildcards):
-    """What the row `wildcards.row` needs of the auxiliary set, all shards; nothing where it learns from targets alone."""
-    row = MODELS[wildcards.row]
-    if row.training == "target":
-        return []
-    folders = (f"{RUN}/moments/auxiliary/{row.documents}", f"{RUN}/text/documents/{row.documents}")
-    return expand("{folder}/parts/{part}.json", folder=folders, part=parts())
-
-
-def auxiliary_options(wildcards):
-    row = MODELS[wildcards.row]
-    if row.training == "target":
-        return []
-    documents = row.documents
-    return ["--auxiliary", f"{RUN}/moments/auxiliary/{documents}", "--documents", f"{RUN}/text/documents/{documents}"]
 
 
 def generator_features(wildcards):
@@ -493,61 +471,6 @@ rule train:
         f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.labels:q}}"
         f" {{params.start:q}} {{params.chosen:q}} {{params.terms:q}} {{params.words:q}} {{params.regions:q}}"
         f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule fit:
-    input:
-        every_part(f"{RUN}/moments/target"),
-        every_part(f"{RUN}/text/tfidf"),
-        features_of,
-        auxiliary_of,
-        chosen=chosen_of,
-        dev=dev_moments_of,
-    output:
-        f"{RUN}/models/{{row}}/model.json",
-        f"{RUN}/models/{{row}}/model.safetensors",
-    wildcard_constraints:
-        row="|".join(row for row in MODELS if row not in [*TRAINED_ROWS, *SCALED_ROWS, *COMBINED_ROWS]) or "(?!)",
-    params:
-        slice=model_slice,
-        auxiliary=auxiliary_options,
-        chosen=chosen_option,
-        dev=lambda wildcards, input: ["--dev-moments", f"{RUN}/moments/dev"] if input.dev else [],
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/fit/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} fit {{wildcards.row:q}} --manifest {RUN_Q}/manifest --features {RUN_Q}/features"
-        f" --tfidf {RUN_Q}/text/tfidf --moments {RUN_Q}/moments/target {{params.auxiliary:q}} {{params.chosen:q}} {{params.dev:q}}"
-        f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule fit_csls:
-    input:
-        lambda wildcards: expand(
-            f"{RUN}/embeddings/{CONFIG.scaled(wildcards.row)}/parts/{{part}}.json", part=parts()
-        ),
-        lambda wildcards: f"{RUN}/models/{CONFIG.scaled(wildcards.row)}/model.json",
-        chosen=chosen_of,
-    output:
-        f"{RUN}/models/{{row}}/model.json",
-        f"{RUN}/models/{{row}}/model.safetensors",
-    wildcard_constraints:
-        row="|".join(SCALED_ROWS) or "(?!)",
-    params:
-        slice=slice_of("csls", "seed", dev_images=CONFIG.fit.dev_images),
-        chosen=chosen_option,
-        plain=lambda wildcards: CONFIG.scaled(wildcards.row),
-    benchmark:
-        f"{BENCHMARKS}/fit_csls/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} fit-csls {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{params.plain:q}}"
-        f" --model {RUN_Q}/models/{{params.plain:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule combine:

@@ -89,8 +89,7 @@ def add_moments(run: Path, rows: dict) -> None:
 
 def fit(run: Path, row: str, *more: object) -> None:
     """The model of `row` by the configuration, in `run / models`."""
-    given = (*options(run, "manifest", "features", "tfidf"), "--moments", run / "moments/target")
-    run_command("fit", row, *given, "--config", run / "config.yaml", "--output", run / "models" / row, *more)
+    make_stage("fit", run, row, *more)
 
 
 def read_model(run: Path, row: str) -> Parameters:

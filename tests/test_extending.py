@@ -91,7 +91,7 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
     made = (*options(run, "manifest", "features", "tfidf"), "--config", config, "--output", "models/ours")
     words = ("--vocabulary", run / "text" / ("vocabulary.json" if made_by == "fit" else "tokens.json"))
     if made_by == "fit":
-        jointspace("fit", "ours", *made, "--moments", run / "moments/target")
+        jointspace("fit", "ours", "--run", run)
     else:
         jointspace("train", "ours", *made, *options(run, "tokens"), *words)
     recorded = read_model(run, "ours").details

@@ -103,6 +103,11 @@ class Models(Section):
             found += [other for other in dict.fromkeys(needed) if other and other not in found]
         return found
 
+    def made_by(self, stage: str) -> list[str]:
+        """Those of `every_model` that the stage `fit`, `train` or `combine` makes; `fit-csls` makes all corrected."""
+        every = self.every_model()
+        return [name for name in every if self.model(name).spec.made_by == stage and not self.scaled(name)]
+
     def section(self, spec: Any) -> Any:
         """The settings that only the registered model or generator has; None where it has none."""
         return getattr(self, spec.key) if spec.key in OWN else None

@@ -80,6 +80,11 @@ class Run:
 
         return read_parameters(self.layout.model(name).path / "model.safetensors", MODEL)
 
+    def chosen(self, name: str) -> "Parameters | None":
+        """The model that `name` is a refit of, which has chosen on dev; None for one that chooses for itself."""
+        base = self.config.refitted(name)
+        return self.model(base) if base else None
+
     def job(self, stage: Stage, names: Names, number: int | None = None) -> Job:
         """What a call of the stage's function makes, and from what; `number` is the shard of a sharded stage.
 

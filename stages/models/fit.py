@@ -1,139 +1,116 @@
 """`fit`: a linear model, its parameters chosen on the dev split."""
 
-from pathlib import Path
+from collections.abc import Mapping
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
-from stages import options
 
-
-@click.command("fit")
-@click.argument("name", metavar="MODEL")
-@options.manifest
-@options.features
-@options.tfidf
-@click.option("--moments", "moments_folder", type=options.FOLDER, required=True, help="Moments of the target pairs.")
-@click.option(
-    "--auxiliary", "auxiliary_folder", type=options.FOLDER, help="Moments of the auxiliary pairs. [default: none]"
-)
-@click.option(
-    "--documents", "documents_folder", type=options.FOLDER, help="Folder of `encode-documents` shards. [default: none]"
-)
-@options.chosen
-@click.option(
-    "--dev-moments", "dev_folder", type=options.FOLDER, help="Moments of the dev pairs, for a refit. [default: none]"
-)
-@options.scheduler
-@options.config
-@options.output("folder", "Folder of the model.")
-def command(
-    name: str,
-    manifest_folder: Path,
-    features_root: Path,
-    tfidf_folder: Path,
-    moments_folder: Path,
-    auxiliary_folder: Path | None,
-    documents_folder: Path | None,
-    chosen_folder: Path | None,
-    dev_folder: Path | None,
-    scheduler: str,
-    config_path: Path | None,
-    output: Path,
-) -> None:
+def fit(run: Run, job: Job, model: str) -> None:
     """Fit MODEL: a registered model, one of the configuration's variants, or a refit of either."""
     import logging
 
     from tqdm import tqdm
 
-    from pipeline import config
     from pipeline.device import find_gpu
-    from pipeline.errors import UsageError
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
     from pipeline.models.linear.training import Task
     from pipeline.models.linear.tuning import Trial
-    from pipeline.specs.models import require_made_by
-    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features, Sentences, read_split
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.parameters import MODEL, write_parameters
-    from pipeline.storage.places import require_output
     from pipeline.storage.provenance import encoders_of, join_origins, require_same_origins
-    from stages.starts import read_chosen
 
-    settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": name})
-    model = settings.model(name)
-    registered = require_made_by("fit", model.spec.name).load()
-    features = Features(Manifest(manifest_folder), features_root)
-    sentences = Sentences(features.manifest, tfidf_folder)
-    target, weak = PairSet(features, sentences, moments_folder, "target"), None
-    vocabularies = {str(moments_folder): target.vocabulary}
-    if bool(auxiliary_folder) != bool(documents_folder):
-        raise UsageError("--auxiliary and --documents belong together; give both or neither")
-    if auxiliary_folder:
-        weak = PairSet(features, Sentences(features.manifest, documents_folder), auxiliary_folder, "auxiliary")
-        vocabularies[str(auxiliary_folder)] = weak.vocabulary
-    vocabulary = require_same("vocabulary", vocabularies)
-    base = read_chosen(settings, name, chosen_folder)
-    if bool(base) != bool(dev_folder):
-        raise UsageError("a refit, and only that, learns from --dev-moments too; give --chosen and it, or neither")
-    known = Trial(**base.details["training_log"]["chosen"]) if base else None
-    dev_pairs = PairSet(features, sentences, dev_folder, "dev") if base else None
-    source = JoinedPairs(target, dev_pairs) if base else target
-    sides = [(str(moments_folder), source.encoders)] + ([(str(auxiliary_folder), weak.encoders)] if weak else [])
-    origins = join_origins((file, encoders_of(file, known, model.encoders)) for file, known in sides)
+    settings, layout = run.config, run.layout
+    known, features = settings.model(model), Features(run.manifest, run.root / "features")
+    sentences = Sentences(run.manifest, layout.sentences("tfidf").folder)
+    target, weak = PairSet(features, sentences, layout.moments("target").folder, "target"), None
+    if known.training != "target":
+        documents = Sentences(run.manifest, layout.documents(known.documents).folder)
+        weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder, "auxiliary")
+    learned_from = [target, *([weak] if weak else [])]
+    vocabulary = require_same("vocabulary", {str(pairs.folder): pairs.vocabulary for pairs in learned_from})
+    base, source, dev_pairs, chosen = run.chosen(model), target, None, None
+    if base:
+        dev_pairs = PairSet(features, sentences, layout.moments("dev").folder, "dev")
+        source, chosen = JoinedPairs(target, dev_pairs), Trial(**base.details["training_log"]["chosen"])
+    sides = [(str(target.folder), source.encoders)] + ([(str(weak.folder), weak.encoders)] if weak else [])
+    origins = join_origins((file, encoders_of(file, made_by, known.encoders)) for file, made_by in sides)
     learned = {"encoders": origins, "vocabulary": vocabulary}
     if base:
-        require_same_origins({str(output): learned, str(chosen_folder): base.details})
-    restriction = Restriction(model.encoders)
-    folded = FoldedMoments(source, scheduler)
+        where = layout.model(settings.refitted(model)).path
+        require_same_origins({str(job.path): learned, str(where): base.details})
+    restriction = Restriction(known.encoders)
+    folded = FoldedMoments(source, run.sums)
     sets = make_sets(
         folded, range(source.n_folds),
-        FoldedMoments(weak, scheduler) if weak else None, range(weak.n_folds if weak else 0), restriction,
+        FoldedMoments(weak, run.sums) if weak else None, range(weak.n_folds if weak else 0), restriction,
     )  # fmt: skip
-    dev = read_split(features, sentences, model.encoders, "dev", model.fit.dev_images)
+    dev = read_split(features, sentences, known.encoders, "dev", known.fit.dev_images)
 
     task = Task(
-        model.training,
-        folded.view.select(model.encoders),
+        known.training,
+        folded.view.select(known.encoders),
         sets,
         restriction.pairs(dev),
-        model.fit,
-        model.transfer,
-        model.settings,
-        model.seed,
-        progress=lambda trials: tqdm(trials, desc=f"fit {name}", unit="trial", disable=None),
+        known.fit,
+        known.transfer,
+        known.settings,
+        known.seed,
+        progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
         device=find_gpu(settings.device),
-        chosen=known,
+        chosen=chosen,
     )
-    tuned = registered.fit(task)
-    tuned = tuned.refitted(known) if base else tuned
+    tuned = known.spec.load().fit(task)
+    tuned = tuned.refitted(chosen) if base else tuned
 
     inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
     inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
     if base:
         inputs |= {"chosen": base.fingerprint} | {f"dev/{n}": digest for n, digest in dev_pairs.inputs.items()}
     write_parameters(
-        output / "model.safetensors",
+        job.path / "model.safetensors",
         MODEL,
         tuned.model.tensors(),
         settings=tuned.model.settings(),
-        fingerprint=fingerprint("model", 4, model.hyperparameters, inputs),
+        fingerprint=job.fingerprint,
         details={
-            "model": name,
-            "refits": settings.refitted(name),
-            "registered": model.spec.name,
-            "hyperparameters": model.hyperparameters,
-            "named": model.named,
-            "training": model.training,
+            "model": model,
+            "refits": settings.refitted(model),
+            "registered": known.spec.name,
+            "hyperparameters": known.hyperparameters,
+            "named": known.named,
+            "training": known.training,
             **learned,
             "inputs": inputs,
             "training_log": tuned.log(),
         },
     )
     log = logging.getLogger(__name__)
-    log.info("%s on %d pairs, chosen on %d dev images: %s", name, sets.target.n, len(dev.image_id), tuned.chosen)
+    log.info("%s on %d pairs, chosen on %d dev images: %s", model, sets.target.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
+
+
+def _reads(config, layout, model: str) -> Mapping[str, Input]:
+    known, base = config.model(model), config.refitted(model)
+    found: dict[str, Input] = {"target": layout.moments("target"), "tfidf": layout.sentences("tfidf")}
+    found |= {f"features/{name}": layout.features(name) for name in known.encoders}
+    if known.training != "target":
+        found["auxiliary"] = layout.moments(f"auxiliary/{known.documents}")
+        found["documents"] = layout.documents(known.documents)
+    return found | ({"chosen": layout.model(base), "dev": layout.moments("dev")} if base else {})
+
+
+STAGE = Stage(
+    fit,
+    version=5,
+    names=("model",),
+    choices=lambda config: [(name,) for name in config.made_by("fit")],
+    keys=lambda config, model: config.model(model).hyperparameters,
+    reads=_reads,
+    writes=lambda layout, model: layout.model(model),
+    threads=8,
+)

@@ -1,88 +1,55 @@
 """`fit-csls`: a model whose scores are corrected for hubs, as far as dev would have it."""
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
-from stages import options
 
-
-@click.command("fit-csls")
-@click.argument("name", metavar="MODEL")
-@options.manifest
-@options.embeddings
-@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of NAME or NAME-refit.")
-@options.chosen
-@options.config
-@options.output("folder", "Folder of the model.")
-def command(
-    name: str,
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    model_folder: Path,
-    chosen_folder: Path | None,
-    config_path: Path | None,
-    output: Path,
-) -> None:
+def fit_csls(run: Run, job: Job, model: str) -> None:
     """Make MODEL, NAME-csls or NAME-csls-refit, of the model and the embeddings of NAME or NAME-refit."""
     import logging
 
-    from pipeline import config
-    from pipeline.errors import UsageError
     from pipeline.models.linear.csls import Scaled
     from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import Embeddings, split_pairs
-    from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
-    from pipeline.storage.places import require_output
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import require_same_origins
-    from stages.starts import read_chosen
 
-    settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": name})
-    plain, refits = settings.scaled(name), settings.refitted(name)
-    if plain is None:
-        raise UsageError(f"{name} is not scaled; name {name}-csls")
-    settings.model(name)  # or there is no such model
-    base = read_chosen(settings, name, chosen_folder)
-    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
-    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
-    if parameters.details["model"] != plain:
-        raise UsageError(f"{model_folder} holds {parameters.details['model']}; {name} is made of {plain}, give that")
-    if embeddings.metric != "inner_product":
-        raise UsageError(f"{plain} scores by distance, not by inner products, and cannot be scaled")
-
+    settings, layout = run.config, run.layout
+    plain, refits, base = settings.scaled(model), settings.refitted(model), run.chosen(model)
+    parameters, folder = run.model(plain), layout.model(plain).path
+    embeddings = Embeddings(run.manifest, layout.embeddings(plain).folder, plain)
+    require_same("model", {str(embeddings.folder): embeddings.model, str(folder): parameters.fingerprint})
     if base:
-        require_same_origins({str(model_folder): parameters.details, str(chosen_folder): base.details})
-    learned = split_pairs(embeddings.manifest, *(("train", "dev") if refits else ("train",)))
+        require_same_origins({str(folder): parameters.details, str(layout.model(refits).path): base.details})
+    learned = split_pairs(run.manifest, *(("train", "dev") if refits else ("train",)))
     bank = _draw_bank(embeddings, learned, settings)
     if base:
         log = base.details["training_log"]
     else:
         embeddings.require_unseen("dev")
-        dev = split_pairs(embeddings.manifest, "dev").first(settings.fit.dev_images)
+        dev = split_pairs(run.manifest, "dev").first(settings.fit.dev_images)
         trials = _try_all(embeddings, dev, bank, settings)
         log = {
             "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
         }  # fmt: skip
     registered, (weight, k) = parameters.details["registered"], (log["chosen"][key] for key in ("weight", "neighbours"))
-    plainly = restore(registered, parameters.settings, parameters.tensors, model_folder)
-    model = Scaled(plainly, weight, k, bank)
+    scaled = Scaled(restore(registered, parameters.settings, parameters.tensors, folder), weight, k, bank)
 
-    inputs = {"manifest": embeddings.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
+    inputs = {"manifest": run.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
     inputs |= {"chosen": base.fingerprint} if base else {}
     write_parameters(
-        output / "model.safetensors",
+        job.path / "model.safetensors",
         MODEL,
-        model.tensors(),
-        settings=model.settings(),
-        fingerprint=fingerprint("model", 3, [name, settings.csls.model_dump(), settings.seed], inputs),
-        details={**parameters.details, "model": name, "refits": refits, "inputs": inputs, "training_log": log},
+        scaled.tensors(),
+        settings=scaled.settings(),
+        fingerprint=job.fingerprint,
+        details={**parameters.details, "model": model, "refits": refits, "inputs": inputs, "training_log": log},
     )
-    logging.getLogger(__name__).info("%s: %s", name, log["chosen"])
+    logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
 def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
@@ -109,3 +76,28 @@ def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict
     near = bank.near_images(images, ks), bank.near_sentences(sentences, ks)
     scores = score(images, sentences, embeddings.comparison)
     return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)
+
+
+def _reads(config, layout, model: str) -> Mapping[str, Input]:
+    plain, base = config.scaled(model), config.refitted(model)
+    return {
+        "manifest": layout.manifest,
+        "model": layout.model(plain),
+        "embeddings": layout.embeddings(plain),
+        **({"chosen": layout.model(base)} if base else {}),
+    }
+
+
+STAGE = Stage(
+    fit_csls,
+    version=4,
+    names=("model",),
+    choices=lambda config: [(name,) for name in config.every_model() if config.scaled(name)],
+    keys=lambda config, model: {
+        "csls": config.csls.model_dump(),
+        "seed": config.seed,
+        "dev_images": config.fit.dev_images,
+    },
+    reads=_reads,
+    writes=lambda layout, model: layout.model(model),
+)

@@ -87,3 +87,25 @@ rule show_phrases:
     benchmark: FLOW.benchmark("show_phrases")
     resources: **FLOW.resources("show_phrases")
     shell: FLOW.shell("show_phrases")
+
+
+rule fit:
+    input: FLOW.input("fit")
+    output: FLOW.output("fit")
+    wildcard_constraints: **FLOW.constraints("fit")
+    params: **FLOW.params("fit")
+    threads: FLOW.threads("fit")
+    benchmark: FLOW.benchmark("fit")
+    resources: **FLOW.resources("fit")
+    shell: FLOW.shell("fit")
+
+
+rule fit_csls:
+    input: FLOW.input("fit_csls")
+    output: FLOW.output("fit_csls")
+    wildcard_constraints: **FLOW.constraints("fit_csls")
+    params: **FLOW.params("fit_csls")
+    threads: FLOW.threads("fit_csls")
+    benchmark: FLOW.benchmark("fit_csls")
+    resources: **FLOW.resources("fit_csls")
+    shell: FLOW.shell("fit_csls")

@@ -116,8 +116,7 @@ def _models(root: Path, run: Path) -> Found:
     calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
-        made = ["--embeddings", embeddings / row, "--model", models / row, "--output", models / f"{row}-csls"]
-        calls = [[f"{row}-csls", *_options(root, run, "manifest", "network"), *made]]
+        calls = [[f"{row}-csls", "--run", run, *_options(root, run, "network")]]
         yield name, "fit_csls", calls, [models / f"{row}-csls"]
     both = [*_options(root, run, "manifest"), "--embeddings", embeddings]
     vocabularies = ["--vocabulary", run / "text/vocabulary.json", *_options(root, run, "vocabulary", "network")]

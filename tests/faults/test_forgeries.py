@@ -258,17 +258,6 @@ def test_swapped_folders_are_found_and_refused(run: Path, collection: Path) -> N
     assert {"index/cca/card.json", "models/cca/model.safetensors"} <= found
 
 
-def test_what_a_command_was_not_asked_for_is_not_written(collection: Path, run: Path) -> None:
-    """The check is made before the work."""
-    from pipeline.errors import UsageError
-
-    arguments = tiny_run.stages(collection, run)["fit"][0][0]
-    arguments = [argument.replace("models/ncca", "models/cca") for argument in arguments]
-    with pytest.raises(UsageError, match="models/cca/model.safetensors is the place of model cca, and ncca was asked"):
-        tiny_run.call("fit", arguments)
-    assert not (run / "models/cca").exists()
-
-
 def test_an_index_has_the_encoders_of_its_model(run: Path) -> None:
     card = read_json(run / "index/ncca/card.json")
     model = read_json(run / "index/ncca/model.json")["details"]

@@ -63,7 +63,6 @@ def make_collection(root: Path) -> None:
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
     """Name of each fast command -> the arguments of each of its calls, and what it makes under `run`."""
     config, manifest = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"]
-    given = [*manifest, "--features", run / "features", "--tfidf", run / "text/tfidf"]
 
     def parts(*names: str) -> list[list[object]]:
         return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
@@ -83,7 +82,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "encode_tokens": parts(),
         "encode_documents": parts("all"),
         "accumulate": parts("target"),
-        "fit": [["ncca", *given, "--moments", run / "moments/target", *config, "--output", run / "models/ncca"]],
+        "fit": whole("ncca"),
         "embed": parts("ncca"),
         "evaluate": whole("ncca", "test", "all-sentences"),
         "summarise": whole(),

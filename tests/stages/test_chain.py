@@ -15,7 +15,8 @@ from pipeline.storage.shards import write_shard
 
 GRID = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
 QUICK = {
-    "fit": GRID, "models": ["both", "dvsa"], "ensembles": {"both": {"members": ["ncca", "bow"], "weights": [1]}},
+    "fit": GRID, "models": ["both", "dvsa", "ncca-csls-refit", "bow-refit", "ncca-refined"],
+    "ensembles": {"both": {"members": ["ncca", "bow"], "weights": [1]}},
     "train_defaults": {"epochs": 1}, "ncca_refined": {"epochs": 1, "averaging": 0},
     "regions": {"encoders": ["colour"]}, "dvsa": {"hidden": 4, "epochs": 1, "batch_size": 16},
 }  # fmt: skip
@@ -107,15 +108,13 @@ def test_a_model_starts_from_one_of_the_same_encoder(run: Path) -> None:
 @pytest.mark.parametrize("command", ["fit", "train", "fit-csls"])
 def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Path) -> None:
     base = {"fit": "ncca", "train": "bow", "fit-csls": "ncca-csls"}[command]
-    scaled = (*options(run, "manifest"), "--config", run / "config.yaml")
-    of = ("--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca")
     if command == "fit-csls":
-        run_command("fit_csls", base, *scaled, *of, "--output", run / "models/ncca-csls")
+        make_stage("fit_csls", run, base)
     retell(run / f"models/{base}/model.json", "details", "encoders", "colour", value={"encoder": "another"})
     chosen = ("--chosen", run / "models" / base)
     with pytest.raises(IntegrityError, match="the encoder colour of .* and of .* differ"):
         if command == "fit":
-            fit(run, "ncca-refit", *chosen, "--dev-moments", run / "moments/dev")
+            fit(run, "ncca-refit")
         elif command == "train":
             train(run, "bow-refit", "models/bow-refit", "--vocabulary", run / "text/tokens.json", *chosen, config=QUICK)
         else:
@@ -123,10 +122,7 @@ def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Pa
                 retell(path, "details", "model", value="ncca-refit")
             (run / "models/ncca").rename(run / "models/ncca-refit")
             (run / "embeddings/ncca").rename(run / "embeddings/ncca-refit")
-            of = ("--embeddings", run / "embeddings/ncca-refit", "--model", run / "models/ncca-refit")
-            run_command(
-                "fit_csls", "ncca-csls-refit", *scaled, *of, *chosen, "--output", run / "models/ncca-csls-refit"
-            )
+            make_stage("fit_csls", run, "ncca-csls-refit")
 
 
 def test_members_of_an_ensemble_see_through_the_same_encoder(run: Path) -> None:
@@ -149,9 +145,12 @@ def test_an_index_of_another_encoder_is_not_built(run: Path) -> None:
 
 def test_fit_reads_the_moments_that_it_is_asked_for(run: Path) -> None:
     """Those of dev, those that another view was summed in, and those of features that were made again."""
-    with pytest.raises(IntegrityError, match=r"moments/dev/shard-00000\.h5 is of dev pairs, not of target"):
-        given = (*options(run, "manifest", "features", "tfidf"), "--config", run / "config.yaml")
-        run_command("fit", "ncca", *given, "--moments", run / "moments/dev", "--output", run / "x")
+    (run / "moments/target").rename(run / "moments/own")
+    shutil.copytree(run / "moments/dev", run / "moments/target")
+    with pytest.raises(IntegrityError, match=r"moments/target/shard-00000\.h5 is of pairs dev, not of target"):
+        fit(run, "ncca")
+    shutil.rmtree(run / "moments/target")
+    (run / "moments/own").rename(run / "moments/target")
     retell(run / "features/colour/shard-00004.h5.json", "fingerprint", value="made again")
     with pytest.raises(
         IntegrityError, match=r"target/shard-00004\.h5 was summed from other features/colour than .*04\.h5"

@@ -1,10 +1,11 @@
 """`fit-csls`: rows whose scores are scaled, alone, refitted, and in ensembles."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, make_stage, run_command
+from made_up import THINGS, make_stage, retell, run_command
 from made_up_training import add_moments, fit, make_trainable, options, read_model
 
 from pipeline.errors import IntegrityError, UsageError
@@ -18,17 +19,14 @@ from pipeline.storage.parameters import Parameters
 ROWS = {
     "fit": {"dimensions": [5], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
     "csls": {"neighbours": [2, 4], "weight": [0.25, 0.5], "bank": 20},
-    "variants": {"other": {"model": "ncca"}, "far": {"model": "cca"}},
+    "variants": {"other": {"model": "ncca"}},
     "ensembles": {"both": {"members": ["ncca-csls", "other"]}},
-    "models": ["both", "far", "ncca-csls-refit"],
+    "models": ["both", "ncca-csls-refit"],
 }
 
 
-def scale(run: Path, row: str, plain: str, *more: object, model: str | None = None) -> Parameters:
-    run_command(
-        "fit_csls", row, "--manifest", run / "manifest", "--embeddings", run / "embeddings" / plain, "--model",
-        run / "models" / (model or plain), "--config", run / "config.yaml", "--output", run / "models" / row, *more,
-    )  # fmt: skip
+def scale(run: Path, row: str) -> Parameters:
+    make_stage("fit_csls", run, row)
     return read_model(run, row)
 
 
@@ -36,12 +34,10 @@ def scale(run: Path, row: str, plain: str, *more: object, model: str | None = No
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_trainable(tmp_path_factory.mktemp("run"))
     add_moments(run, ROWS)
-    for row in ("ncca", "other", "far"):
+    for row in ("ncca", "other", "ncca-refit"):
         fit(run, row)
-    fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
-    for row in ("ncca", "other", "far", "ncca-refit"):
         make_stage("embed", run, row)
-    scale(run, "ncca-csls", "ncca")
+    scale(run, "ncca-csls")
     make_stage("embed", run, "ncca-csls")
     return run
 
@@ -70,15 +66,12 @@ def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
 
 def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> None:
     chosen = read_model(run, "ncca-csls")
-    refit = scale(run, "ncca-csls-refit", "ncca-refit", "--chosen", run / "models/ncca-csls")
+    refit = scale(run, "ncca-csls-refit")
     assert refit.settings["csls"] == chosen.settings["csls"]
     assert refit.details["refits"] == "ncca-csls" and refit.details["model"] == "ncca-csls-refit"
     make_stage("embed", run, "ncca-csls-refit")
     with pytest.raises(UsageError, match="ncca-csls-refit has learned from the dev split"):
-        run_command(
-            "evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls-refit",
-            "--split", "dev", "--protocol", "all-sentences", "--output", run / "evaluation.json",
-        )  # fmt: skip
+        make_stage("evaluate", run, "ncca-csls-refit", "dev", "all-sentences")
 
 
 def test_an_ensemble_takes_scaled_members(run: Path) -> None:
@@ -107,19 +100,20 @@ def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_pa
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("row", "plain", "model", "error", "message"),
-    [
-        ("ncca", "ncca", None, UsageError, "ncca is not scaled; name ncca-csls"),
-        ("other-csls", "ncca", None, UsageError, "models/ncca holds ncca; other-csls is made of other, give that"),
-        ("far-csls", "far", None, UsageError, "far scores by distance, not by inner products, and cannot be scaled"),
-        ("ncca-csls", "ncca", "ncca-refit", IntegrityError, "model of .*embeddings/ncca and of .*models/ncca-refit"),
-        ("both-csls", "ncca", None, UsageError, "the scores of an ensemble are not scaled; give -csls to its members"),
-        ("ncca-csls-refit", "ncca-refit", None, UsageError, "give the folder of that model as --chosen"),
-    ],
-)
-def test_what_does_not_belong_together_is_named(
-    run: Path, row: str, plain: str, model: str | None, error: type, message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        scale(run, row, plain, model=model)
+def test_what_is_not_scaled_is_named(run: Path) -> None:
+    with pytest.raises(UsageError, match="fit-csls: the configuration has no model ncca; there are .*ncca-csls"):
+        scale(run, "ncca")
+
+
+def test_what_does_not_belong_together_is_named(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(other / "models/ncca-csls")
+    with pytest.raises(IntegrityError, match=r"models/ncca-csls/model\.json does not exist; run its stage first"):
+        scale(other, "ncca-csls-refit")
+    retell(other / "models/ncca/model.json", "fingerprint", value="another")
+    with pytest.raises(IntegrityError, match="model of .*embeddings/ncca and of .*models/ncca differ"):
+        scale(other, "ncca-csls")
+    shutil.rmtree(other / "models/ncca")
+    shutil.copytree(run / "models/other", other / "models/ncca")
+    with pytest.raises(IntegrityError, match="models/ncca/model.safetensors is of model other, not of ncca"):
+        scale(other, "ncca-csls")

@@ -43,14 +43,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "data/splits.tsv").write_text(f"{name_of(TOLD)}\ttrain\n{name_of(TOLD + 1)}\tgallery\n")
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    config, manifest = ["--config", folder / "config.yaml"], ["--manifest", folder / "manifest"]
+    config = ["--config", folder / "config.yaml"]
     run_command("ingest", "--root", folder / "data", *config, "--processes", 0, "--output", folder / "manifest")
     for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
-    views = [*manifest, "--features", folder / "features", "--tfidf", folder / "text/tfidf"]
-    views += ["--moments", folder / "moments/target"]
-    run_command("fit", "ncca", *views, *config, "--output", folder / "models/ncca")
+    make_stage("fit", folder, "ncca")
     make_stage("embed", folder, "ncca")
     build_bundle(folder, *config, output="index")
     return folder

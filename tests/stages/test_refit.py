@@ -18,7 +18,7 @@ from pipeline.storage.shards import FEATURES, Shard
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
 ROWS = {
-    "fit": GRID, "models": ["both-refit"], "ensembles": {"both": {"members": ["ncca", "bow"]}},
+    "fit": GRID, "models": ["both-refit", "again", "stern"], "ensembles": {"both": {"members": ["ncca", "bow"]}},
     "variants": {"again": {"model": "ncca", "refit": True}, "stern": {"model": "ncca", "fit": {"image_ridge": [7]}}},
 }  # fmt: skip
 
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_trainable(tmp_path_factory.mktemp("run"))
     add_moments(run, ROWS)
     fit(run, "ncca")
-    fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", run / "moments/dev")
+    fit(run, "ncca-refit")
     words = ("--vocabulary", run / "text/tokens.json")
     train(run, "bow", "models/bow", *words, config=ROWS)
     train(run, "bow-refit", "models/bow-refit", *words, "--chosen", run / "models/bow", config=ROWS)
@@ -60,7 +60,7 @@ def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Pat
 
 def test_refit_is_an_option_of_a_variant_too(run: Path) -> None:
     fit(run, "again-plain")
-    fit(run, "again", "--chosen", run / "models/again-plain", "--dev-moments", run / "moments/dev")
+    fit(run, "again")
     ours, short = (read_model(run, name) for name in ("again", "ncca-refit"))
     assert ours.details["refits"] == "again-plain"
     np.testing.assert_allclose(ours.tensors["values"], short.tensors["values"], atol=1e-6)
@@ -96,15 +96,9 @@ def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Pat
 
 
 def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> None:
-    def evaluate(row: str) -> None:
-        run_command(
-            "evaluate", "--manifest", run / "manifest", "--embeddings", run / "embeddings" / row, "--split", "dev",
-            "--protocol", "all-sentences", "--output", tmp_path / f"{row}.json",
-        )  # fmt: skip
-
-    evaluate("ncca")
+    make_stage("evaluate", run, "ncca", "dev", "all-sentences")
     with pytest.raises(UsageError, match="ncca-refit has learned from the dev split .*; take ncca, or test"):
-        evaluate("ncca-refit")
+        make_stage("evaluate", run, "ncca-refit", "dev", "all-sentences")
 
     for kind in ("embeddings", "models"):
         (tmp_path / kind).mkdir()
@@ -118,25 +112,19 @@ def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> 
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("row", "more", "message"),
-    [
-        ("ncca-refit", (), "ncca-refit is fitted by what ncca chose on dev; give the folder of that model as --chosen"),
-        ("ncca-refit", ("--chosen", "models/bow"), "models/bow holds bow; give the folder of ncca as --chosen"),
-        ("ncca-refit", ("--chosen", "models/ncca"), "learns from --dev-moments too"),
-        ("ncca", ("--chosen", "models/ncca"), "ncca is no refit and chooses for itself; leave --chosen out"),
-        ("ncca", ("--dev-moments", "moments/dev"), "learns from --dev-moments too"),
-    ],
-)
-def test_what_is_missing_or_too_much_is_named(run: Path, row: str, more: tuple[str, ...], message: str) -> None:
-    given = [run / one if "/" in one else one for one in more]
-    with pytest.raises(UsageError, match=message):
-        fit(run, row, *given)
+def test_a_refit_needs_the_model_that_it_refits(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(other / "models/ncca")
+    with pytest.raises(IntegrityError, match=r"models/ncca/model\.json does not exist; run its stage first"):
+        fit(other, "ncca-refit")
+    shutil.copytree(run / "models/bow", other / "models/ncca")
+    with pytest.raises(IntegrityError, match=r"models/ncca/model\.safetensors is of model bow, not of ncca"):
+        fit(other, "ncca-refit")
 
 
 def test_dev_pairs_of_another_view_are_refused(run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "run")
-    write_config(other, CONFIG, {"image_view": {"normalise": ["l2"]}})
+    write_config(other, CONFIG, ROWS, {"image_view": {"normalise": ["l2"]}})
     make_stage("accumulate", other, "dev")
     with pytest.raises(IntegrityError, match="view of .* and of .* differ"):
-        fit(run, "ncca-refit", "--chosen", run / "models/ncca", "--dev-moments", other / "moments/dev")
+        fit(other, "ncca-refit")
