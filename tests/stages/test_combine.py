@@ -106,7 +106,7 @@ def test_it_is_evaluated_indexed_and_searched_like_every_row(run: Path, tmp_path
         "evaluate", *given, "--split", "dev", "--protocol", "all-sentences", "--output", tmp_path / "evaluation.json"
     )
     assert json.loads((tmp_path / "evaluation.json").read_text())["model"] == "both"
-    bundle = build_bundle(run, "--vocabulary", run / "models/both/vocabulary.json", model="both")
+    bundle = build_bundle(run, model="both")
     searcher = Searcher(Bundle(bundle))
     assert {hit.row["path"] for hit in searcher.images("a dog", 3)} <= {
         f"{thing}-{i}.png" for i in range(24) for thing in THINGS

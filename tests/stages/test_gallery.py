@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     views += ["--moments", folder / "moments/target"]
     run_command("fit", "ncca", *views, *config, "--output", folder / "models/ncca")
     make_stage("embed", folder, "ncca")
-    build_bundle(folder, *config, output="index")
+    build_bundle(folder, output="index")
     return folder
 
 
