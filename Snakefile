@@ -194,26 +194,6 @@ def vocabulary_file(model):
     return f"{RUN}/text/{'tokens' if model.spec.words else 'vocabulary'}.json"
 
 
-def reads_trees(row):
-    """Whether a row, or a member of an ensemble, takes sentences as trees."""
-    return any(MODELS[member].spec.trees for member in CONFIG.members(row) or [row])
-
-
-def query_parser_of(wildcards):
-    """What the bundle of a row that reads trees carries, so that a query in words can be parsed as its sentences were."""
-    if not reads_trees(wildcards.row):
-        return []
-    trained = CONFIG.parse.engine == "spacy" and CONFIG.parse.pipeline is None
-    return [*every_part(f"{RUN}/text/parses")(wildcards), LABELS, *([PARSER] if trained else [])]
-
-
-def query_parser_options(wildcards, input):
-    if not input.parser:
-        return []
-    trained = ["--parser", f"{RUN}/parser"] if PARSER in input.parser else []
-    return ["--parses", f"{RUN}/text/parses", "--labels", LABELS, *trained]
-
-
 def start_of(wildcards):
     """The model that the row `wildcards.row` starts from, if it does."""
     start = CONFIG.start(wildcards.row)
@@ -273,17 +253,6 @@ def member_vocabularies(wildcards):
     return sorted({vocabulary_file(MODELS[member]) for member in CONFIG.members(wildcards.row)})
 
 
-def encoders_of(wildcards):
-    """The encoders that a bundle of the row `wildcards.row` carries."""
-    of_regions = CONFIG.regions.encoders if MODELS[wildcards.row].spec.multi_vector else ()
-    names = dict.fromkeys((*MODELS[wildcards.row].encoders, *of_regions))
-    return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=names)
-
-
-def index_slice(wildcards):
-    """What `build-index` depends on; only fragments have a shortlist."""
-    unused = set() if MODELS[wildcards.row].spec.multi_vector else {"shortlist"}
-    return slice_of(index=CONFIG.index.model_dump(exclude=unused))
 
 
 def generator_features(wildcards):
@@ -353,7 +322,6 @@ rule all:
     input:
         *FLOW.targets,
         f"{RUN}/report/index.html",
-        expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
         expand(
             f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
             generator=CONFIG.generators,
@@ -500,28 +468,6 @@ rule combine:
         f" --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
-rule build_index:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        encoders_of,
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-        f"{RUN}/models/{{row}}/model.json",
-        vocabulary=vocabulary_of,
-        parser=query_parser_of,
-    output:
-        f"{RUN}/index/{{row}}/card.json",
-    params:
-        slice=index_slice,
-        parser=query_parser_options,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/build_index/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-index --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --model {RUN_Q}/models/{{wildcards.row:q}} --vocabulary {{input.vocabulary:q}} --encoders {RUN_Q}/encoders"
-        f" {{params.parser:q}} --config {RESOLVED_Q} --output {RUN_Q}/index/{{wildcards.row:q}}"
 
 
 rule gong:

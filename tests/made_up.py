@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from functools import reduce
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.config import merge
+from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
 from pipeline.run.layout import Layout, shard_path
+from pipeline.run.run import Run
+from pipeline.run.runner import make
 from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, publish_json, to_json
 from pipeline.storage.features import write_features
@@ -26,6 +29,7 @@ from pipeline.text.tfidf import encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 from stages.cli import cli
+from stages.index.build_index import STAGE
 
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
@@ -180,13 +184,14 @@ def make_stage(name: str, run: Path, *arguments: object) -> str:
     return run_command(name, *arguments, "--run", run)
 
 
-def build_bundle(run: Path, *more: object, model: str = "ncca", output: str = "bundle") -> Path:
-    """The bundle of a model of the run, by the command `build-index`."""
-    parts = {"manifest": "manifest", "embeddings": f"embeddings/{model}", "model": f"models/{model}"}
-    parts |= {"encoders": "encoders", "vocabulary": "text/vocabulary.json", "output": output}
-    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
-    run_command("build_index", *arguments, *more)
-    return run / output
+def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
+    """The bundle of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid over the
+    run's configuration for it alone."""
+    values = reduce(merge, settings, yaml.safe_load(Layout(run).config.read_text()))
+    opened = Run(run, validate(merge(read_mapping(default_path()), values)))
+    make(opened, STAGE, (model,), **options)
+    shutil.rmtree(run / output, ignore_errors=True)
+    return opened.layout.index(model).path.rename(run / output)
 
 
 def retell(path: Path, *keys: str, value: object) -> None:

@@ -1,6 +1,7 @@
 """A row of fragments for the made-up run: every image has three regions, every word one vector."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.run.layout import shard_path
+from pipeline.run.layout import Layout, shard_path
 from pipeline.storage.embeddings import write_embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
@@ -22,9 +23,13 @@ THING, OTHER = [5.0, 5.0, 25.0, 35.0], [30.0, 5.0, 50.0, 35.0]
 
 
 def add_fragments(run: Path, row: str, score: dict) -> None:
-    """Write `embeddings/<row>` and `models/<row>`, an untrained model of that fingerprint, which did not make these."""
-    manifest = Manifest(run / "manifest")
-    value = json.loads((run / "text/vocabulary.json").read_text())
+    """Write `embeddings/<row>` and `models/<row>`, an untrained model of that fingerprint, which did not make these.
+
+    It reads words by the vocabulary of the terms, unless the run has tokens of its own."""
+    layout, manifest = Layout(run), Manifest(run / "manifest")
+    value = json.loads(layout.vocabulary.path.read_text())
+    if not layout.token_vocabulary.path.exists():
+        shutil.copyfile(layout.vocabulary.path, layout.token_vocabulary.path)
     analyze = make_analyzer(Vocabulary.from_dict(value).settings)
     for number in range(manifest.n_shards):
         span = manifest.shard(number)

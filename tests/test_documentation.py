@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from made_up import build_bundle, make_run
 
 from pipeline.config import default_path
@@ -50,16 +49,15 @@ def test_the_programs_of_the_documentation_run(run: Path, tmp_path: Path, title:
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Bundles of one run whose indices are of each kind that `build-index` makes."""
     run, found = make_run(tmp_path_factory.mktemp("kinds") / "run", images=80), {}
-    for kind, factory, more in (
-        ("flat", "Flat", ()),
-        ("inverted", "IVF4,Flat", ()),
-        ("refined", "IVF2,PQ4x4fsr,RFlat", ()),
-        ("on-disk", "IVF4,Flat", ("--on-disk",)),
+    for kind, factory, on_disk in (
+        ("flat", "Flat", False),
+        ("inverted", "IVF4,Flat", False),
+        ("refined", "IVF2,PQ4x4fsr,RFlat", False),
+        ("on-disk", "IVF4,Flat", True),
     ):
         limit = 1000 if factory == "Flat" else 10
         index = {"exact_limit": limit, "candidates": [factory], "sample": 1000, "recall_floor": 0.5}
-        (run / "index.yaml").write_text(yaml.safe_dump({"index": index}))
-        found[kind] = build_bundle(run, "--config", run / "index.yaml", *more).rename(run / kind)
+        found[kind] = build_bundle(run, {"index": index}, output=kind, on_disk=on_disk)
         assert Bundle(found[kind]).card["images"]["factory"] == factory
     return found
 

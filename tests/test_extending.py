@@ -102,10 +102,8 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
     jointspace("embed", "ours", "--run", run)
     jointspace("evaluate", "ours", "dev", "all-sentences", "--run", run)
     assert read_json(run / "evaluation/ours.dev.all-sentences.json")["model"] == "ours"
-    embedded = (*options(run, "manifest"), "--embeddings", "embeddings/ours", "--config", config)
-    bundled = ("--model", "models/ours", "--encoders", "encoders", *words, "--output", "bundle")
-    jointspace("build-index", *embedded, *bundled)
-    assert "horse-" in jointspace("search", "a horse", "--index", "bundle", "--top", 1)
+    jointspace("build-index", "ours", "--run", run)
+    assert "horse-" in jointspace("search", "a horse", "--index", "index/ours", "--top", 1)
 
 
 def test_an_encoder_is_an_entry_of_the_configuration(tmp_path: Path) -> None:
@@ -131,8 +129,7 @@ def test_a_source_of_proposals_is_a_function_in_a_table(monkeypatch: pytest.Monk
 
 def test_an_index_type_is_a_factory_string(tmp_path: Path) -> None:
     run = make_run(tmp_path, images=240)
-    (run / "config.yaml").write_text("index: {exact_limit: 100, candidates: [HNSW8], recall_floor: 0.5}")
-    build_bundle(run, "--config", run / "config.yaml")
+    build_bundle(run, {"index": {"exact_limit": 100, "candidates": ["HNSW8"], "recall_floor": 0.5}})
     assert read_json(run / "bundle" / "card.json")["images"]["factory"] == "HNSW8"
 
 

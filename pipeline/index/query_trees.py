@@ -18,7 +18,7 @@ VIEWS = ("dependency-trees", "phrase-trees")
 def lacking(told: Mapping[str, Any] | None) -> str | None:
     """What to do before queries can be parsed, None where all is there; `told` is what a card says of parsing."""
     if told is None:
-        return "build the index again with --parses, --labels and --parser"
+        return "build the index again"
     if told["engine"] != "spacy":
         return "parse with spaCy (parse.engine spacy): its trees come from another parser's files"
     return None if find_spec("spacy") else "pip install 'jointspace[parse]' for spaCy, which parsed its sentences"

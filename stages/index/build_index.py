@@ -1,15 +1,16 @@
-"""`build-index`: the bundle that a search needs, from the embeddings of one row."""
+"""`build-index`: the bundle that a search needs, from the embeddings of one model."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from pipeline.config import Config
     from pipeline.config.root import Index
     from pipeline.index.build import BuiltIndex
     from pipeline.index.build_gallery import BuiltGallery
@@ -18,81 +19,53 @@ if TYPE_CHECKING:
     from pipeline.storage.parameters import Parameters
 
 
-@click.command("build-index")
-@options.manifest
-@options.embeddings
-@click.option("--model", "model_folder", type=options.FOLDER, required=True, help="Folder of the model that embedded.")
-@click.option(
-    "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-vocabulary` wrote."
-)
-@click.option(
-    "--encoders", "encoders_root", type=options.FOLDER, required=True, help="Folder with one folder for each encoder."
-)
-@click.option("--parses", "parses_folder", type=options.FOLDER, help="Folder of `parse` shards; for rows of trees.")
-@click.option("--labels", "labels_path", type=options.FILE, help="What `build-label-table` wrote, with --parses.")
-@click.option("--parser", "parser_folder", type=options.FOLDER, help="What `train-parser` wrote, if that has parsed.")
-@click.option("--on-disk", is_flag=True, help="As index.on_disk: for indices that are larger than memory.")
-@options.config
-@options.output("folder", "Folder of the bundle.")
-def command(
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    model_folder: Path,
-    vocabulary_path: Path,
-    encoders_root: Path,
-    parses_folder: Path | None,
-    labels_path: Path | None,
-    parser_folder: Path | None,
-    on_disk: bool,
-    config_path: Path | None,
-    output: Path,
-) -> None:
+def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
-    from pipeline import config
     from pipeline.device import find_gpu
     from pipeline.specs.stored import restore
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
     from pipeline.storage.embeddings import Embeddings, split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
 
-    configured = config.load(config_path)
-    settings = configured.index.model_copy(update={"on_disk": configured.index.on_disk or on_disk})
-    manifest = Manifest(manifest_folder)
-    embeddings = Embeddings(manifest, embeddings_folder)
-    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
+    config, layout, manifest = run.config, run.layout, run.manifest
+    settings = config.index.model_copy(update={"on_disk": config.index.on_disk or on_disk})
+    folder, vocabulary_path = layout.model(model).path, _vocabulary(config, layout, model)
+    embeddings = Embeddings(manifest, layout.embeddings(model).folder, model)
+    parameters = run.model(model)
+    require_same("model", {str(embeddings.folder): embeddings.model, str(folder): parameters.fingerprint})
     vocabulary = read_vocabulary(vocabulary_path)["fingerprint"]
-    require_same("vocabulary", {str(vocabulary_path): vocabulary, str(model_folder): parameters.details["vocabulary"]})
-    model = restore(embeddings.registered, parameters.settings, parameters.tensors, model_folder)
-    encoders = _read_encoders(model, parameters.details, model_folder, encoders_root)
+    require_same("vocabulary", {str(vocabulary_path): vocabulary, str(folder): parameters.details["vocabulary"]})
+    mapping = restore(embeddings.registered, parameters.settings, parameters.tensors, folder)
+    encoders = _read_encoders(mapping, parameters.details, folder, run.root / "encoders")
 
     parse = None
-    if parses_folder and labels_path:
-        named = parser_folder, configured.parse.pipeline, Path(configured.weights_root)
-        parse = find_carried_parser(parameters, ParseShards(manifest, parses_folder).open(0), labels_path, *named)
+    if _reads_trees(config, model):
+        trained = layout.parser.path if _trains_parser(config) else None
+        named = trained, config.parse.pipeline, Path(config.weights_root)
+        parses = ParseShards(manifest, layout.parses.folder).open(0)
+        parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
 
-    ids, writer = split_ids(manifest, settings.splits), BundleWriter(output)
-    gpu = find_gpu(configured.device)
-    about = _add_indices(writer, embeddings, ids, settings, gpu)
+    ids, writer = split_ids(manifest, settings.splits), BundleWriter(job.path)
+    about = _add_indices(writer, embeddings, ids, settings, find_gpu(config.device))
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
-    writer.add_parameters(model_folder)
+    writer.add_parameters(folder)
     writer.add("vocabulary.json", read_bytes(vocabulary_path))
     for name in encoders:
-        writer.add_parameters(encoders_root / name, f"encoders/{name}/")
+        writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
     if parse:
         add_parser(writer, parse)
 
     inputs = {**embeddings.inputs, "model": parameters.fingerprint, "vocabulary": vocabulary}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
     inputs |= {"parser": parse.digest} if parse and parse.digest else {}
-    chosen = settings.model_dump(exclude=set() if embeddings.multi_vector else {"shortlist"})
+    digest = job.fingerprint
+    if settings.on_disk != config.index.on_disk:
+        digest = fingerprint("bundle on disk", 1, inputs={"bundle": digest})
     writer.commit(
         {
             "model": embeddings.row,
@@ -105,13 +78,13 @@ def command(
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             **({"parse": parse.told} if parse else {}),
             "inputs": inputs,
-            "fingerprint": fingerprint("bundle", 3, chosen, inputs),
+            "fingerprint": digest,
         }
     )
 
 
 def _read_encoders(
-    model: Any, details: "Mapping[str, Any]", model_folder: Path, encoders_root: Path
+    model: Any, details: Mapping[str, Any], model_folder: Path, encoders_root: Path
 ) -> "dict[str, Parameters]":
     """The encoders that made the features of the model, and of its regions, by name."""
     import logging
@@ -203,3 +176,56 @@ def _put(writer: "BundleWriter", row: str, name: str, built: "BuiltIndex") -> No
         "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
         row, built.card.count, name, built.card.factory, built.card.recall, built.card.queries_per_second,
     )  # fmt: skip
+
+
+def _vocabulary(config: "Config", layout: Any, model: str) -> Path:
+    """The vocabulary of a model; an ensemble has its own."""
+    if config.members(model):
+        return layout.model(model).path / "vocabulary.json"
+    return (layout.token_vocabulary if config.model(model).spec.words else layout.vocabulary).path
+
+
+def _reads_trees(config: "Config", model: str) -> bool:
+    """Whether a model, or a member of an ensemble, takes sentences as trees."""
+    return any(config.model(member).spec.trees for member in config.members(model) or [model])
+
+
+def _trains_parser(config: "Config") -> bool:
+    return config.parse.engine == "spacy" and config.parse.pipeline is None
+
+
+def _keys(config, model: str) -> Mapping[str, Any]:
+    """Only fragments have a shortlist."""
+    unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
+    return config.index.model_dump(exclude=unused)
+
+
+def _reads(config, layout, model: str) -> Mapping[str, Input]:
+    chosen, words = config.model(model), {}
+    if not config.members(model):
+        words["vocabulary"] = layout.token_vocabulary if chosen.spec.words else layout.vocabulary
+    if _reads_trees(config, model):
+        words |= {"parses": layout.parses, "labels": layout.labels}
+        words |= {"parser": layout.parser} if _trains_parser(config) else {}
+    regions = config.regions.encoders if chosen.spec.multi_vector else ()
+    return {
+        "manifest": layout.manifest,
+        "model": layout.model(model),
+        f"embeddings/{model}": layout.embeddings(model),
+        **{f"encoders/{name}": layout.encoder(name) for name in (*chosen.encoders, *regions)},
+        **words,
+    }
+
+
+STAGE = Stage(
+    build_index,
+    version=4,
+    names=("model",),
+    threads=8,
+    choices=lambda config: [(name,) for name in config.every_model()],
+    wanted=lambda config: [(name,) for name in config.models],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, model: layout.index(model),
+    options=(click.Option(["--on-disk"], is_flag=True, help="As index.on_disk: for indices larger than memory."),),
+)

@@ -109,3 +109,14 @@ rule fit_csls:
     benchmark: FLOW.benchmark("fit_csls")
     resources: **FLOW.resources("fit_csls")
     shell: FLOW.shell("fit_csls")
+
+
+rule build_index:
+    input: FLOW.input("build_index")
+    output: FLOW.output("build_index")
+    wildcard_constraints: **FLOW.constraints("build_index")
+    params: **FLOW.params("build_index")
+    threads: FLOW.threads("build_index")
+    benchmark: FLOW.benchmark("build_index")
+    resources: **FLOW.resources("build_index")
+    shell: FLOW.shell("build_index")

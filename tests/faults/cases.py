@@ -140,18 +140,12 @@ def _indices(root: Path, run: Path) -> Found:
     given, config = _options(root, run, "manifest"), _options(root, run, "config")
     whole, embeddings = run / "index/ncca", ["--embeddings", run / "embeddings/ncca"]
 
-    def build(row: str, name: str, *more: object) -> list[list[object]]:
-        model = ["--embeddings", run / "embeddings" / row, "--model", run / "models" / row]
-        return [[*given, *model, *_options(root, run, "encoders"), *more, "--output", run / "index" / name]]
-
-    terms, tokens = ["--vocabulary", run / "text/vocabulary.json"], _options(root, run, "vocabulary", "network")
-    part, grown, shrunk = (run / "index" / name for name in ("part", "grown", "shrunk"))
-    yield "build_part", "build_index", build("ncca", "part", *terms, "--config", root / "part.yaml"), [part]
-    yield "build_sets", "build_index", build("dvsa", "dvsa", *tokens), [run / "index/dvsa"]
-    calls = [["--index", part, *given, *embeddings, *config, "--output", grown]]
-    yield "index_add", "index_add", calls, [grown]
+    grown, shrunk = run / "index/grown", run / "index/shrunk"
+    yield "build_sets", "build_index", [["dvsa", "--run", run, *_options(root, run, "network")]], [run / "index/dvsa"]
     calls = [["--index", whole, *given, *embeddings, "--image", 3, *config, "--output", shrunk]]
     yield "index_remove", "index_remove", calls, [shrunk]
+    calls = [["--index", shrunk, *given, *embeddings, *config, "--output", grown]]
+    yield "index_add", "index_add", calls, [grown]
     picture = run / "words.png"
     calls = [["dog", "cat", "--index", whole, *given, *embeddings, "--split", "test", *config, "--output", picture]]
     yield "show_words", "show_words", calls, [picture]

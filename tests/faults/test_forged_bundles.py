@@ -13,7 +13,7 @@ from bundle_forgeries import JSON, Forgery, all_forgeries, told
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from made_up import build_bundle, features_of, make_run, run_command
+from made_up import build_bundle, features_of, make_run
 from made_up_sets import add_fragments
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -30,14 +30,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("forged") / "run")
     build_bundle(run)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    (run / "lists.yaml").write_text(
-        "index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}"
-    )
-    run_command(
-        "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/dvsa", "--model",
-        run / "models/dvsa", "--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders", "--config",
-        run / "lists.yaml", "--output", run / "sets",
-    )  # fmt: skip
+    lists = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
+    build_bundle(run, {"index": lists}, model="dvsa", output="sets")
     return run
 
 

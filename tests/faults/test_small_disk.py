@@ -22,7 +22,7 @@ ONE_BY_ONE = {"reduce_regions"}
 SHORTFALL = 40
 UNKNOWN = {"plan": 1000}
 """Case whose largest file is all of measured times -> bytes by which that may be shorter the next time."""
-TIMED = {"build_index", "build_part", "build_sets", "index_add", "index_remove", "sweep", "plan"}
+TIMED = {"build_index", "build_sets", "index_add", "index_remove", "sweep", "plan"}
 """Cases whose files hold measured times, and so may need another page the next time."""
 UNFINISHED = ("checkpoints", ".parts", "demo")
 """Folders of work that the next run goes on with, or does again."""

@@ -86,11 +86,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "embed": parts("ncca"),
         "evaluate": whole("ncca", "test", "all-sentences"),
         "summarise": whole(),
-        "build_index": [
-            [*manifest, "--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca", *config]
-            + ["--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders"]
-            + ["--output", run / "index/ncca"]
-        ],
+        "build_index": whole("ncca"),
     }
     made = {
         "ingest": ["manifest"], "import_features": ["features/colour"], "build_vocabulary": ["text/vocabulary.json"],

@@ -52,7 +52,6 @@ CONFIGS = {
             {"name": "pooled", "architecture": "pooled", "of": "tuned"},
         ],
     },
-    "part": merge(tiny_run.CONFIG, {"index": {"splits": ["train", "dev"]}}),
     "study": merge(
         tiny_run.CONFIG,
         {

@@ -39,9 +39,8 @@ def bundle(run: Path) -> Path:
 @pytest.fixture(scope="module")
 def inverted(run: Path) -> Path:
     """The same with an inverted file, and a shortlist that holds everything."""
-    config = run / "inverted.yaml"
-    config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
-    return build_bundle(run, "--config", config, model="dvsa", output="inverted")
+    index = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
+    return build_bundle(run, {"index": index}, model="dvsa", output="inverted")
 
 
 class Worded(dict):

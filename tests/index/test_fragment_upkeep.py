@@ -1,12 +1,14 @@
 """Bundles of sets of fragments that grow and shrink, and what their shortlists cost retrieval."""
 
 import json
+import shutil
 from pathlib import Path
 
 import faiss
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, run_command
+import yaml
+from made_up import build_bundle, make_run, make_stage, run_command, write_config
 from made_up_sets import add_fragments, whole_length
 from test_fragment_search import SCORE, worded
 
@@ -15,6 +17,7 @@ from pipeline.index.format import from_bytes
 from pipeline.index.upkeep import drop
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.run.layout import Layout
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -35,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind, limit in (("exact", 1000), ("inverted", 10)):
         config = made["small"] / f"{kind}.yaml"
         config.write_text(f"index: {{exact_limit: {limit}, shortlist: {{nearest: 30, shortlist: 12}}}}")
-        build_bundle(made["small"], "--config", config, model="dvsa", output=kind)
+        build_bundle(made["small"], yaml.safe_load(config.read_text()), model="dvsa", output=kind)
     return made
 
 
@@ -158,12 +161,14 @@ def test_fragments_are_numbered_anew_in_their_order(factory: str) -> None:
     np.testing.assert_array_equal(index.reconstruct_n(0, index.ntotal), np.delete(vectors, gone, axis=0))
 
 
-def test_the_cost_of_a_shortlist(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_the_cost_of_a_shortlist(runs: dict[str, Path]) -> None:
     small, told = runs["small"], {}
+    write_config(small, {"models": ["dvsa"], "regions": {"encoders": ["colour"]}})
     for kind in KINDS:
-        run_command("evaluate", *given(small), "--split", "test", "--protocol", "all-sentences",
-                    "--through-index", small / kind, "--output", tmp_path / "evaluation.json")  # fmt: skip
-        told[kind] = json.loads((tmp_path / "evaluation.json").read_text())["through_index"]
+        shutil.copytree(small / kind, small / "index/dvsa", dirs_exist_ok=True)
+        make_stage("evaluate", small, "dvsa", "test", "all-sentences", "--through-index")
+        told[kind] = json.loads(Layout(small).evaluation("dvsa", "test", "all-sentences").path.read_text())
+        told[kind] = told[kind]["through_index"]
     embeddings = Embeddings(Manifest(small / "manifest"), small / "embeddings/dvsa")
     both = [embeddings.read(modality, np.arange(n)) for modality, n in (("images", 40), ("sentences", 80))]
     scores, owners, test = exact_scores(*both, ScoreRule("words", 0)), np.repeat(np.arange(40), 2), range(2, 40, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run, make_stage, run_command, write_config
 from test_build import ANY, clustered
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
@@ -20,6 +20,7 @@ from pipeline.index.requirements import Requirements
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import ArrayVectors
+from pipeline.run.layout import Layout
 from pipeline.storage.bundle import Bundle
 
 
@@ -118,28 +119,26 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path: Path, monkeypa
 
 def test_stdout_is_left_to_answers(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=80)
-    (run / "config.yaml").write_text("index: {candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 0.7}")
-    parts = {"manifest": "manifest", "embeddings": "embeddings/ncca", "model": "models/ncca", "encoders": "encoders"}
-    parts |= {"vocabulary": "text/vocabulary.json", "config": "config.yaml", "output": "bundle"}
-    arguments = [argument for option, name in parts.items() for argument in (f"--{option}", run / name)]
-    command = [sys.executable, "-m", "stages.cli", "build-index", *arguments, "--on-disk"]
+    write_config(run, {"index": {"candidates": ["IVF2,Flat"], "sample": 1000, "recall_floor": 0.7}})
+    command = [sys.executable, "-m", "stages.cli", "build-index", "ncca", "--run", run, "--on-disk"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stdout == "" and "resizing" in told.stderr  # which is what FAISS prints there
 
 
 def test_a_bundle_on_disk_is_searched_where_it_is(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=80)
-    (run / "config.yaml").write_text("index: {candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 0.7}")
-    folder = build_bundle(run, "--config", run / "config.yaml", "--on-disk").rename(tmp_path / "moved")
+    write_config(run, {"index": {"candidates": ["IVF2,Flat"], "sample": 1000, "recall_floor": 0.7}})
+    folder = build_bundle(run, on_disk=True).rename(tmp_path / "moved")
     bundle = Bundle(folder)
     bundle.check()
     assert {"images.lists", "sentences.lists"} <= set(bundle.card["files"]) and not list(folder.glob(".*"))
     assert str(run).encode() not in (folder / "images.faiss").read_bytes()
     assert Searcher(bundle).images("dog", 1)[0].row["path"].startswith("dog")
     given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca")
-    run_command("evaluate", *given, "--split", "test", "--protocol", "all-sentences", "--through-index", folder,
-                "--output", tmp_path / "evaluation.json")  # fmt: skip
-    assert json.loads((tmp_path / "evaluation.json").read_text())["through_index"]["sentence_to_image"]
+    shutil.copytree(folder, run / "index/ncca")
+    make_stage("evaluate", run, "ncca", "test", "all-sentences", "--through-index")
+    evaluation = json.loads(Layout(run).evaluation("ncca", "test", "all-sentences").path.read_text())
+    assert evaluation["through_index"]["sentence_to_image"]
     for command, more in (("index_add", ()), ("index_remove", ("--image", 3))):
         with pytest.raises(UsageError, match="moved has its inverted lists on disk, which are not changed; run"):
             run_command(command, "--index", folder, *given, *more, "--output", tmp_path / "changed")

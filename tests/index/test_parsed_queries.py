@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
+from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
 from made_up_training import encode_parses
 
 from pipeline.errors import IntegrityError, UsageError
@@ -14,8 +14,8 @@ from pipeline.index import query_trees
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import model_spec
-from pipeline.storage.atomic import publish_json, read_json
-from pipeline.storage.bundle import Bundle
+from pipeline.storage.atomic import CHECK, publish_json, read_json
+from pipeline.storage.bundle import CARD, Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
@@ -76,7 +76,7 @@ def write_features(run: Path) -> None:
         write_shard(path, FEATURES, arrays, rows=len(ids), fingerprint=f"features {shard}", details=details)
 
 
-def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
+def build(run: Path, registered: str, folder: Path) -> Path:
     """The bundle of an untrained model of trees, whose embeddings are in the run."""
     vocabulary, table = read_json(run / "text/tokens.json"), read_json(run / "text/labels.json")
     rng = np.random.default_rng(0)
@@ -92,18 +92,19 @@ def build(run: Path, registered: str, folder: Path, *more: object) -> Path:
         },
     )  # fmt: skip
     make_stage("embed", run, registered)
-    given = ("--vocabulary", run / "text/tokens.json", "--config", run / "config.yaml", "--output", folder / "bundle")
-    build_bundle(run, *given, *more, model=registered)
-    return folder / "bundle"
+    folder.mkdir(exist_ok=True)
+    return build_bundle(run, model=registered).rename(folder / "bundle")
 
 
-def carried(run: Path) -> tuple:
-    return "--parses", run / "text/parses", "--labels", run / "text/labels.json", "--parser", run / "parser"
+def bare(bundle: Path) -> Path:
+    """The bundle without a word of its parser, as an earlier version made it."""
+    publish_json(bundle / CARD, {k: v for k, v in read_json(bundle / CARD).items() if k not in ("parse", CHECK)})
+    return bundle
 
 
 @pytest.mark.parametrize("registered", ["hmlstm", "dtrnn"])
 def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path, tmp_path: Path) -> None:
-    bundle, manifest = build(run, registered, tmp_path, *carried(run)), Manifest(run / "manifest")
+    bundle, manifest = build(run, registered, tmp_path), Manifest(run / "manifest")
     sentence_id = np.arange(48)
     stored = Embeddings(manifest, run / "embeddings" / registered).read("sentences", sentence_id)
     searcher = Searcher(Bundle(bundle))
@@ -115,7 +116,7 @@ def test_a_query_is_embedded_as_the_same_sentence_was(registered: str, run: Path
 
 
 def test_every_door_answers(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path, *carried(run))
+    bundle = build(run, "hmlstm", tmp_path)
     shown = json.loads(run_command("search", "--index", bundle, "a dog", "--json", "--top", 3))
     (tmp_path / "asked.txt").write_text("a dog\nunicorn\n")
     lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
@@ -140,9 +141,8 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
     from pipeline.serve.limits import Limits
     from stages.index.serve import _name_all, _open_gallery
 
-    bundles = [
-        build(run, "hmlstm", tmp_path / name, *given) for name, given in (("parsed", carried(run)), ("bare", ()))
-    ]
+    bundles = [build(run, "hmlstm", tmp_path / name) for name in ("parsed", "bare")]
+    bare(bundles[1])
     settings = config.load(None)
     galleries = {
         name: _open_gallery(folder, None, lambda data: None, settings)
@@ -163,10 +163,10 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = Searcher(Bundle(build(run, "hmlstm", tmp_path)))
-    with pytest.raises(UsageError, match="build the index again with --parses, --labels and --parser"):
+    without = Searcher(Bundle(bare(build(run, "hmlstm", tmp_path))))
+    with pytest.raises(UsageError, match="build the index again"):
         without.images("a dog", 1)
-    bundle = build(run, "hmlstm", tmp_path / "whole", *carried(run))
+    bundle = build(run, "hmlstm", tmp_path / "whole")
     card = Bundle(bundle).card
     card["parse"] = {"engine": "files"}
     searcher = Searcher(Bundle(bundle))
@@ -179,16 +179,11 @@ def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_another_parser_and_a_damaged_one_are_refused(run: Path, tmp_path: Path) -> None:
-    bundle = build(run, "hmlstm", tmp_path, *carried(run))
+    bundle = build(run, "hmlstm", tmp_path)
     name = next(name for name in Bundle(bundle).card["files"] if name.endswith("config.cfg"))
     (bundle / name).write_text("[nlp]\n")
     with pytest.raises(IntegrityError, match=r"config\.cfg is not what its card says"):
         Searcher(Bundle(bundle)).images("a dog", 1)
-    value = read_json(run / "parser" / "pipeline.json")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "pipeline").symlink_to(run / "parser" / "pipeline")
-
-    publish_json(tmp_path / "other" / "pipeline.json", {**value, "fingerprint": "another"})
-    arguments = [*carried(run)[:-1], tmp_path / "other"]
+    retell(run / "parser/pipeline.json", "fingerprint", value="another")
     with pytest.raises(IntegrityError, match="parser of .* differ"):
-        build(run, "hmlstm", tmp_path / "second", *arguments)
+        build_bundle(run, model="hmlstm")

@@ -10,10 +10,12 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, run_command
+import yaml
+from made_up import build_bundle, make_run, make_stage, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
+from pipeline.run.layout import Layout
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
@@ -34,7 +36,7 @@ def bundle_of(run: Path, factory: str) -> Path:
     limit = 1000 if factory == "Flat" else 10
     config = run / f"{factory.replace(',', '-')}.yaml"
     config.write_text(f"index: {{exact_limit: {limit}, candidates: ['{factory}'], sample: 1000, recall_floor: 0.7}}")
-    return build_bundle(run, "--config", config)
+    return build_bundle(run, yaml.safe_load(config.read_text()))
 
 
 def given(run: Path) -> tuple[object, ...]:
@@ -150,13 +152,14 @@ def test_the_example_needs_none_of_our_code(runs: dict[str, Path], factory: str)
     assert len(lines) == 5 and lines[0][1].startswith("dog-")
 
 
-def test_the_cost_of_approximation(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_the_cost_of_approximation(runs: dict[str, Path]) -> None:
     costs = {}
     for factory in ("Flat", "IVF3,Flat"):
-        bundle, output = bundle_of(runs["small"], factory), tmp_path / "evaluation.json"
-        run_command("evaluate", *given(runs["small"]), "--split", "test", "--protocol", "all-sentences",
-                    "--through-index", bundle, "--output", output)  # fmt: skip
-        costs[factory] = json.loads(output.read_text())["through_index"]
+        run = runs["small"]
+        shutil.copytree(bundle_of(run, factory), run / "index/ncca", dirs_exist_ok=True)
+        make_stage("evaluate", run, "ncca", "test", "all-sentences", "--through-index")
+        costs[factory] = json.loads(Layout(run).evaluation("ncca", "test", "all-sentences").path.read_text())
+        costs[factory] = costs[factory]["through_index"]
     for direction, gallery in (("sentence_to_image", 80), ("image_to_sentence", 160)):
         exact = costs["Flat"][direction]
         told = [{k: v for k, v in exact[by].items() if k != "recall@10"} for by in ("by_exact_search", "through_index")]

@@ -96,11 +96,9 @@ def test_regions_for_words(tmp_path: Path) -> None:
 
 def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
     run, clients = make_run(tmp_path / "run", images=80), {}
-    (run / "config.yaml").write_text(
-        "index: {exact_limit: 10, candidates: ['IVF2,Flat'], sample: 1000, recall_floor: 1.0}"
-    )
-    for name, more in (("memory", ()), ("disk", ("--on-disk",))):
-        folder = build_bundle(run, "--config", run / "config.yaml", *more).rename(tmp_path / name)
+    index = {"exact_limit": 10, "candidates": ["IVF2,Flat"], "sample": 1000, "recall_floor": 1.0}
+    for name in ("memory", "disk"):
+        folder = build_bundle(run, {"index": index}, on_disk=name == "disk").rename(tmp_path / name)
         assert (folder / "images.lists").exists() == (name == "disk")
         source = ImageSource(run / "data").read
         clients[name] = make_client(Gallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))

@@ -103,7 +103,7 @@ def test_it_is_evaluated_indexed_and_searched_like_every_row(run: Path) -> None:
     combine_both(run, [0.25, 1])
     make_stage("evaluate", run, "both", "dev", "all-sentences")
     assert json.loads((run / "evaluation/both.dev.all-sentences.json").read_text())["model"] == "both"
-    bundle = build_bundle(run, "--vocabulary", run / "models/both/vocabulary.json", model="both")
+    bundle = build_bundle(run, model="both")
     searcher = Searcher(Bundle(bundle))
     assert {hit.row["path"] for hit in searcher.images("a dog", 3)} <= {
         f"{thing}-{i}.png" for i in range(24) for thing in THINGS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, make_stage, retell, run_command
+from made_up import THINGS, build_bundle, make_stage, retell, run_command
 from made_up_training import add_moments, fit, make_trainable, options, read_model
 
 from pipeline.errors import IntegrityError, UsageError
@@ -81,13 +81,8 @@ def test_an_ensemble_takes_scaled_members(run: Path) -> None:
     assert set(details["weights"]) == {"ncca-csls", "other"}
 
 
-def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path, tmp_path: Path) -> None:
-    run_command(
-        "build_index", "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca-csls", "--model",
-        run / "models/ncca-csls", "--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders",
-        "--output", tmp_path / "bundle",
-    )  # fmt: skip
-    searcher = Searcher(Bundle(tmp_path / "bundle"))
+def test_a_query_is_scaled_by_the_bank_that_its_bundle_carries(run: Path) -> None:
+    searcher = Searcher(Bundle(build_bundle(run, model="ncca-csls")))
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca-csls")
     for thing in THINGS:
         hits = searcher.images(f"a {thing}", 3)

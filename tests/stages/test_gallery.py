@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_stage("accumulate", folder, "target")
     make_stage("fit", folder, "ncca")
     make_stage("embed", folder, "ncca")
-    build_bundle(folder, *config, output="index")
+    build_bundle(folder, output="index")
     return folder
 
 

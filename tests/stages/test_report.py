@@ -15,9 +15,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("run"))
     build_bundle(run)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
-    config = run / "inverted.yaml"
-    config.write_text("index: {exact_limit: 10, recall_floor: 1.0, shortlist: {nearest: 30, shortlist: 100}}")
-    build_bundle(run, "--config", config, model="dvsa", output="sets")
+    inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
+    build_bundle(run, {"index": inverted}, model="dvsa", output="sets")
     for row in ("ncca", "dvsa"):
         about = ("--manifest", run / "manifest", "--embeddings", run / "embeddings" / row, "--split", "test")
         run_command("evaluate", *about, "--protocol", "all-sentences", "--output", run / f"{row}.json")

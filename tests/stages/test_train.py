@@ -44,7 +44,7 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
 
     write_config(run, CONFIG, {"models": ["lstm"]})
     make_stage("embed", run, "lstm")
-    build_bundle(run, "--vocabulary", run / "text/tokens.json", model="lstm")
+    build_bundle(run, model="lstm")
     searcher = Searcher(Bundle(run / "bundle"))
     for thing in THINGS:
         assert thing in searcher.images(f"the big {thing}", 1)[0].row["path"]
