@@ -40,7 +40,9 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
 def test_the_vectors_of_a_multi_vector_model_are_followed(tmp_path: Path) -> None:
     add_fragments(make_run(tmp_path), "dvsa", {"sum": "words", "global_weight": 0})
     found = trace(tmp_path, Manifest(tmp_path / "manifest"), 13)
-    places = {place.of: place.rows for place in found.places if place.file == tmp_path / "rows/dvsa/shard-00001.h5"}
+    places = {
+        place.of: place.rows for place in found.places if place.file == tmp_path / "embeddings/dvsa/shard-00001.h5"
+    }
     assert places == {"image": (3,), "sentences": (6, 7)}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiny_run
 from disks import PAGE, Disk, files_of, pages
 from nurseries import same
 from writers import ONE_BY_ONE, RESUMED, WITHOUT_LOCK, WRITERS
@@ -84,11 +85,10 @@ def test_an_old_artefact_stays(name: str, disk: Disk, finished: Path, collection
 
 def test_the_command_ends_with_1_and_one_line(disk: Disk, finished: Path, collection: Path) -> None:
     disk.leave(0)
-    command = [sys.executable, "-m", "stages.cli", "summarise", finished / "evaluation/ncca.test.all-sentences.json"]
+    ((call,), _) = tiny_run.stages(collection, finished)["summarise"]
+    command = [sys.executable, "-m", "stages.cli", "summarise", *tiny_run.elsewhere("summarise", call, disk.root)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    result = subprocess.run(
-        [*command, "--output", disk.root / "s.json"], env=environment, capture_output=True, text=True
-    )
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 1 and result.stderr.count("\n") == 1
-    assert result.stderr.startswith(f"jointspace: cannot write {disk.root}/s.md (")
+    assert result.stderr.startswith(f"jointspace: cannot write {disk.root}/evaluation/summary.md (")
     assert list(disk.files()) == []

@@ -23,13 +23,13 @@ SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untr
 """Of an encoder that describes nothing."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
-    "models": ["ncca", "cca"],
+    "models": ["ncca"],
     "shard_size": SHARD_SIZE,
     "shards_per_job": 1,
     "text": {"min_count": 2, "size": 20},
     "tokens": {"min_count": 2},
     "fit": {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
-    "evaluate": {"bootstrap": 20},
+    "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
 }
 
 
@@ -58,6 +58,7 @@ def make_collection(root: Path) -> None:
     np.save(root / "features.npy", features.astype(np.float32))
     (root / "features.txt").write_text("".join(f"images/{name}\n" for name in names))
     (root / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (root / "twins.yaml").write_text(yaml.safe_dump({**CONFIG, "models": ["ncca", "cca"]}))
 
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
@@ -65,17 +66,19 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     config, manifest = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"]
     given = [*manifest, "--features", run / "features", "--tfidf", run / "text/tfidf"]
 
-    def parts(*names: str) -> list[list[object]]:
-        return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
+    def whole(*names: str) -> list[list[object]]:
+        return [[*names, "--run", run, *config]]
 
-    evaluation = run / "evaluation/ncca.test.all-sentences.json"
+    def parts(*names: str) -> list[list[object]]:
+        return [[*words, "--part", number, "--again"] for words in whole(*names) for number in range(N_SHARDS)]
+
     calls = {
         "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
         "import_features": [
             [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
             + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
         ],
-        "build_vocabulary": [[*manifest, *config, "--output", run / "text/vocabulary.json"]],
+        "build_vocabulary": whole(),
         "encode_sentences": parts(),
         "build_token_vocabulary": [[*manifest, *config, "--output", run / "text/tokens.json"]],
         "encode_tokens": parts(),
@@ -83,11 +86,8 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "accumulate": parts("target"),
         "fit": [["ncca", *given, "--moments", run / "moments/target", *config, "--output", run / "models/ncca"]],
         "embed": parts("ncca"),
-        "evaluate": [
-            [*manifest, "--embeddings", run / "embeddings/ncca", "--split", "test", "--protocol", "all-sentences"]
-            + [*config, "--output", evaluation]
-        ],
-        "summarise": [[evaluation, "--output", run / "evaluation/summary.json"]],
+        "evaluate": whole("ncca", "test", "all-sentences"),
+        "summarise": whole(),
         "build_index": [
             [*manifest, "--embeddings", run / "embeddings/ncca", "--model", run / "models/ncca", *config]
             + ["--vocabulary", run / "text/vocabulary.json", "--encoders", run / "encoders"]
@@ -108,11 +108,12 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
 
 def place_of(stage: str, arguments: list[str]) -> Path:
-    """The file or folder that a call writes first; of a declared stage, that of shard 0."""
+    """The file or folder that a call writes first; of a stage over shards, that of shard 0."""
     if "--output" in arguments:
         return Path(_value(arguments, "--output"))
     known, layout = declared()[stage], Layout(Path(_value(arguments, "--run")))
-    return known.outputs(layout, *arguments[: len(known.names)])[0].shard(0)
+    made = known.outputs(layout, *arguments[: len(known.names)])[0]
+    return made.shard(0) if known.sharded else made.path
 
 
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
@@ -123,12 +124,13 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
         given[given.index("--output") + 1] = str(folder / place.name)
         return given
     run, at = Path(_value(arguments, "--run")), given.index("--config")
+    made = place.parent if declared()[stage].sharded else place
     given[given.index("--run") + 1] = str(folder)
     _link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    for above in place.parent.relative_to(run).parents:
+    for above in made.relative_to(run).parents:
         (folder / above).mkdir(parents=True, exist_ok=True)
         for path in (run / above).iterdir():
-            if not place.is_relative_to(path):
+            if not made.is_relative_to(path) and path.name != "config.yaml":
                 _link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 
@@ -138,7 +140,7 @@ def _value(arguments: list[str], option: str) -> str:
 
 
 def _link(path: Path, link: Path) -> None:
-    if not link.is_symlink():
+    if not link.exists():
         link.symlink_to(path)
 
 
