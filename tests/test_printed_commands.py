@@ -28,6 +28,8 @@ CONFIGURATIONS = {f"{values['name']}.yaml": values for values in PRINTED if "nam
 
 def check_jointspace(words: list[str], whole: bool) -> None:
     """A command with options that it has, and values of their types; all that it needs, if it is a `whole` call."""
+    if words == ["--help"]:
+        return
     name, *rest = words
     for one in COMMANDS if PLACEHOLDER.fullmatch(name) else [name]:
         assert one in COMMANDS, f"jointspace has no {one}"

@@ -71,10 +71,10 @@ def test_more_than_a_file_can_hold_is_refused(name: str, tmp_path: Path) -> None
     assert said in child.stdout
 
 
-def test_a_column_may_not_claim_too_much(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.collections.formats.rows.LARGEST_CHUNK", 10)
+def test_a_row_group_may_not_claim_too_much(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.collections.formats.rows.LARGEST_GROUP", 10)
     pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
-    with pytest.raises(Exception, match=r"t\.parquet claims more than 10 bytes in one column"):
+    with pytest.raises(Exception, match=r"t\.parquet claims more than 10 bytes in a row group"):
         gather(tmp_path, "table")
 
 

@@ -84,10 +84,11 @@ def test_an_old_artefact_stays(name: str, disk: Disk, finished: Path, collection
 
 
 def test_the_command_ends_with_1_and_one_line(disk: Disk, finished: Path, collection: Path) -> None:
+    (call,), _ = tiny_run.stages(collection, finished)["summarise"]
+    arguments = tiny_run.elsewhere("summarise", call, disk.root)
     disk.leave(0)
-    ((call,), _) = tiny_run.stages(collection, finished)["summarise"]
-    command = [sys.executable, "-m", "stages.cli", "summarise", *tiny_run.elsewhere("summarise", call, disk.root)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "stages.cli", "summarise", *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 1 and result.stderr.count("\n") == 1
     assert result.stderr.startswith(f"jointspace: cannot write {disk.root}/evaluation/summary.md (")

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.run.layout import Layout
+from pipeline.run.layout import Artefact, Layout
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
@@ -58,7 +58,6 @@ def make_collection(root: Path) -> None:
     np.save(root / "features.npy", features.astype(np.float32))
     (root / "features.txt").write_text("".join(f"images/{name}\n" for name in names))
     (root / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    (root / "twins.yaml").write_text(yaml.safe_dump({**CONFIG, "models": ["ncca", "cca"]}))
 
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
@@ -66,11 +65,11 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     config, manifest = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"]
     given = [*manifest, "--features", run / "features", "--tfidf", run / "text/tfidf"]
 
+    def parts(*names: str) -> list[list[object]]:
+        return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
+
     def whole(*names: str) -> list[list[object]]:
         return [[*names, "--run", run, *config]]
-
-    def parts(*names: str) -> list[list[object]]:
-        return [[*words, "--part", number, "--again"] for words in whole(*names) for number in range(N_SHARDS)]
 
     calls = {
         "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
@@ -108,12 +107,12 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
 
 def place_of(stage: str, arguments: list[str]) -> Path:
-    """The file or folder that a call writes first; of a stage over shards, that of shard 0."""
+    """The file or folder that a call writes first; of a declared stage, that of shard 0."""
     if "--output" in arguments:
         return Path(_value(arguments, "--output"))
     known, layout = declared()[stage], Layout(Path(_value(arguments, "--run")))
     made = known.outputs(layout, *arguments[: len(known.names)])[0]
-    return made.shard(0) if known.sharded else made.path
+    return made.path if isinstance(made, Artefact) else made.shard(0)
 
 
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
@@ -124,13 +123,14 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
         given[given.index("--output") + 1] = str(folder / place.name)
         return given
     run, at = Path(_value(arguments, "--run")), given.index("--config")
-    made = place.parent if declared()[stage].sharded else place
     given[given.index("--run") + 1] = str(folder)
     _link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    for above in made.relative_to(run).parents:
-        (folder / above).mkdir(parents=True, exist_ok=True)
-        for path in (run / above).iterdir():
-            if not made.is_relative_to(path) and path.name != "config.yaml":
+    # A file that is its own commit has others beside it, which it may be made from; a shard's folder holds its like.
+    above = place.relative_to(run).parents if place.suffix == ".json" else place.parent.relative_to(run).parents
+    for part in above:
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        for path in (run / part).iterdir():
+            if not (place.is_relative_to(path) or path.name.startswith(place.stem)):
                 _link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 
@@ -140,7 +140,7 @@ def _value(arguments: list[str], option: str) -> str:
 
 
 def _link(path: Path, link: Path) -> None:
-    if not link.exists():
+    if not link.is_symlink():
         link.symlink_to(path)
 
 

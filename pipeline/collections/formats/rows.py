@@ -24,8 +24,8 @@ LARGEST_BATCH = 1 << 28
 """Bytes of text in one column of these: a dictionary can hold a long text once and name it in every row."""
 MOST_VALUES = 1 << 22
 """In a column of these rows: a row may have a list of them."""
-LARGEST_CHUNK = 1 << 31
-"""Bytes that a column of a row group may claim to have when unpacked."""
+LARGEST_GROUP = 1 << 32
+"""Bytes that a row group may claim to have when unpacked."""
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, and for each byte of it: names and sentences take more than a bit."""
 
@@ -129,18 +129,12 @@ def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Colle
     Raises InputError."""
     if metadata.num_rows > FEW_ROWS + ROWS_PER_BYTE * size:
         raise InputError(f"{path} claims {metadata.num_rows} rows in {size} bytes; it is damaged or not to be trusted")
-    texts: dict[str, None] = {}
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema.partition(".")[0] not in names:
-                continue
-            if max(column.total_uncompressed_size, column.num_values) > LARGEST_CHUNK:
-                raise InputError(
-                    f"{path} claims more than {LARGEST_CHUNK} bytes in one column; write smaller row groups"
-                )
-            if column.physical_type == "BYTE_ARRAY":
-                texts[column.path_in_schema] = None
-    return list(texts)
+        # Not of each column: pyarrow ends the process where what a chunk says of itself is damaged.
+        if max(group.total_byte_size, group.num_rows) > LARGEST_GROUP:
+            raise InputError(f"{path} claims more than {LARGEST_GROUP} bytes in a row group; write smaller row groups")
+    leaves = map(metadata.schema.column, range(len(metadata.schema)))
+    return [leaf.path for leaf in leaves if leaf.path.partition(".")[0] in names and leaf.physical_type == "BYTE_ARRAY"]
 
 
 def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
