@@ -31,6 +31,7 @@ FULL = {
     "index": {"candidates": ["HNSW32"], "memory": 100, "latency_ms": 2.5},
 }
 NAMED = [("collection", "files"), ("collection", "columns"), ("documents",), ("variants",), ("ensembles",)]
+NAMED += [("cluster", "options")]
 """Mappings of names that a user chooses."""
 WRONG = (None, {"speling": 1}, [["speling"]], [], "speling", -1, 2**70, True, math.nan, math.inf, 1.5)
 REFUSED = {
@@ -163,7 +164,7 @@ def test_a_missing_key_is_named_everywhere() -> None:
         ),
         (
             {"variants": {"x": {"model": "ncca", "training": "sae", "transfer": {"rule": ["papers"]}}}},
-            "key variants.x.transfer.rule.0: must be 'rahimi-recht', 'cosine-sine' or 'paper', not 'papers'",
+            "key variants.x.transfer.rule.0: must be 'cosine-sine' or 'paper', not 'papers'",
         ),
         (
             {"variants": {"x": {"model": "gru", "fit": {"search": "grid"}}}},

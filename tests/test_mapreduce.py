@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import make_run, retell, run_command, write_config
+from made_up import make_run, make_stage, retell, run_command, write_config
 from scipy import sparse
 
 from pipeline.errors import JointspaceError, UsageError
@@ -244,10 +244,11 @@ def test_fit_evaluation_and_search_are_the_same_anywhere(scheduler: str, address
     address = address if scheduler == "workers" else scheduler
     run = make_run(tmp_path / "run", images=60)
     options = ["--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca"]
-    split = ["--split", "train", "--protocol", "all-sentences"]
     for where in ("local", address):
         name = "here" if where == "local" else "there"
-        run_command("evaluate", *options, *split, "--scheduler", where, "--output", tmp_path / f"{name}.json")
+        write_config(run, {"scheduler": where if "://" in where else None})
+        make_stage("evaluate", run, "ncca", "train", "all-sentences")
+        shutil.copy(run / "evaluation/ncca.train.all-sentences.json", tmp_path / f"{name}.json")
         found = ["--gallery", "sentences", "--queries", 9, "--neighbours", 4, "--output", tmp_path / f"{name}.h5"]
         run_command("ground_truth", *options, "--scheduler", where, *found)
     for suffix in ("json", "h5", "h5.json"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, run_command, write_config
+from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_config
 from made_up_training import CONFIG, build_tokens, read_model, train, with_dev
 
 from pipeline.config import merge
@@ -76,18 +76,8 @@ def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str, ge
     assert fragments.score == model.rule._asdict() and fragments.registered == row
     assert model.region_view.geometry == geometry
 
-    output = run / f"{row}.json"
-    about = ("--manifest", run / "manifest", "--split", "dev", "--protocol", "all-sentences")
-    run_command(
-        "evaluate",
-        *about,
-        "--embeddings",
-        run / "embeddings" / row,
-        "--config",
-        run / "config.yaml",
-        "--output",
-        output,
-    )
+    make_stage("evaluate", run, row, "dev", "all-sentences")
+    output = run / f"evaluation/{row}.dev.all-sentences.json"
     value = json.loads(output.read_text())
     assert value["model"] == row and value["n_images"] == 16 and value["n_sentences"] == 32
     assert value["image_to_sentence"]["recall@10"] > 80 and "recall@1_ci95" in value["sentence_to_image"]

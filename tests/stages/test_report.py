@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run, make_stage, run_command, write_config
 from made_up_sets import add_fragments
 
 from pipeline.storage.atomic import CHECK, publish_json, read_json
+from pipeline.storage.evaluations import write_summary
 from pipeline.storage.integrity import examine
 
 
@@ -17,18 +18,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     build_bundle(run, {"index": inverted}, model="dvsa", output="sets")
+    judged = {"splits": ["test"], "protocols": ["all-sentences"]}
+    more = {"evaluate": judged, "regions": {"encoders": ["colour"]}, "models": ["ncca", "dvsa"]}
+    write_config(run, more)
     for row in ("ncca", "dvsa"):
-        about = ("--manifest", run / "manifest", "--embeddings", run / "embeddings" / row, "--split", "test")
-        run_command("evaluate", *about, "--protocol", "all-sentences", "--output", run / f"{row}.json")
-    worse = {name: value for name, value in read_json(run / "ncca.json").items() if name != CHECK}
+        make_stage("evaluate", run, row, "test", "all-sentences")
+    ncca = run / "evaluation/ncca.test.all-sentences.json"
+    worse = {name: value for name, value in read_json(ncca).items() if name != CHECK}
     worse["sentence_to_image"] |= {"recall@1": 0.0, "recall@5": 0.0, "recall@10": 0.0}
-    publish_json(run / "ncca.json", worse)  # so that the row of fragments is the best
-    run_command("summarise", run / "ncca.json", run / "dvsa.json", "--output", run / "summary.json")
+    publish_json(ncca, worse)  # so that the row of fragments is the best
+    make_stage("summarise", run)
     return run
 
 
 def report(run: Path, *bundles: Path) -> str:
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--summary", run / "summary.json")
+    summary = ("--summary", run / "evaluation/summary.json")
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", *summary)
     run_command("report", *bundles, *given, "--output", run / "index.html")
     return (run / "index.html").read_text()
 
@@ -43,7 +48,8 @@ def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
-    run_command("summarise", run / "dvsa.json", "--output", tmp_path / "summary.json")
+    alone = [one for one in read_json(run / "evaluation/summary.json") if one["model"] == "dvsa"]
+    write_summary(tmp_path / "summary.json", alone, "")
     given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--summary", tmp_path / "summary.json")
     run_command("report", run / "sets", *given, "--output", tmp_path / "index.html")
     html = " ".join((tmp_path / "index.html").read_text().split())
