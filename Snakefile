@@ -62,7 +62,6 @@ SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
 TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
-FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
@@ -378,30 +377,6 @@ rule plan:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} plan --manifest {RUN_Q}/manifest --encoders {RUN_Q}/encoders --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule finetune:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/encoders/{{encoder}}/model.json",
-        f"{RUN}/encoders/{{encoder}}/model.safetensors",
-        f"{RUN}/encoders/{{encoder}}/classifier.json",
-        f"{RUN}/encoders/{{encoder}}/classifier.safetensors",
-    wildcard_constraints:
-        encoder="|".join(FINETUNED) or "(?!)",
-    params:
-        slice=lambda wildcards: slice_of(
-            "weights_root", "seed", "finetune", encoder=CONFIG.encoder(wildcards.encoder).model_dump(exclude={"standard", "of", "pooling"})
-        ),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/finetune/{{encoder}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} finetune --name {{wildcards.encoder:q}} --manifest {RUN_Q}/manifest --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/encoders/{{wildcards.encoder:q}}"
 
 
 rule train:

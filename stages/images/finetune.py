@@ -1,12 +1,12 @@
 """`finetune`: an image encoder of the configuration, trained on the labelled boxes of the run's own images."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
 
 if TYPE_CHECKING:
     from pipeline import config
@@ -23,37 +23,24 @@ RECENT = 50
 """Iterations over which the loss that is reported is averaged."""
 
 
-@click.command("finetune")
-@click.option("--name", required=True, help="Name of the encoder in the configuration; its `weights` are finetuned.")
-@options.manifest
-@options.config
-@options.output("folder", "Folder of the encoder.")
-def command(name: str, manifest_folder: Path, config_path: Path | None, output: Path) -> None:
+def finetune(run: Run, job: Job, encoder: str) -> None:
     """Train an encoder's network to tell what labelled boxes show, going on where a killed run has stopped."""
     from tqdm import tqdm
 
-    from pipeline import config
     from pipeline.device import find_device
-    from pipeline.errors import UsageError
     from pipeline.images.finetune import Finetuning, Schedule
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.precision import choose_precision
     from pipeline.storage.checkpoints import Checkpoints
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import digest_tensors
     from pipeline.workers import isolated_map
     from stages.inputs import read_network
 
-    settings, manifest = config.load(config_path), Manifest(manifest_folder)
-    chosen, tuning = settings.encoder(name), settings.finetune
-    if chosen.weights != "finetuned":
-        raise UsageError(f"the weights of encoder {name} are {chosen.weights}: prepare-encoder makes it")
+    settings, manifest = run.config, run.manifest
+    chosen, tuning = settings.encoder(encoder), settings.finetune
     labels, training, held_out = _labelled(manifest, tuning)
     start = read_network(settings, chosen, tuning.start, tuning.file, tuning.sha256)
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
-    told = {"finetune": tuning.model_dump(exclude={"checkpoint_seconds"}), "seed": settings.seed}
-    digest = fingerprint("finetuned", 2, {**told, "encoder": chosen.model_dump()}, made_of)
 
     pretrained = tuning.start != "untrained"
     schedule = Schedule(
@@ -63,7 +50,7 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     device = find_device(settings.device)
     precision = choose_precision(tuning.precision, device)
     task = Finetuning(start, len(labels), schedule, device, precision, settings.seed, pretrained)
-    checkpoints, losses = Checkpoints(output / "checkpoints", digest, tuning.checkpoint_seconds), []
+    checkpoints, losses = Checkpoints(job.path / "checkpoints", job.fingerprint, tuning.checkpoint_seconds), []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
@@ -80,8 +67,8 @@ def command(name: str, manifest_folder: Path, config_path: Path | None, output: 
     recent = losses[-RECENT:]
     log.info("loss %.3f, mean average precision %.3f", sum(recent) / len(recent), found.mean)
     origin = {"origin": "finetuned", "start": start.weights["origin"], "images": len(training)}
-    details = {"name": name, "dim": task.dim, "labels": labels, "losses": losses, **found.to_dict(labels)}
-    _publish(output, task.encoder(origin), task.classifier(), {**details, "made_of": made_of})
+    details = {"name": encoder, "dim": task.dim, "labels": labels, "losses": losses, **found.to_dict(labels)}
+    _publish(job.path, task.encoder(origin), task.classifier(), {**details, "made_of": made_of})
     checkpoints.clear()
 
 
@@ -183,3 +170,27 @@ def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details
         batch=batch,
     )
     batch.publish()
+
+
+def _keys(config, encoder: str) -> Mapping:
+    chosen = config.encoder(encoder).model_dump(exclude={"standard", "of", "pooling"})
+    tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
+    return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
+
+
+def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
+    start = config.finetune
+    weights = {"weights": Outside(Path(config.weights_root) / start.file)} if start.start == "file" else {}
+    return {"manifest": layout.manifest, **weights}
+
+
+STAGE = Stage(
+    finetune,
+    version=3,
+    names=("encoder",),
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: (layout.encoder(encoder), layout.classifier(encoder)),
+    threads=8,
+)

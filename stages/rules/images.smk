@@ -12,6 +12,17 @@ rule prepare_encoder:
     shell: FLOW.shell("prepare_encoder")
 
 
+rule finetune:
+    input: FLOW.input("finetune")
+    output: FLOW.output("finetune")
+    wildcard_constraints: **FLOW.constraints("finetune")
+    params: **FLOW.params("finetune")
+    threads: FLOW.threads("finetune")
+    benchmark: FLOW.benchmark("finetune")
+    resources: **FLOW.resources("finetune")
+    shell: FLOW.shell("finetune")
+
+
 rule extract:
     input: FLOW.input("extract")
     output: FLOW.output("extract")

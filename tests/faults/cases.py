@@ -70,7 +70,7 @@ def _options(root: Path, run: Path, *names: str) -> list[object]:
 def _images(root: Path, run: Path) -> Found:
     given, network = _options(root, run, "manifest"), _options(root, run, "network")
     tuned = run / "encoders/tuned"
-    yield "finetune", "finetune", [["--name", "tuned", *given, *network, "--output", tuned]], [tuned]
+    yield "finetune", "finetune", whole(root / "network.yaml", run, "tuned"), [tuned]
     calls = [call for name in ("eyes", "pooled") for call in whole(root / "encoders.yaml", run, name)]
     yield "prepare_encoder", "prepare_encoder", calls, [run / "encoders/eyes", run / "encoders/pooled"]
     yield "extract", "extract", over_shards(root / "network.yaml", run, "tuned"), [run / "features/tuned"]

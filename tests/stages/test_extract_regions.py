@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from made_up import make_stage, retell, run_command
 from PIL import Image, ImageDraw
 
@@ -21,6 +22,7 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import CLASSIFIER, RegionShard, open_regions
 from pipeline.storage.shards import FEATURES, Shard
+from stages.cli import cli
 
 COUNT, SIDE = 20, 32
 COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
@@ -305,8 +307,7 @@ def test_a_detector_from_a_file(run: Path) -> None:
 
 
 def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
-    parts = ["--name", "tuned", "--manifest", run / "manifest", "--config", configure(run)]
-    run_command("finetune", *parts, "--output", run / "encoders/tuned")
+    make_stage("finetune", run, "tuned")
     made = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
     losses = made.details["losses"]
     assert len(losses) == 25 and np.mean(losses[-5:]) < 0.9 * np.log(3)
@@ -321,20 +322,20 @@ def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
     assert np.diff(shard.offsets).max() == 6
     scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
     assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1
+    before = (run / "encoders/tuned/model.safetensors").read_bytes()
     retell(run / "encoders/tuned/model.json", "fingerprint", value="another")
     with pytest.raises(IntegrityError, match="encoder of .*tuned and of .*classifier.safetensors differ"):
         run_command("extract_regions", *arguments(run, encoder="tuned"))
-    again = run_command("finetune", *parts, "--output", run / "again")
-    assert (run / "again/model.safetensors").read_bytes() == (run / "encoders/tuned/model.safetensors").read_bytes()
-    assert again == ""
+    assert make_stage("finetune", run, "tuned") == ""
+    assert (run / "encoders/tuned/model.safetensors").read_bytes() == before
 
 
 def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pipeline.images.finetune as module
 
-    parts = ["--name", "tuned", "--manifest", run / "manifest"]
-    parts += ["--config", configure(run, "finetune", checkpoint_seconds=0, iterations=8)]
-    run_command("finetune", *parts, "--output", run / "whole")
+    configure(run, "finetune", checkpoint_seconds=0, iterations=8)
+    make_stage("finetune", run, "tuned")
+    (run / "encoders/tuned").rename(run / "whole")
     step = module.Finetuning._step
 
     def interrupted(self, batch):
@@ -343,29 +344,25 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
         return step(self, batch)
 
     monkeypatch.setattr(module.Finetuning, "_step", interrupted)
-    from click.testing import CliRunner
-
-    from stages.images.finetune import command
-
-    CliRunner().invoke(command, [str(part) for part in [*parts, "--output", run / "taken-up"]])
-    assert list((run / "taken-up/checkpoints").glob("step-*.safetensors"))
-    assert not (run / "taken-up/model.json").exists()
+    CliRunner().invoke(cli.get_command(None, "finetune"), ["tuned", "--run", str(run)])
+    taken_up = run / "encoders/tuned"
+    assert list(taken_up.glob("checkpoints/step-*.safetensors")) and not (taken_up / "model.json").exists()
     calls = []
     monkeypatch.setattr(module.Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
-    run_command("finetune", *parts, "--output", run / "taken-up")
+    make_stage("finetune", run, "tuned")
     assert len(calls) == 3
-    whole, taken_up = (read_parameters(run / name / "model.safetensors", ENCODER) for name in ("whole", "taken-up"))
-    np.testing.assert_allclose(taken_up.details["losses"], whole.details["losses"], rtol=1e-4)
+    whole, again = (read_parameters(folder / "model.safetensors", ENCODER) for folder in (run / "whole", taken_up))
+    np.testing.assert_allclose(again.details["losses"], whole.details["losses"], rtol=1e-4)
     for name, tensor in whole.tensors.items():
-        np.testing.assert_allclose(taken_up.tensors[name], tensor, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(again.tensors[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 def test_what_cannot_be_done_is_said(run: Path) -> None:
-    parts = ["--manifest", run / "manifest", "--output", run / "refused"]
-    with pytest.raises(UsageError, match="the weights of encoder plain are untrained: prepare-encoder makes it"):
-        run_command("finetune", "--name", "plain", *parts, "--config", configure(run))
+    with pytest.raises(UsageError, match="finetune: the configuration has no encoder plain; there are tuned"):
+        make_stage("finetune", run, "plain")
+    configure(run, "finetune", splits=["weak"])
     with pytest.raises(UsageError, match="no image of the splits weak has a labelled box"):
-        run_command("finetune", "--name", "tuned", *parts, "--config", configure(run, "finetune", splits=["weak"]))
+        make_stage("finetune", run, "tuned")
     with pytest.raises(UsageError, match="finetune makes the classifier; set weights of plain to finetuned"):
         extract(run, score="classifier")
     with pytest.raises(IntegrityError, match=r"encoders/tuned/model\.json does not exist; run its stage first"):
