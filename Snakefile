@@ -295,18 +295,6 @@ def names_of(wildcards):
     return [path] if os.path.isfile(path) else []
 
 
-def members_of(wildcards):
-    """The models of the members of the ensemble `wildcards.row`, and all shards of their embeddings."""
-    members = CONFIG.members(wildcards.row)
-    models = expand(f"{RUN}/models/{{member}}/model.json", member=members)
-    return models + expand(f"{RUN}/embeddings/{{member}}/parts/{{part}}.json", member=members, part=parts())
-
-
-def member_vocabularies(wildcards):
-    """The vocabularies that the members of the ensemble `wildcards.row` were trained with."""
-    return sorted({vocabulary_file(MODELS[member]) for member in CONFIG.members(wildcards.row)})
-
-
 def encoders_of(wildcards):
     """The encoders that a bundle of the row `wildcards.row` carries."""
     of_regions = CONFIG.regions.encoders if MODELS[wildcards.row].spec.multi_vector else ()
@@ -625,33 +613,6 @@ rule train:
         f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.labels:q}}"
         f" {{params.start:q}} {{params.chosen:q}} {{params.terms:q}} {{params.words:q}} {{params.regions:q}}"
         f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule combine:
-    input:
-        members_of,
-        vocabularies=member_vocabularies,
-        chosen=chosen_of,
-    output:
-        f"{RUN}/models/{{row}}/model.json",
-        f"{RUN}/models/{{row}}/model.safetensors",
-        f"{RUN}/models/{{row}}/vocabulary.json",
-    wildcard_constraints:
-        row="|".join(COMBINED_ROWS) or "(?!)",
-    params:
-        slice=lambda wildcards: slice_of(
-            ensemble=CONFIG.ensemble(wildcards.row).model_dump(), dev_images=CONFIG.fit.dev_images
-        ),
-        chosen=chosen_option,
-        vocabularies=lambda wildcards, input: each("--vocabulary", input.vocabularies),
-    benchmark:
-        f"{BENCHMARKS}/combine/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} combine {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
-        f" --models {RUN_Q}/models {{params.vocabularies:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule build_index:

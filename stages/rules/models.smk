@@ -109,3 +109,14 @@ rule fit_csls:
     benchmark: FLOW.benchmark("fit_csls")
     resources: **FLOW.resources("fit_csls")
     shell: FLOW.shell("fit_csls")
+
+
+rule combine:
+    input: FLOW.input("combine")
+    output: FLOW.output("combine")
+    wildcard_constraints: **FLOW.constraints("combine")
+    params: **FLOW.params("combine")
+    threads: FLOW.threads("combine")
+    benchmark: FLOW.benchmark("combine")
+    resources: **FLOW.resources("combine")
+    shell: FLOW.shell("combine")
