@@ -62,7 +62,6 @@ PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
 TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
-POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
 FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
@@ -143,10 +142,8 @@ def encoder_slice(encoder):
 
 
 def model_slice(wildcards):
-    """What `fit` or `train` of a model depends on: its hyperparameters, and for `train` how it reads."""
+    """What `train` of a model depends on: its hyperparameters, and how it reads."""
     model = MODELS[wildcards.row]
-    if model.spec.made_by == "fit":
-        return slice_of(model=model.hyperparameters)
     geometry = {"geometry": CONFIG.regions.geometry} if model.spec.regions != "none" else {}
     return slice_of("seed", "image_view", "word_vectors", model=model.hyperparameters, **geometry)
 
