@@ -61,7 +61,7 @@ PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
 TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
-POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
+FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
@@ -116,10 +116,8 @@ def shown(path, caption, category):
 
 
 def model_slice(wildcards):
-    """What `fit` or `train` of a model depends on: its hyperparameters, and for `train` how it reads."""
+    """What `train` of a model depends on: its hyperparameters, and how it reads."""
     model = MODELS[wildcards.row]
-    if model.spec.made_by == "fit":
-        return slice_of(model=model.hyperparameters)
     geometry = {"geometry": CONFIG.regions.geometry} if model.spec.regions != "none" else {}
     return slice_of("seed", "image_view", "word_vectors", model=model.hyperparameters, **geometry)
 
@@ -240,18 +238,17 @@ def names_of(wildcards):
     return [path] if os.path.isfile(path) else []
 
 
-def members_of(wildcards):
-    """The models of the members of the ensemble `wildcards.row`, and all shards of their embeddings."""
-    members = CONFIG.members(wildcards.row)
-    models = expand(f"{RUN}/models/{{member}}/model.json", member=members)
-    return models + expand(f"{RUN}/embeddings/{{member}}/parts/{{part}}.json", member=members, part=parts())
+def encoders_of(wildcards):
+    """The encoders that a bundle of the row `wildcards.row` carries."""
+    of_regions = CONFIG.regions.encoders if MODELS[wildcards.row].spec.multi_vector else ()
+    names = dict.fromkeys((*MODELS[wildcards.row].encoders, *of_regions))
+    return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=names)
 
 
-def member_vocabularies(wildcards):
-    """The vocabularies that the members of the ensemble `wildcards.row` were trained with."""
-    return sorted({vocabulary_file(MODELS[member]) for member in CONFIG.members(wildcards.row)})
-
-
+def index_slice(wildcards):
+    """What `build-index` depends on; only fragments have a shortlist."""
+    unused = set() if MODELS[wildcards.row].spec.multi_vector else {"shortlist"}
+    return slice_of(index=CONFIG.index.model_dump(exclude=unused))
 
 
 def generator_features(wildcards):
@@ -416,33 +413,65 @@ rule train:
         f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
-rule combine:
+rule build_index:
     input:
-        members_of,
-        vocabularies=member_vocabularies,
-        chosen=chosen_of,
-    output:
+        f"{RUN}/manifest/manifest.json",
+        encoders_of,
+        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
         f"{RUN}/models/{{row}}/model.json",
-        f"{RUN}/models/{{row}}/model.safetensors",
-        f"{RUN}/models/{{row}}/vocabulary.json",
-    wildcard_constraints:
-        row="|".join(COMBINED_ROWS) or "(?!)",
+        vocabulary=vocabulary_of,
+        parser=query_parser_of,
+    output:
+        f"{RUN}/index/{{row}}/card.json",
     params:
-        slice=lambda wildcards: slice_of(
-            ensemble=CONFIG.ensemble(wildcards.row).model_dump(), dev_images=CONFIG.fit.dev_images
-        ),
-        chosen=chosen_option,
-        vocabularies=lambda wildcards, input: each("--vocabulary", input.vocabularies),
+        slice=index_slice,
+        parser=query_parser_options,
+    threads: 8
     benchmark:
-        f"{BENCHMARKS}/combine/{{row}}.tsv"
+        f"{BENCHMARKS}/build_index/{{row}}.tsv"
     resources:
         **RESOURCES,
     shell:
-        f"{JOINTSPACE} combine {{wildcards.row:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
-        f" --models {RUN_Q}/models {{params.vocabularies:q}} {{params.chosen:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/models/{{wildcards.row:q}}"
+        f"{JOINTSPACE} build-index --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
+        f" --model {RUN_Q}/models/{{wildcards.row:q}} --vocabulary {{input.vocabulary:q}} --encoders {RUN_Q}/encoders"
+        f" {{params.parser:q}} --config {RESOLVED_Q} --output {RUN_Q}/index/{{wildcards.row:q}}"
 
 
+rule study:
+    input:
+        every_part(f"{RUN}/text/tfidf"),
+        every_part(f"{RUN}/moments/study/target"),
+        lambda wildcards: expand(
+            f"{RUN}/moments/study/auxiliary/{{documents}}/parts/{{part}}.json", documents=STUDY_DOCUMENTS, part=parts()
+        ),
+    output:
+        f"{STUDY}/study.json",
+    params:
+        slice=slice_of("study", "transfer", "auxiliary", *FITTED_SECTIONS, "seed"),
+    threads: 8
+    benchmark:
+        f"{BENCHMARKS}/study/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} study --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tfidf {RUN_Q}/text/tfidf"
+        f" --moments {RUN_Q}/moments/study/target --auxiliary {RUN_Q}/moments/study/auxiliary --documents {RUN_Q}/text/documents"
+        f" --config {RESOLVED_Q} --output {STUDY_Q}"
+
+
+rule tabulate:
+    input:
+        f"{STUDY}/study.json",
+    output:
+        shown(f"{STUDY}/tables.md", "tables", "Tables"),
+    params:
+        slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
+    benchmark:
+        f"{BENCHMARKS}/tabulate/all.tsv"
+    resources:
+        **RESOURCES,
+    shell:
+        f"{JOINTSPACE} tabulate --study {STUDY_Q} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule gong:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy as np
-    import torch
     from PIL import Image
 
     from pipeline.config import Config
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
     from pipeline.text.vocabulary import Vocabulary
-
-
-def read_gpu(config_path: Path | None) -> "torch.device | None":
-    """The GPU that a configuration means, None for the processor, for commands that read nothing else of it: where
-    there can be none, they are spared the 0.2 s that reading takes."""
-    from pipeline.device import find_gpu, may_have_gpu
-
-    if not may_have_gpu():
-        return None
-    from pipeline import config
-
-    return find_gpu(config.load(config_path).device)
 
 
 def read_study(

@@ -45,9 +45,6 @@ chosen = click.option(
 embeddings = click.option(
     "--embeddings", "embeddings_folder", type=FOLDER, required=True, help="Folder of one row's `embed` shards."
 )
-phrases = click.option(
-    "--phrases", "phrases_folder", type=FOLDER, required=True, help="What `embed-phrases` wrote of a row and a split."
-)
 bundle = click.option(
     "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
 )

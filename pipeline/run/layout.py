@@ -138,6 +138,10 @@ class Layout:
     def model(self, name: str) -> Artefact:
         return self._folder(f"models/{name}", "model.json")
 
+    def model_vocabulary(self, model: str) -> Artefact:
+        """Of an ensemble: those of its members, in one."""
+        return self.file(f"models/{model}/vocabulary.json")
+
     def embeddings(self, model: str) -> Shards:
         return self._shards(f"embeddings/{model}")
 

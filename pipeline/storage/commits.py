@@ -10,6 +10,7 @@ from pipeline.storage.alignments import ALIGNMENTS
 from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import TABLES
 from pipeline.storage.parameters import ENCODER, MODEL
+from pipeline.storage.phrases import TABLES as PHRASE_TABLES
 from pipeline.storage.reading import file_sha256
 from pipeline.storage.tables import MOST_DIGITS
 from pipeline.storage.tokens import TOKENS
@@ -66,6 +67,10 @@ def target_of(commit: Path) -> Path:
     artefact = commit.with_suffix("")
     if artefact.suffix == ".parquet" and artefact.stem in TABLES and commit.with_name(MANIFEST).exists():
         return commit.with_name(MANIFEST)
+    if artefact.suffix == ".jsonl":
+        return commit
+    if artefact.suffix == ".parquet" and artefact.stem in PHRASE_TABLES:
+        return commit.with_name("phrases.parquet.json")
     return artefact if artefact.suffix in COMMITTED | READ_BY_PEOPLE else commit
 
 

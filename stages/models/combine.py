@@ -4,96 +4,62 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
-from stages import options
 
-
-@click.command("combine")
-@click.argument("ensemble")
-@options.manifest
-@click.option(
-    "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the members' embeddings."
-)
-@click.option("--models", "models_root", type=options.FOLDER, required=True, help="Folder with the members' models.")
-@click.option(
-    "--vocabulary", "vocabularies", type=options.FILE, multiple=True, required=True,
-    help="A vocabulary of the members; once for each.",
-)  # fmt: skip
-@options.chosen
-@options.config
-@options.output("folder", "Folder of the model.")
-def command(
-    ensemble: str,
-    manifest_folder: Path,
-    embeddings_root: Path,
-    models_root: Path,
-    vocabularies: tuple[Path, ...],
-    chosen_folder: Path | None,
-    config_path: Path | None,
-    output: Path,
-) -> None:
-    """Choose the weights of ENSEMBLE, one of the configuration's ensembles, and put its members into one model.
+def combine(run: Run, job: Job, model: str) -> None:
+    """Choose the weights of MODEL, one of the configuration's ensembles, and put its members into one model.
 
     A refit has the weights of the ensemble that it refits."""
     import logging
 
-    from pipeline import config
-    from pipeline.errors import UsageError
     from pipeline.models.linear.ensemble import Ensemble
     from pipeline.specs.models import combining
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import Batch
-    from pipeline.storage.fingerprint import fingerprint, require_same
-    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.parameters import MODEL, write_parameters
-    from pipeline.storage.places import require_output
     from pipeline.storage.provenance import join_origins, require_same_origins
-    from stages.starts import read_chosen
 
-    settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": ensemble})
-    if not settings.members(ensemble):
-        raise UsageError(
-            f"{ensemble} is not among the ensembles of the configuration ({', '.join(settings.ensembles)})"
-        )
-    manifest, base = Manifest(manifest_folder), read_chosen(settings, ensemble, chosen_folder)
-    names = settings.members(ensemble)
-    members = {name: _open_member(name, manifest, embeddings_root / name, models_root / name) for name in names}
+    settings, layout, base = run.config, run.layout, run.chosen(model)
+    members = {name: _open_member(run, name) for name in settings.members(model)}
     stored = {name: parameters for name, (_, parameters) in members.items()}
     if base:
         log = base.details["training_log"]
         weights = {name: base.details["weights"][settings.refitted(name)] for name in members}
     else:
-        log = _choose(ensemble, settings, manifest, {name: embeddings for name, (embeddings, _) in members.items()})
+        log = _choose(model, settings, run.manifest, {name: embeddings for name, (embeddings, _) in members.items()})
         weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
-    model = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
-    vocabulary = _join_vocabularies(model, list(used.values()), vocabularies)
+    joined = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
+    paths = [one.path for one in _vocabularies(settings, layout, model).values()]
+    vocabulary = _join_vocabularies(joined, list(used.values()), paths)
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
-    inputs = {"manifest": manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
+    inputs = {"manifest": run.manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
     inputs |= {"chosen": base.fingerprint} if base else {}
     origins = {
-        key: join_origins((str(models_root / name), part.details.get(key) or {}) for name, part in used.items())
+        key: join_origins((str(layout.model(name).path), part.details.get(key) or {}) for name, part in used.items())
         for key in ("encoders", "regions")
     }
     learned = {**origins, "vocabulary": vocabulary["fingerprint"]}
     if base:
-        require_same_origins({str(output): learned, str(chosen_folder): base.details})
+        where = layout.model(settings.refitted(model)).path
+        require_same_origins({str(job.path): learned, str(where): base.details})
     batch = Batch()
-    batch.add(output / "vocabulary.json", to_json(vocabulary), commit=True)
+    batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
     write_parameters(
-        output / "model.safetensors",
+        job.path / "model.safetensors",
         MODEL,
-        model.tensors(),
-        settings=model.settings(),
-        fingerprint=fingerprint("ensemble", 2, weights, inputs),
+        joined.tensors(),
+        settings=joined.settings(),
+        fingerprint=job.fingerprint,
         details={
-            "model": ensemble,
-            "refits": settings.refitted(ensemble),
-            "registered": combining(model.multi_vector).name,
-            "training": settings.model(ensemble).training,
+            "model": model,
+            "refits": settings.refitted(model),
+            "registered": combining(joined.multi_vector).name,
+            "training": settings.model(model).training,
             **learned,
             "labels": require_same("label table", labels) if labels else None,
             "weights": weights,
@@ -104,7 +70,7 @@ def command(
     )
     batch.publish()
     judged = "weights chosen before" if base else f"recall sum {log['recall_sum']:.1f} on dev"
-    logging.getLogger(__name__).info("%s: %s, with %s", ensemble, judged, weights)
+    logging.getLogger(__name__).info("%s: %s, with %s", model, judged, weights)
 
 
 def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,18 +98,14 @@ def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, A
     }
 
 
-def _open_member(name: str, manifest: Any, embeddings_folder: Path, model_folder: Path) -> tuple[Any, Any]:
-    """The embeddings and the model of one member, which belong together and compare by inner products."""
-    from pipeline.errors import UsageError
+def _open_member(run: Run, name: str) -> tuple[Any, Any]:
+    """The embeddings and the model of one member, which belong together."""
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.parameters import MODEL, read_parameters
 
-    embeddings = Embeddings(manifest, embeddings_folder, name)
-    if embeddings.metric != "inner_product":
-        raise UsageError(f"{name} scores by distance, not by inner products; leave it out of the ensemble")
-    parameters = read_parameters(model_folder / "model.safetensors", MODEL)
-    require_same("model", {str(embeddings_folder): embeddings.model, str(model_folder): parameters.fingerprint})
+    embeddings, folder = Embeddings(run.manifest, run.layout.embeddings(name).folder, name), run.layout.model(name).path
+    parameters = run.model(name)
+    require_same("model", {str(embeddings.folder): embeddings.model, str(folder): parameters.fingerprint})
     return embeddings, parameters
 
 
@@ -173,3 +135,34 @@ def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path])
         views[view] = given[digest]
     inputs = {view: value["fingerprint"] for view, value in views.items()}
     return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
+
+
+def _vocabularies(config, layout, model: str) -> Mapping[str, Any]:
+    """Those that the members were trained with, by their names."""
+    words = {config.model(member).spec.words for member in config.members(model)}
+    return {one.name: one for one in (layout.token_vocabulary if own else layout.vocabulary for own in sorted(words))}
+
+
+def _reads(config, layout, model: str) -> Mapping[str, Input]:
+    members, base = config.members(model), config.refitted(model)
+    return {
+        "manifest": layout.manifest,
+        **{f"models/{name}": layout.model(name) for name in members},
+        **{f"embeddings/{name}": layout.embeddings(name) for name in members},
+        **_vocabularies(config, layout, model),
+        **({"chosen": layout.model(base)} if base else {}),
+    }
+
+
+STAGE = Stage(
+    combine,
+    version=3,
+    names=("model",),
+    choices=lambda config: [(name,) for name in config.made_by("combine")],
+    keys=lambda config, model: {
+        "ensemble": config.ensemble(model).model_dump(),
+        "dev_images": config.fit.dev_images,
+    },
+    reads=_reads,
+    writes=lambda layout, model: (layout.model(model), layout.model_vocabulary(model)),
+)

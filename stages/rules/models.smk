@@ -111,12 +111,12 @@ rule fit_csls:
     shell: FLOW.shell("fit_csls")
 
 
-rule build_index:
-    input: FLOW.input("build_index")
-    output: FLOW.output("build_index")
-    wildcard_constraints: **FLOW.constraints("build_index")
-    params: **FLOW.params("build_index")
-    threads: FLOW.threads("build_index")
-    benchmark: FLOW.benchmark("build_index")
-    resources: **FLOW.resources("build_index")
-    shell: FLOW.shell("build_index")
+rule combine:
+    input: FLOW.input("combine")
+    output: FLOW.output("combine")
+    wildcard_constraints: **FLOW.constraints("combine")
+    params: **FLOW.params("combine")
+    threads: FLOW.threads("combine")
+    benchmark: FLOW.benchmark("combine")
+    resources: **FLOW.resources("combine")
+    shell: FLOW.shell("combine")

@@ -118,9 +118,7 @@ def _models(root: Path, run: Path) -> Found:
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
         calls = [[f"{row}-csls", "--run", run, *_options(root, run, "network")]]
         yield name, "fit_csls", calls, [models / f"{row}-csls"]
-    both = [*_options(root, run, "manifest"), "--embeddings", embeddings]
-    vocabularies = ["--vocabulary", run / "text/vocabulary.json", *_options(root, run, "vocabulary", "network")]
-    calls = [["both", *both, "--models", models, *vocabularies, "--output", models / "both"]]
+    calls = [["both", "--run", run, *_options(root, run, "network")]]
     yield "combine", "combine", calls, [models / "both"]
     calls = over_shards(root / "network.yaml", run, "both")
     yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]

@@ -89,7 +89,8 @@ def test_half_a_file_of_alignments_is_refused_and_found(run: Path) -> None:
     with pytest.raises(IntegrityError, match=r"test\.jsonl is damaged: it does not match its sidecar"):
         read_alignments(path)
     path.with_name("test.png").write_bytes(b"")
-    assert {fault.path.name for fault in examine(path.parent).faults} == {"test.jsonl", "test.png"}
+    found = {fault.path.name: fault.target.name for fault in examine(path.parent).faults}
+    assert found == {"test.jsonl": "test.jsonl.json", "test.png": "test.png"}  # as their rule has them
     path.with_name("test.jsonl.json").unlink()
     with pytest.raises(IntegrityError, match=r"test\.jsonl\.json does not exist"):
         read_alignments(path)

@@ -126,12 +126,10 @@ def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Pa
 
 
 def test_members_of_an_ensemble_see_through_the_same_encoder(run: Path) -> None:
-    given = (*options(run, "manifest", "embeddings", "models"), "--config", run / "config.yaml")
-    given += ("--vocabulary", run / "text/vocabulary.json", "--vocabulary", run / "text/tokens.json")
-    run_command("combine", "both", *given, "--output", run / "models/both")
+    make_stage("combine", run, "both")
     retell(run / "models/bow/model.json", "details", "encoders", "colour", value={"encoder": "another"})
     with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of .*models/bow differ"):
-        run_command("combine", "both", *given, "--output", run / "models/both")
+        make_stage("combine", run, "both")
 
 
 def test_an_index_of_another_encoder_is_not_built(run: Path) -> None:

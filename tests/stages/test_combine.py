@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import THINGS, build_bundle, make_run, make_stage, run_command, write_config
+from made_up import THINGS, build_bundle, make_run, make_stage, retell, write_config
 from made_up_sets import add_fragments
-from made_up_training import options, read_model
+from made_up_training import read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble
 from pipeline.multivectors import ScoreRule
-from pipeline.storage.atomic import CHECK, publish_json, read_json, read_sidecar
+from pipeline.storage.atomic import read_sidecar
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -56,8 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def combine(run: Path, ensemble: str) -> Parameters:
     """The model and the embeddings of an ensemble."""
-    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "text/vocabulary.json")
-    run_command("combine", ensemble, *given, "--config", run / "config.yaml", "--output", run / "models" / ensemble)
+    make_stage("combine", run, ensemble)
     make_stage("join_embeddings", run, ensemble)
     return read_model(run, ensemble)
 
@@ -120,6 +119,7 @@ def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None
     ensembles = {"sets": {"members": members, "weights": [0.5]}}
     value = {"models": ["sets"], "regions": {"encoders": ["colour"]}, "variants": variants, "ensembles": ensembles}
     write_config(run, value)
+    shutil.copy(run / "text/vocabulary.json", run / "text/tokens.json")
     details, manifest = combine(run, "sets").details, Manifest(run / "manifest")
     assert details["registered"] == "fragment-ensemble"
     images, sentences = np.arange(24), np.arange(48)
@@ -140,25 +140,18 @@ def read_scores(fragments: Embeddings) -> np.ndarray:
 
 
 def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path: Path) -> None:
-    other = tmp_path / "models"
-    shutil.copytree(run / "models", other)
-    path = other / "wrong" / "model.safetensors"
+    configure(run, [1])
+    with pytest.raises(UsageError, match="combine: the configuration has no model three; there are both"):
+        make_stage("combine", run, "three")
+    other = shutil.copytree(run, tmp_path / "run")
+    retell(other / "text/vocabulary.json", "fingerprint", value="x")
+    with pytest.raises(IntegrityError, match="the vocabulary of right is none of .*vocabulary.json"):
+        make_stage("combine", other, "both")
+    path = other / "models/wrong/model.safetensors"
     old = read_parameters(path, MODEL)
     write_parameters(path, MODEL, old.tensors, settings=old.settings, fingerprint="another", details=old.details)
-    given = (*options(run, "manifest", "embeddings"), "--config", configure(run, [1]))
-    vocabulary = ("--vocabulary", run / "text/vocabulary.json")
     with pytest.raises(IntegrityError, match="embeddings/wrong and of .*models/wrong differ"):
-        run_command("combine", "both", *given, *vocabulary, "--models", other, "--output", tmp_path / "model")
-    with pytest.raises(UsageError, match=r"three is not among the ensembles of the configuration \(both\)"):
-        run_command("combine", "three", *given, *vocabulary, "--models", other, "--output", tmp_path / "model")
-    words = {name: value for name, value in read_json(run / "text/vocabulary.json").items() if name != CHECK}
-    publish_json(tmp_path / "another.json", {**words, "fingerprint": "x"})
-    with pytest.raises(IntegrityError, match="the vocabulary of right is none of .*another.json"):
-        run_command(
-            "combine", "both", *given, "--vocabulary", tmp_path / "another.json", "--models", run / "models",
-            "--output", tmp_path / "model",
-        )  # fmt: skip
-    assert not (tmp_path / "model").exists()
+        make_stage("combine", other, "both")
 
 
 @pytest.mark.parametrize(

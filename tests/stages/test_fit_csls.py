@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, make_stage, retell, run_command
-from made_up_training import add_moments, fit, make_trainable, options, read_model
+from made_up import THINGS, make_stage, retell, run_command
+from made_up_training import add_moments, fit, make_trainable, read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -75,8 +75,7 @@ def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> N
 
 
 def test_an_ensemble_takes_scaled_members(run: Path) -> None:
-    given = (*options(run, "manifest", "embeddings", "models"), "--vocabulary", run / "text/vocabulary.json")
-    run_command("combine", "both", *given, "--config", run / "config.yaml", "--output", run / "models/both")
+    make_stage("combine", run, "both")
     details = read_model(run, "both").details
     assert set(details["weights"]) == {"ncca-csls", "other"}
 

@@ -17,6 +17,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
 from pipeline.storage.atomic import read_json
 from pipeline.storage.embeddings import split_pairs
+from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
@@ -194,3 +195,5 @@ def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     with pytest.raises(IntegrityError, match=r"regions\.parquet"):
         PhraseVectors(run / PHRASES)
+    (fault,) = examine(path.parent).faults
+    assert (fault.path, fault.target) == (path, path.with_name("phrases.parquet.json"))
