@@ -101,11 +101,8 @@ def test_vectors_side_by_side_score_the_weighted_sum_and_are_what_the_model_embe
 
 def test_it_is_evaluated_indexed_and_searched_like_every_row(run: Path, tmp_path: Path) -> None:
     combine_both(run, [0.25, 1])
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/both")
-    run_command(
-        "evaluate", *given, "--split", "dev", "--protocol", "all-sentences", "--output", tmp_path / "evaluation.json"
-    )
-    assert json.loads((tmp_path / "evaluation.json").read_text())["model"] == "both"
+    make_stage("evaluate", run, "both", "dev", "all-sentences")
+    assert json.loads((run / "evaluation/both.dev.all-sentences.json").read_text())["model"] == "both"
     bundle = build_bundle(run, model="both")
     searcher = Searcher(Bundle(bundle))
     assert {hit.row["path"] for hit in searcher.images("a dog", 3)} <= {
