@@ -13,6 +13,7 @@ from PIL import Image
 from pipeline.errors import IntegrityError
 from pipeline.images.decode import ImageLimits
 from pipeline.report.thumbnails import Photographs
+from pipeline.run.layout import Layout
 from pipeline.storage.atomic import publish_json, read_json
 from pipeline.storage.evaluations import write_summary
 from pipeline.storage.manifest import Manifest
@@ -46,9 +47,9 @@ class Outline(HTMLParser):
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
     build_bundle(folder)
-    judged = {"splits": ["train", "test"], "protocols": ["all-sentences"]}
-    write_config(folder, {"evaluate": judged, "models": ["ncca"]})
-    for split in ("train", "test"):
+    chosen = {"splits": ["train", "test"], "protocols": ["all-sentences"]}
+    write_config(folder, {"models": ["ncca"], "evaluate": chosen})
+    for split in chosen["splits"]:
         make_stage("evaluate", folder, "ncca", split, "all-sentences")
     make_stage("summarise", folder)
     return folder
@@ -61,7 +62,7 @@ def report(run: Path, *more: object) -> Outline:
         "--embeddings",
         run / "embeddings",
         "--summary",
-        run / "evaluation/summary.json",
+        Layout(run).summary.path,
         "--output",
         run / "report" / "index.html",
     )
@@ -160,7 +161,7 @@ def test_the_page_needs_nothing_else(run: Path) -> None:
 
 def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: a")
-    summary = read_json(run / "evaluation/summary.json")
+    summary = read_json(Layout(run).summary.path)
     evil = [{**evaluation, "protocol": "<script>alert(1)</script>"} for evaluation in summary]
     write_summary(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil], "")
     run_command(
@@ -188,7 +189,7 @@ def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> N
     other = make_run(tmp_path, images=16)
     with pytest.raises(IntegrityError, match="manifest of"):
         run_command(
-            *("report", run / "bundle", "--manifest", other / "manifest", "--summary", run / "evaluation/summary.json"),
+            *("report", run / "bundle", "--manifest", other / "manifest", "--summary", Layout(run).summary.path),
             *("--embeddings", run / "embeddings"),
             *("--output", tmp_path / "index.html"),
         )
@@ -196,7 +197,7 @@ def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> N
 
 def test_a_summary_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     """Of other images, and of the same with other embeddings."""
-    values = [{k: v for k, v in value.items() if k != "check"} for value in read_json(run / "evaluation/summary.json")]
+    values = [{k: v for k, v in value.items() if k != "check"} for value in read_json(Layout(run).summary.path)]
     for changes, said in (
         ({"manifest": "another"}, "manifest of .*manifest and of .*, evaluation 0 differ"),
         ({"embeddings/00001": "another"}, "embeddings of ncca of .*bundle and of .*, evaluation 0 differ"),
@@ -214,7 +215,7 @@ def test_embeddings_of_another_model_are_refused(run: Path, tmp_path: Path) -> N
     with pytest.raises(IntegrityError, match="model of .*bundle and of .*embeddings/ncca differ"):
         run_command(
             *("report", run / "bundle", "--manifest", run / "manifest", "--embeddings", others),
-            *("--summary", run / "evaluation/summary.json", "--output", tmp_path / "index.html"),
+            *("--summary", Layout(run).summary.path, "--output", tmp_path / "index.html"),
         )
 
 

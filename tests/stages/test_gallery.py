@@ -45,12 +45,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     config = ["--config", folder / "config.yaml"]
     run_command("ingest", "--root", folder / "data", *config, "--processes", 0, "--output", folder / "manifest")
-    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
+    run_command("prepare_encoder", "--name", "eye", *config, "--output", folder / "encoders/eye")
+    make_stage("build_vocabulary", folder)
+    for stage in ("extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
     make_stage("fit", folder, "ncca")
     make_stage("embed", folder, "ncca")
-    build_bundle(folder, output="index")
+    build_bundle(folder)
     return folder
 
 
@@ -69,16 +71,16 @@ def test_nothing_is_learned_from_them(run: Path) -> None:
 
 
 def test_they_are_found(run: Path) -> None:
-    table = Bundle(run / "index").table("images")
+    table = Bundle(run / "bundle").table("images")
     assert table.num_rows == TOLD + SILENT
     for colour in COLOURS:
-        hits = json.loads(run_command("search", "--index", run / "index", colour, "--top", 13, "--json"))
+        hits = json.loads(run_command("search", "--index", run / "bundle", colour, "--top", 13, "--json"))
         assert {hit["path"] for hit in hits} == {
             name_of(n) for n in range(TOLD + SILENT) if name_of(n).startswith(colour)
         }
 
 
 def test_one_of_them_finds_sentences(run: Path) -> None:
-    arguments = ["--index", run / "index", "--config", run / "config.yaml", "--json", "--top", 1]
+    arguments = ["--index", run / "bundle", "--config", run / "config.yaml", "--json", "--top", 1]
     (hit,) = json.loads(run_command("search", "--image", run / "data" / name_of(TOLD + 2), *arguments))
     assert hit["text"] == f"a {name_of(TOLD + 2).partition('-')[0]} picture"

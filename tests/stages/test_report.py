@@ -6,8 +6,9 @@ import pytest
 from made_up import build_bundle, make_run, make_stage, run_command, write_config
 from made_up_sets import add_fragments
 
+from pipeline.run.layout import Layout
 from pipeline.storage.atomic import CHECK, publish_json, read_json
-from pipeline.storage.evaluations import write_summary
+from pipeline.storage.evaluations import read_evaluations, write_summary
 from pipeline.storage.integrity import examine
 
 
@@ -18,22 +19,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0})
     inverted = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     build_bundle(run, {"index": inverted}, model="dvsa", output="sets")
-    judged = {"splits": ["test"], "protocols": ["all-sentences"]}
-    more = {"evaluate": judged, "regions": {"encoders": ["colour"]}, "models": ["ncca", "dvsa"]}
-    write_config(run, more)
-    for row in ("ncca", "dvsa"):
-        make_stage("evaluate", run, row, "test", "all-sentences")
-    ncca = run / "evaluation/ncca.test.all-sentences.json"
-    worse = {name: value for name, value in read_json(ncca).items() if name != CHECK}
+    chosen = {"splits": ["test"], "protocols": ["all-sentences"]}
+    write_config(run, {"models": ["ncca", "dvsa"], "regions": {"encoders": ["colour"]}, "evaluate": chosen})
+    for model in ("ncca", "dvsa"):
+        make_stage("evaluate", run, model, "test", "all-sentences")
+    worse = {name: value for name, value in read_json(evaluation(run, "ncca")).items() if name != CHECK}
     worse["sentence_to_image"] |= {"recall@1": 0.0, "recall@5": 0.0, "recall@10": 0.0}
-    publish_json(ncca, worse)  # so that the row of fragments is the best
+    publish_json(evaluation(run, "ncca"), worse)  # so that the row of fragments is the best
     make_stage("summarise", run)
     return run
 
 
+def evaluation(run: Path, model: str) -> Path:
+    return Layout(run).evaluation(model, "test", "all-sentences").path
+
+
 def report(run: Path, *bundles: Path) -> str:
-    summary = ("--summary", run / "evaluation/summary.json")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", *summary)
+    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--summary", Layout(run).summary.path)
     run_command("report", *bundles, *given, "--output", run / "index.html")
     return (run / "index.html").read_text()
 
@@ -48,17 +50,16 @@ def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
 
 
 def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
-    alone = [one for one in read_json(run / "evaluation/summary.json") if one["model"] == "dvsa"]
-    write_summary(tmp_path / "summary.json", alone, "")
+    write_summary(tmp_path / "summary.json", read_evaluations([evaluation(run, "dvsa")]), "")
     given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings", "--summary", tmp_path / "summary.json")
     run_command("report", run / "sets", *given, "--output", tmp_path / "index.html")
     html = " ".join((tmp_path / "index.html").read_text().split())
     assert f"--index {run / 'sets'}" in html and "What dvsa finds" in html and "A map of the images" not in html
     # Each image has all that its sentences name, so that every query is answered at once.
-    assert read_json(run / "dvsa.json")["sentence_to_image"]["recall@1"] == 100
+    assert read_json(evaluation(run, "dvsa"))["sentence_to_image"]["recall@1"] == 100
     assert html.count("its image comes first") == 8 and "comes at rank" not in html
 
 
 def test_evaluations_and_bundles_of_fragments_are_of_their_embeddings(run: Path) -> None:
     mixed = {fault.path for fault in examine(run).faults if fault.reason.startswith("mixed")}
-    assert not mixed & {run / "dvsa.json", run / "ncca.json", run / "sets" / "card.json"}
+    assert not mixed & {evaluation(run, "dvsa"), evaluation(run, "ncca"), run / "sets" / "card.json"}
