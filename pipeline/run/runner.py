@@ -64,8 +64,7 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
     if not numbers:
         return iter(())
     if config.scheduler is not None:
-        options = {"workers": config.cluster.workers, **config.cluster.options}
-        return on_cluster(task, numbers, config.scheduler, options)
+        return on_cluster(task, numbers, config.scheduler, config.cluster.model_dump())
     environments = _environments(run, stage)[: len(numbers)]
     if len(environments) < 2:
         return in_process(task, numbers)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import MADE_BY, build_bundle, make_stage, retell, run_command, write_config
-from made_up_training import CONFIG, add_moments, fit, make_trainable, options, train
+from made_up import MADE_BY, build_bundle, make_stage, retell, write_config
+from made_up_training import CONFIG, add_moments, fit, make_trainable, train
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.manifest import Manifest
