@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy as np
+    import torch
     from PIL import Image
 
     from pipeline.config import Config

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, make_stage, retell
+from made_up import THINGS, build_bundle, make_stage, retell
 from made_up_training import add_moments, fit, make_trainable, read_model
 
 from pipeline.errors import IntegrityError, UsageError
