@@ -61,8 +61,6 @@ PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
 TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
-FINETUNED = [encoder.name for encoder in CONFIG.encoders if encoder.weights == "finetuned"]
-PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
 STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
@@ -238,19 +236,6 @@ def names_of(wildcards):
     return [path] if os.path.isfile(path) else []
 
 
-def encoders_of(wildcards):
-    """The encoders that a bundle of the row `wildcards.row` carries."""
-    of_regions = CONFIG.regions.encoders if MODELS[wildcards.row].spec.multi_vector else ()
-    names = dict.fromkeys((*MODELS[wildcards.row].encoders, *of_regions))
-    return expand(f"{RUN}/encoders/{{encoder}}/model.json", encoder=names)
-
-
-def index_slice(wildcards):
-    """What `build-index` depends on; only fragments have a shortlist."""
-    unused = set() if MODELS[wildcards.row].spec.multi_vector else {"shortlist"}
-    return slice_of(index=CONFIG.index.model_dump(exclude=unused))
-
-
 def generator_features(wildcards):
     """The feature shards that every generator takes."""
     return expand(f"{RUN}/features/{{encoder}}/parts/{{part}}.json", encoder=ENCODERS, part=parts())
@@ -411,67 +396,6 @@ rule train:
         f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.labels:q}}"
         f" {{params.start:q}} {{params.chosen:q}} {{params.terms:q}} {{params.words:q}} {{params.regions:q}}"
         f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
-
-
-rule build_index:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        encoders_of,
-        every_part(f"{RUN}/embeddings/{{{{row}}}}"),
-        f"{RUN}/models/{{row}}/model.json",
-        vocabulary=vocabulary_of,
-        parser=query_parser_of,
-    output:
-        f"{RUN}/index/{{row}}/card.json",
-    params:
-        slice=index_slice,
-        parser=query_parser_options,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/build_index/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} build-index --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings/{{wildcards.row:q}}"
-        f" --model {RUN_Q}/models/{{wildcards.row:q}} --vocabulary {{input.vocabulary:q}} --encoders {RUN_Q}/encoders"
-        f" {{params.parser:q}} --config {RESOLVED_Q} --output {RUN_Q}/index/{{wildcards.row:q}}"
-
-
-rule study:
-    input:
-        every_part(f"{RUN}/text/tfidf"),
-        every_part(f"{RUN}/moments/study/target"),
-        lambda wildcards: expand(
-            f"{RUN}/moments/study/auxiliary/{{documents}}/parts/{{part}}.json", documents=STUDY_DOCUMENTS, part=parts()
-        ),
-    output:
-        f"{STUDY}/study.json",
-    params:
-        slice=slice_of("study", "transfer", "auxiliary", *FITTED_SECTIONS, "seed"),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/study/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} study --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tfidf {RUN_Q}/text/tfidf"
-        f" --moments {RUN_Q}/moments/study/target --auxiliary {RUN_Q}/moments/study/auxiliary --documents {RUN_Q}/text/documents"
-        f" --config {RESOLVED_Q} --output {STUDY_Q}"
-
-
-rule tabulate:
-    input:
-        f"{STUDY}/study.json",
-    output:
-        shown(f"{STUDY}/tables.md", "tables", "Tables"),
-    params:
-        slice=slice_of("seed", "name", bootstrap=CONFIG.evaluate.bootstrap),
-    benchmark:
-        f"{BENCHMARKS}/tabulate/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} tabulate --study {STUDY_Q} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule gong:
@@ -647,5 +571,6 @@ rule report:
 include: "stages/rules/images.smk"
 include: "stages/rules/text.smk"
 include: "stages/rules/models.smk"
+include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
