@@ -62,12 +62,10 @@ PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
 TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
-POOLED = [encoder.name for encoder in CONFIG.encoders if encoder.of is not None]
 PARSER = f"{RUN}/parser/pipeline.json"
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
 STUDY_Q = quoted(STUDY)
-STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
 FITTED_SECTIONS = [spec.key for spec in made_by("fit") if spec.section]
 STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
@@ -79,11 +77,9 @@ GPU = CONFIG.device != "cpu"
 
 wildcard_constraints:
     part=r"\d{5}",
-    encoder="|".join(STUDY_ENCODERS),
     row="|".join(MODELS),
     split="|".join(DESCRIBED),
     protocol="all-sentences|first-sentence",
-    documents="|".join(CONFIG.documents),
     generator="|".join(spec.name for spec in GENERATORS),
 
 
