@@ -41,7 +41,7 @@ def show_regions(
             image, line = None, f"{photograph.name}: {error}"
         pictures.append(Picture(image, block.boxes[rows], block.scores[rows], line))
 
-    details = {"inputs": job.inputs}
+    details = {"inputs": {"regions": regions.fingerprint}}
     data = to_png(draw_sheet(pictures, columns))
     publish(job.path, data, kind=DRAWING, rows=len(pictures), fingerprint=job.fingerprint, details=details)
 
