@@ -61,18 +61,8 @@ PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
 TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
-<<<<<<< HEAD
 LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
-STUDY_ENCODERS = [*ENCODERS, *(encoder.name for encoder in CONFIG.study.encoders)]
-=======
-PARSER = f"{RUN}/parser/pipeline.json"
-LABELS = f"{RUN}/text/labels.json"
-STUDY = f"{RUN}/study"
-STUDY_Q = quoted(STUDY)
-FITTED_SECTIONS = [spec.key for spec in made_by("fit") if spec.section]
-STUDY_DOCUMENTS = ["all", "title", "tags", "description", *CONFIG.study.noise]
->>>>>>> eb285bcf73d3e92e1dead61e3ebbb3b41f940fa9
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"

@@ -125,7 +125,11 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     rules = re.findall(r"^(?:rule|checkpoint) (\w+):\n(?:(?!^\S).*\n)*? +f\"\{JOINTSPACE\}", text, flags=re.M)
     reading = {rule for rule in rules if re.search(rf"^rule {rule}:\n(?:(?!^\S).*\n)*?.*--manifest ", text, flags=re.M)}
     sources = {name: inspect.getsource(inspect.getmodule(stage.function)) for name, stage in declared().items()}
-    stages = {name for name, stage in declared().items() if stage.sharded or "run.manifest" in sources[name]}
+    stages = {
+        name
+        for name, stage in declared().items()
+        if stage.sharded or re.search("run.manifest|read_study", sources[name])
+    }
     assert len(reading | stages) > 35
     for rule in reading | stages:
         grown = NEEDS[rule].memory(many) - NEEDS[rule].memory(few)
