@@ -45,9 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     config = ["--config", folder / "config.yaml"]
     run_command("ingest", "--root", folder / "data", *config, "--processes", 0, "--output", folder / "manifest")
-    run_command("prepare_encoder", "--name", "eye", *config, "--output", folder / "encoders/eye")
-    make_stage("build_vocabulary", folder)
-    for stage in ("extract", "encode_sentences"):
+    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
     make_stage("fit", folder, "ncca")
