@@ -1,4 +1,4 @@
-"""Tables 1 to 6 of seed 004 (Gong et al.): their layout, what was printed, and the cells that we measure for each."""
+"""Tables 1 to 6 of Gong et al. 2014: their layout, what was printed, and the cells that we measure for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The measured tables of seed 004 beside the printed ones, as Markdown."""
+"""The measured tables of Gong et al. 2014 beside the printed ones, as Markdown."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

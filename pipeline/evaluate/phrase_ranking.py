@@ -49,7 +49,7 @@ def measure_phrases(phrases: Phrases, regions: Regions, gold: Gold, least: float
     A phrase is named where a gold box of its image has a label for it; a region is right for it that overlaps such a
     box by at least `least`. `correspondence`: of the named phrases, those whose most similar region is right.
     `image`: ranks among the regions, or noun phrases, of the image. `split`: among all regions, or all named phrases
-    of different words, where those of one image or another that were called so are right (seed 002, Table 4).
+    of different words, where those of one image or another that were called so are right (Niu et al. 2017, Table 4).
     Raises UsageError where no phrase is named.
     """
     named = named_boxes(phrases.texts, phrases.heads, phrases.images, gold.labels, gold.images, gold.names)

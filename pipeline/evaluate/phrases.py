@@ -1,4 +1,5 @@
-"""Phrases and the regions that they speak of: correspondences against gold boxes, and ranking (seed 002, Table 4)."""
+"""Phrases and the regions that they speak of: correspondences against gold boxes, and ranking (Niu et al. 2017, Table
+4)."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,5 @@
-"""Descriptions as in seed 001, supplement 5.2: many candidates for an image, ranked by two feature functions."""
+"""Descriptions as in Kiros et al. 2014, supplement 5.2: many candidates for an image, ranked by two feature
+functions."""
 
 import numpy as np
 import torch
@@ -81,5 +82,5 @@ def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
 
 def penalise(cosines: np.ndarray, repeated: np.ndarray, penalty: float) -> np.ndarray:
     """(k,) the `cosines` less what so many `repeated` words cost: a positive one becomes `penalty` times itself for
-    each, as in seed 001, and a negative one loses as much; the factor alone would raise it."""
+    each, as in Kiros et al. 2014, and a negative one loses as much; the factor alone would raise it."""
     return cosines - (1 - penalty**repeated) * np.abs(cosines)

@@ -1,4 +1,5 @@
-"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models, and descriptions by ranked candidates (seed 001)."""
+"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models, and descriptions by ranked candidates (Kiros et al.
+2014)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace

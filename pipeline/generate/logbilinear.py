@@ -1,4 +1,5 @@
-"""The networks of `lbl`, `mnlm` and `sc-nlm` (seed 001, sections 2.3 to 2.5): from a window of words to the next one.
+"""The networks of `lbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): from a window of words to the
+next one.
 
 Classes are V words, the unknown word V, and the boundary V + 1, which also stands before the first word.
 """

@@ -1,4 +1,4 @@
-"""`mrnn`: the multimodal recurrent network of seed 000, section 3.2."""
+"""`mrnn`: the multimodal recurrent network of Karpathy and Fei-Fei 2015, section 3.2."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-"""`nearest`: the description of an image is a training sentence, the baseline of seed 000, section 4.3."""
+"""`nearest`: the description of an image is a training sentence, the baseline of Karpathy and Fei-Fei 2015, section
+4.3."""
 
 from collections.abc import Mapping
 from typing import Any

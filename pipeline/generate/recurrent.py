@@ -12,7 +12,7 @@ State = tuple[Tensor, ...]
 
 
 class DescribingNetwork(Recurrent):
-    """Seed 000, equations 13 to 15:
+    """Karpathy and Fei-Fei 2015, equations 13 to 15:
 
         b_v = W_hi I;  h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v);  y_t = softmax(W_oh h_t + b_o)
 

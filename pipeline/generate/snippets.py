@@ -1,4 +1,5 @@
-"""Snippets of sentences with the regions that they were aligned with, as pairs to learn from (seed 000)."""
+"""Snippets of sentences with the regions that they were aligned with, as pairs to learn from (Karpathy and Fei-Fei
+2015)."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """The visual descriptors of the time before networks: of a whole picture, and of every point of a dense grid.
 
-Pixels are (side, side, 3) uint8 RGB throughout. The five kinds are those of seed 004, Table 1. Each is of the form
-that OpenCV gives it: the Gabor filters of GIST stand on an image pyramid, not in the Fourier domain, and the colour
-SIFTs are grey SIFTs of three channels one after the other, each of unit length.
+Pixels are (side, side, 3) uint8 RGB throughout. The five kinds are those of Gong et al. 2014, Table 1. Each is of the
+form that OpenCV gives it: the Gabor filters of GIST stand on an image pyramid, not in the Fourier domain, and the
+colour SIFTs are grey SIFTs of three channels one after the other, each of unit length.
 """
 
 import math

@@ -26,8 +26,8 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
     """(n_words * dim,) float32 of unit length (zero for a picture that lies on the words): for each word, the sum of
     what its descriptors differ from it by.
 
-    descriptors (n, dim), words (n_words, dim). Jégou et al., as seed 004 [26]; the signed square root before the
-    length is from their later version.
+    descriptors (n, dim), words (n_words, dim). Jégou et al., as Gong et al. 2014 [26]; the signed square root before
+    the length is from their later version.
     """
     nearest = (descriptors @ words.T - (words**2).sum(axis=1) / 2).argmax(axis=1)
     chosen = np.zeros((len(words), len(descriptors)), np.float32)

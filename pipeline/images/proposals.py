@@ -72,7 +72,8 @@ def keep_known(pixels: np.ndarray, known: Candidates) -> Candidates:
 
 
 def search_selectively(search: Search, pixels: np.ndarray, known: Candidates) -> Candidates:
-    """Selective search (Uijlings et al. 2013, as seed 002 [32]) by OpenCV; scores fall evenly from 1 with its ranks.
+    """Selective search (Uijlings et al. 2013, as Niu et al. 2017 [32]) by OpenCV; scores fall evenly from 1 with its
+    ranks.
 
     Raises UsageError where OpenCV's contributed modules are not installed.
     """

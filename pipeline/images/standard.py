@@ -60,8 +60,8 @@ class StandardEncoder:
     """Pixels (n, side, side, 3) uint8 to features (n, dim) float32, as an Encoder makes them.
 
     `describer` works on one picture, wherever that was decoded; `projection` on many of its results at once.
-    Seed 004, Table 1. Its VLADs of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors are
-    reduced before they are quantised, and the words and their dimensions are the configuration's.
+    Gong et al. 2014, Table 1. Its VLADs of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors
+    are reduced before they are quantised, and the words and their dimensions are the configuration's.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Arithmetic in the joint space: an image less some words plus others (seed 001, section 3.2)."""
+"""Arithmetic in the joint space: an image less some words plus others (Kiros et al. 2014, section 3.2)."""
 
 import faiss
 import numpy as np

@@ -1,4 +1,4 @@
-"""How near sentences of one image lie to one another: the mean rank of seed 003, section 6.1."""
+"""How near sentences of one image lie to one another: the mean rank of Socher et al. 2014, section 6.1."""
 
 import numpy as np
 

@@ -1,4 +1,5 @@
-"""A joint space in a plane: words and images (seed 001, Figure 5), phrases and regions (after seed 002, Figure 8)."""
+"""A joint space in a plane: words and images (Kiros et al. 2014, Figure 5), phrases and regions (after Niu et al. 2017,
+Figure 8)."""
 
 import io
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ class Nearest(Section):
 
 class Optimisation(Section):
     """How long and how fast, as in pipeline.models.neural.training.Schedule, but `clip` is the greatest absolute value
-    of every element of the gradient (seed 000, supplement 6.5)."""
+    of every element of the gradient (Karpathy and Fei-Fei 2015, supplement 6.5)."""
 
     in_space: ClassVar[bool] = False
     optimiser: Literal["rmsprop", "adam", "sgd"]
@@ -72,7 +72,7 @@ class ExtraText(Section):
 
 
 class Candidates(Section):
-    """How lbl, mnlm and sc-nlm make and rank candidates (seed 001, supplement 5.2).
+    """How lbl, mnlm and sc-nlm make and rank candidates (Kiros et al. 2014, supplement 5.2).
 
     `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
     its `neighbours` nearest words and as many sentences. Words are drawn at `temperature` where no parts of speech

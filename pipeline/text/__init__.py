@@ -1,1 +1,1 @@
-"""Sentences to terms, a vocabulary of them, and sparse tf-idf vectors (seed 004, section 2.3)."""
+"""Sentences to terms, a vocabulary of them, and sparse tf-idf vectors (Gong et al. 2014, section 2.3)."""

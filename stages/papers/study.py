@@ -1,4 +1,4 @@
-"""`study`: every number of the tables of seed 004, each measured on test in several draws of the target set."""
+"""`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
 from collections.abc import Mapping
 from typing import Any

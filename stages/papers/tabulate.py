@@ -1,4 +1,4 @@
-"""`tabulate`: the tables of seed 004 as Markdown, our numbers beside the printed ones."""
+"""`tabulate`: the tables of Gong et al. 2014 as Markdown, our numbers beside the printed ones."""
 
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage

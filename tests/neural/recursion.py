@@ -22,7 +22,7 @@ def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
 
 
 def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
-    """Equation 4 of seed 003."""
+    """Equation 4 of Socher et al. 2014."""
 
     def count(i: int) -> int:
         return 1 + sum(count(j) for j in children[i])

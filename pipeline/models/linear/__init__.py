@@ -1,1 +1,1 @@
-"""Linear joint spaces as functions of moments (seed 004, section 3)."""
+"""Linear joint spaces as functions of moments (Gong et al. 2014, section 3)."""

@@ -1,4 +1,4 @@
-"""Canonical correlation analysis on moments: the registered models `cca` and `ncca` (seed 004, section 3)."""
+"""Canonical correlation analysis on moments: the registered models `cca` and `ncca` (Gong et al. 2014, section 3)."""
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, eigh, qr, solve_triangular

@@ -1,4 +1,5 @@
-"""Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (seed 004, section 4.1)."""
+"""Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (Gong et al. 2014, section
+4.1)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

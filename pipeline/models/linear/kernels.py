@@ -81,7 +81,7 @@ class KernelFeatures:
 
 
 class KernelCCA(NormalizedCCA):
-    """Regularised kernel CCA (Hardoon et al., reference 12 of seed 004) with the similarity of equation 2.
+    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014) with the similarity of equation 2.
 
     In the feature spaces of two kernels it is linear CCA with a ridge, and Nystroem's map of all training rows spans
     what these have of those spaces; fewer landmarks approximate it. So the solver and the grid are those of `ncca`.

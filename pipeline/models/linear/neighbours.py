@@ -1,4 +1,4 @@
-"""Text transferred from the nearest auxiliary images: the baseline `text-feature` of seed 004, section 4.2."""
+"""Text transferred from the nearest auxiliary images: the baseline `text-feature` of Gong et al. 2014, section 4.2."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar

@@ -47,7 +47,7 @@ class RidgeSolver:
 
 
 class RidgeRegression(LinearModel):
-    """Ridge regression with Euclidean retrieval (seed 004, section 3).
+    """Ridge regression with Euclidean retrieval (Gong et al. 2014, section 3).
 
     min over W of |YU - XW|^2 + lambda |W|^2 with U the principal directions of Y; retrieval by |xW - yU|. Paper to
     code: W `w`, U `u`, lambda from fit.image_ridge, c the number of columns.

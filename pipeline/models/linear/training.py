@@ -1,4 +1,5 @@
-"""What a row learns from: the target pairs, the auxiliary (weakly annotated) pairs, or both (seed 004, section 4)."""
+"""What a row learns from: the target pairs, the auxiliary (weakly annotated) pairs, or both (Gong et al. 2014, section
+4)."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (seed 004, section 3, equations 3 and 4)."""
+"""Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, equations 3 and 4)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

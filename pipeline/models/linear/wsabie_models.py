@@ -17,7 +17,7 @@ from pipeline.models.linear.wsabie import EarlyStopping, Schedule, train
 
 
 class WsabieSGD(LinearModel):
-    """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (seed 004, equations 3 and 4).
+    """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (Gong et al. 2014, equations 3 and 4).
 
     Paper to code: W `w`, U `u`, alpha `max_norm`, c `dimensions`. Training sees centred images and plain sentences;
     at retrieval both views are centred.
@@ -79,7 +79,7 @@ class WsabieSGD(LinearModel):
 
 
 class WsabieAdaGrad(WsabieSGD):
-    """Wsabie whose steps AdaGrad adjusts for each weight (seed 004, section 3)."""
+    """Wsabie whose steps AdaGrad adjusts for each weight (Gong et al. 2014, section 3)."""
 
     adaptive = True
 

@@ -1,4 +1,5 @@
-"""Which words of a sentence describe which region of its image (seed 000, section 3.1.4), and which matter most."""
+"""Which words of a sentence describe which region of its image (Karpathy and Fei-Fei 2015, section 3.1.4), and which
+matter most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ class Magnitudes:
 
 
 def word_magnitudes(vectors: np.ndarray, ids: np.ndarray, least_count: int) -> Magnitudes:
-    """Mean length over all places where a word stands (seed 000, Table 4), of words with at least `least_count`.
+    """Mean length over all places where a word stands (Karpathy and Fei-Fei 2015, Table 4), of words with at least
+    `least_count`.
 
     `vectors` (total, c) are those of the words `ids` (total,). What describes nothing visible is mapped near the
     origin.
@@ -109,7 +111,7 @@ def word_magnitudes(vectors: np.ndarray, ids: np.ndarray, least_count: int) -> M
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
     """The rows of the `count` longest of `vectors` (n, c), at most one for each owner (n,), longest first: the
-    regions of seed 000, Figure 8, that would score highest were they described."""
+    regions of Karpathy and Fei-Fei 2015, Figure 8, that would score highest were they described."""
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
     first = np.sort(np.unique(owners[order], return_index=True)[1])
     return order[first[:count]]

@@ -1,4 +1,4 @@
-"""The two-branch network of hmlstm, and its loss over sentences and noun phrases (seed 002, section 3.2.2)."""
+"""The two-branch network of hmlstm, and its loss over sentences and noun phrases (Niu et al. 2017, section 3.2.2)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,7 +69,7 @@ class Normalisation(nn.Module):
 
 
 class TwoBranches(nn.Module):
-    """Each branch is a linear map, batch normalisation and unit length (seed 002, section 3.2.2); s = v . h.
+    """Each branch is a linear map, batch normalisation and unit length (Niu et al. 2017, section 3.2.2); s = v . h.
 
     Paper to code: W_m `image_map` (K, D), of images and regions alike; W_t `text_map` (K, K), of the states of roots
     and noun phrases. The biases are those of the normalisation. Ours: with `geometry`, regions bring where they lie,

@@ -1,4 +1,4 @@
-"""Which region of its image a noun phrase speaks of (seed 002, section 3.3)."""
+"""Which region of its image a noun phrase speaks of (Niu et al. 2017, section 3.3)."""
 
 from dataclasses import dataclass
 

@@ -21,7 +21,8 @@ class ScoredFragments(NamedTuple):
 
 @dataclass(frozen=True)
 class MultipleInstance:
-    """`ranking` of the scores plus `weight` times the fragment alignment objective of DeFrag, which seed 000 cites for
+    """`ranking` of the scores plus `weight` times the fragment alignment objective of DeFrag, which Karpathy and
+    Fei-Fei 2015 cites for
     equation 7: the sum over regions i and words t of k_it max(0, 1 - y_it v_i . s_t).
 
     y_it is -1 where the region's image is not the word's. Where it is, the bag of a word's regions holds at least one

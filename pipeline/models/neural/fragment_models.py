@@ -193,7 +193,8 @@ class DVSA(FragmentModel):
 
 
 class Defrag(DVSA):
-    """The same network with the score of equation 7 and the multiple-instance objective: seed 000's DeFrag, but for its
+    """The same network with the score of equation 7 and the multiple-instance objective: Karpathy and Fei-Fei's DeFrag,
+    but for its
     sentence fragments, which are words in their context where DeFrag has dependency relations."""
 
     network_type = AlignedNetwork

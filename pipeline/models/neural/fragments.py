@@ -22,7 +22,7 @@ def _uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
 
 
 class RegionMap(nn.Module):
-    """v = W_m x + b_m of seed 000, equation 1: W_m `weight` (h, D), b_m `bias`.
+    """v = W_m x + b_m of Karpathy and Fei-Fei 2015, equation 1: W_m `weight` (h, D), b_m `bias`.
 
     x is the stacked features of a region less the training regions' mean, times `scale`, which brings them to a root
     mean square length of 1, and v too at the beginning, so that one learning rate suits all encoders.
@@ -44,7 +44,8 @@ class RegionMap(nn.Module):
 
 
 class RectifiedBRNN(nn.Module):
-    """The bidirectional network of seed 000, equations 2 to 6, f the rectifier; dropout outside the recurrence.
+    """The bidirectional network of Karpathy and Fei-Fei 2015, equations 2 to 6, f the rectifier; dropout outside the
+    recurrence.
 
     Paper to code: W_w `words` (V + 1, d), the unknown word's vector last; W_e `e`, W_f `f`, W_b `b`, W_d `d`, and
     their biases b_e ... b_d.

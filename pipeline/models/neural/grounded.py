@@ -19,7 +19,8 @@ class GroundedNetwork(RecurrentTowers):
 
     g, e_t and h_t are those of RecurrentTowers; v_i = unit((x_i - mean_r) W_r) is of a region, s_t = unit(e_t + Q h_t)
     of a word. `region` (D_r, c) and `region_mean` (D_r,) say where W_r begins and what mean_r is; Q begins at zero, all
-    else in the `state` of trained RecurrentTowers. Ours: seed 000's equation 8 has the whole image as one more region
+    else in the `state` of trained RecurrentTowers. Ours: Karpathy and Fei-Fei's equation 8 has the whole image as one
+    more region
     inside the maximum, and sums the products of vectors of any length.
     """
 

@@ -1,4 +1,4 @@
-"""H-LSTM units over phrase trees, height by height (seed 002, equations 2 to 8)."""
+"""H-LSTM units over phrase trees, height by height (Niu et al. 2017, equations 2 to 8)."""
 
 from typing import Any
 
@@ -75,7 +75,8 @@ class HierarchicalRecurrence(torch.autograd.Function):
 class HierarchicalLSTM(nn.Module):
     """The states of all nodes of phrase trees; words enter at the leaves.
 
-    Seed 002 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; gates in the order i, o, u, f.
+    Niu et al. 2017 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; gates in the order i, o,
+    u, f.
     A child is a noun phrase where its label is `noun_phrase`.
     """
 

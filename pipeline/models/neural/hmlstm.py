@@ -1,4 +1,4 @@
-"""The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (seed 002)."""
+"""The hierarchical multimodal LSTM: sentences with their noun phrases, images with their regions (Niu et al. 2017)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Objective:
-    """The pairwise ranking loss (seed 001, equation 6) or InfoNCE, in both directions, over chosen negatives.
+    """The pairwise ranking loss (Kiros et al. 2014, equation 6) or InfoNCE, in both directions, over chosen negatives.
 
     `ranking`: for each image x with its sentence v, the sum over contrastive sentences v_k of
     max(0, alpha - s(x, v) + s(x, v_k)), and the same with the parts exchanged; alpha is `margin`.
@@ -16,8 +16,8 @@ class Objective:
     `temperature`.
     Contrastive are, with `negatives` `all`: the others of the batch; `hardest`: only the best scored of these;
     `sampled`, as in the paper: `contrastive` pairs drawn from the whole training set for this batch, the last ones
-    in it. Never one that shares the image. Equation 5 of seed 003 is `ranking` with `all`.
-    `squared`: |v - y|^2 of the pairs, without contrasts (seed 003, section 5), of scores -|v - y|^2.
+    in it. Never one that shares the image. Equation 5 of Socher et al. 2014 is `ranking` with `all`.
+    `squared`: |v - y|^2 of the pairs, without contrasts (Socher et al. 2014, section 5), of scores -|v - y|^2.
     The sum is divided by the number of pairs, so that the learning rate means
     the same for every batch size.
     """
@@ -36,7 +36,7 @@ class Objective:
     def __call__(self, scores: Tensor, owners: Tensor, weights: Tensor | float = 1.0) -> Tensor:
         """The loss, a scalar: scores (n, n) of images by sentences, pairs on the diagonal; owners (n,) their images.
 
-        `weights` (n,) multiply the anchors' terms (seed 002, equation 10).
+        `weights` (n,) multiply the anchors' terms (Niu et al. 2017, equation 10).
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners

@@ -14,11 +14,12 @@ def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
 
 
 class JointNetwork(nn.Module):
-    """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (seed 001, 2.2).
+    """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (Kiros et al. 2014,
+    2.2).
 
     Paper to code: W_I `image_map` (K, D). The mean of the training images is taken off first, which the paper does not
     do: the steps of our image view leave only positive features. Without `unit`, vectors keep their length and s is
-    -|v_I - v|^2, as the squared loss of seed 003 needs it.
+    -|v_I - v|^2, as the squared loss of Socher et al. 2014 needs it.
     """
 
     def __init__(self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float, unit: bool = True) -> None:

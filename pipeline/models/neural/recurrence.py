@@ -39,7 +39,7 @@ def _back_rnn(kept: State, d: Sequence[Tensor]) -> Gradients:
 
 
 def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
-    """Equations 1 to 5 of seed 001, without the cell's connections to its gates (Wci, Wcf, Wco)."""
+    """Equations 1 to 5 of Kiros et al. 2014, without the cell's connections to its gates (Wci, Wcf, Wco)."""
     i, f, u, o = (x + a).float().chunk(4, dim=1)
     i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
     c = torch.addcmul(f * state[1], i, u)

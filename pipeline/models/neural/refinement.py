@@ -74,7 +74,7 @@ class Towers(nn.Module):
 
 
 class RefinedCCA:
-    """Normalized CCA (seed 004, equation 2) whose projections went on learning from contrasts.
+    """Normalized CCA (Gong et al. 2014, equation 2) whose projections went on learning from contrasts.
 
     The towers begin as W diag(lambda^t) and U diag(lambda^t) of a fitted model, each scaled by one number, which
     changes no score; weight decay pulls them back to there. CCA sees only second moments; the contrastive loss sees

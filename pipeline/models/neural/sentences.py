@@ -1,4 +1,4 @@
-"""Sentence encoders: from packed words to one vector a sentence (seed 001, section 2.2)."""
+"""Sentence encoders: from packed words to one vector a sentence (Kiros et al. 2014, section 2.2)."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.recurrence import CELLS, Recurrence
 
 INITIAL = 0.08
-"""Weights begin uniform in [-INITIAL, INITIAL] (seed 001, section 3.1)."""
+"""Weights begin uniform in [-INITIAL, INITIAL] (Kiros et al. 2014, section 3.1)."""
 
 
 class MeanOfWords(nn.Module):
@@ -45,7 +45,8 @@ class LinearOfWords(MeanOfWords):
 class Recurrent(nn.Module):
     """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
 
-    Seed 001 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the dtype of
+    Kiros et al. 2014 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the
+    dtype of
     the products; weights are float32.
     """
 

@@ -17,14 +17,15 @@ from pipeline.models.neural.losses import Objective
 
 CPU = torch.device("cpu")
 MOMENTUM = 0.9
-"""Of the optimiser `momentum` (seed 000, section 3.3)."""
+"""Of the optimiser `momentum` (Karpathy and Fei-Fei 2015, section 3.3)."""
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How long and how fast. The learning rate falls by the factor `decay` every epoch, step by step.
 
-    After `adagrad_reset` epochs AdaGrad's sums of squared gradients begin again at 1, as at first (seed 003, sec. 5).
+    After `adagrad_reset` epochs AdaGrad's sums of squared gradients begin again at 1, as at first (Socher et al. 2014,
+    sec. 5).
     `weight_decay` pulls every parameter towards `Training`'s anchor for it, decoupled from the gradient. `clip` is the
     largest norm of the whole gradient. What is judged and kept are running averages of the parameters, of which every
     step replaces the share 1 - `averaging`. Training ends after `epochs`, or after `patience` epochs without a better

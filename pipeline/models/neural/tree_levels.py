@@ -55,8 +55,8 @@ def forest(trees: Trees, unknown: int) -> Forest:
 
 
 def positions(parents: np.ndarray) -> np.ndarray:
-    """(total,) pos(i, j) of seed 003, equation 4, for every node j of dependency trees: -1 for l1, the left child
-    nearest to its head, -2 for l2 further left, 1 for r1, 2 for r2; 0 for a root."""
+    """(total,) pos(i, j) of Socher et al. 2014, equation 4, for every node j of dependency trees: -1 for l1, the left
+    child nearest to its head, -2 for l2 further left, 1 for r1, 2 for r2; 0 for a root."""
     nodes = np.flatnonzero(parents >= 0)
     nodes = nodes[np.argsort(parents[nodes], kind="stable")]
     heads = parents[nodes]
@@ -69,7 +69,7 @@ def positions(parents: np.ndarray) -> np.ndarray:
 
 
 def word_counts(nodes: Forest) -> np.ndarray:
-    """(total,) l(i) of seed 003, equation 4: words at and under every node."""
+    """(total,) l(i) of Socher et al. 2014, equation 4: words at and under every node."""
     counts = (nodes.words >= 0).astype(np.int64)
     for found in nodes.heights():
         below = found[nodes.parents[found] >= 0]
@@ -152,7 +152,7 @@ class Levels(NamedTuple):
 def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels:
     """Arrange `nodes` whose children of one kind share their weights; kind -1 is that without any.
 
-    `counts` (total,) weight children by their words as in equation 4 of seed 003; None gives weights of 1.
+    `counts` (total,) weight children by their words as in equation 4 of Socher et al. 2014; None gives weights of 1.
     """
     parents, heights = nodes.parents, nodes.heights()
     height = np.zeros(len(parents), np.int64)

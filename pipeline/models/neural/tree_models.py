@@ -1,4 +1,4 @@
-"""The registered global models on parsed sentences: ctrnn, dtrnn, sdtrnn (seed 003)."""
+"""The registered global models on parsed sentences: ctrnn, dtrnn, sdtrnn (Socher et al. 2014)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sentence encoders over trees: ctrnn, dtrnn and sdtrnn (seed 003, section 3)."""
+"""Sentence encoders over trees: ctrnn, dtrnn and sdtrnn (Socher et al. 2014, section 3)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -72,7 +72,7 @@ def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], d
 
 
 def block_identity(rows: int, columns: int) -> Tensor:
-    """(rows, columns) identity matrices, one below or beside the other, plus noise (seed 003, section 6)."""
+    """(rows, columns) identity matrices, one below or beside the other, plus noise (Socher et al. 2014, section 6)."""
     places = torch.arange(rows)[:, None] - torch.arange(columns)
     return (places % min(rows, columns) == 0).float() + NOISE * torch.randn(rows, columns)
 
@@ -80,7 +80,8 @@ def block_identity(rows: int, columns: int) -> Tensor:
 class TreeRNN(nn.Module):
     """v = the state of a sentence's root; words enter through the leaves, or everywhere in dependency trees.
 
-    Seed 003 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f = tanh, x the rows of
+    Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f = tanh, x the
+    rows of
     `words`. `precision` is the dtype of the products over trees; weights are float32.
     """
 
@@ -116,7 +117,7 @@ class TreeRNN(nn.Module):
 
 class ConstituencyRNN(TreeRNN):
     """h = f(W [c1; c2]) on binary phrase trees, W = [matrices[0], matrices[1]]; a leaf is its word's vector, so that
-    K = d (seed 003, section 3.4)."""
+    K = d (Socher et al. 2014, section 3.4)."""
 
     linear_leaves = True
 
@@ -138,7 +139,7 @@ class ConstituencyRNN(TreeRNN):
 
 class DependencyRNN(TreeRNN):
     """h_i = f(1 / l(i) (W_v x_i + sum over children j of l(j) W_kind(j) h_j)), l(i) the words at and under node i
-    (seed 003, equation 4)."""
+    (Socher et al. 2014, equation 4)."""
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
         super().__init__(words, dimensions, dropout, matrices)
@@ -176,7 +177,8 @@ class PositionRNN(DependencyRNN):
 
 
 class RelationRNN(DependencyRNN):
-    """The matrices are those of dependency relations (seed 003, section 3.3): relation r has matrices[matrix_of[r]].
+    """The matrices are those of dependency relations (Socher et al. 2014, section 3.3): relation r has
+    matrices[matrix_of[r]].
 
     Rare relations share one; of relations that no training sentence has it is the identity.
     """

@@ -1,4 +1,4 @@
-"""The registered global models on word sequences: bow, devise, rnn, gru, lstm (seed 001, section 2.2)."""
+"""The registered global models on word sequences: bow, devise, rnn, gru, lstm (Kiros et al. 2014, section 2.2)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -190,7 +190,8 @@ def _in_blocks(embed: Callable[[slice], Tensor], count: int, dimensions: int) ->
 
 
 class BagOfWords(GlobalModel):
-    """The mean of word vectors that are vectors of the joint space: the linear encoder of seed 001, section 3.3.
+    """The mean of word vectors that are vectors of the joint space: the linear encoder of Kiros et al. 2014, section
+    3.3.
 
     Its space has the dimension of the word vectors.
     """
@@ -203,7 +204,7 @@ class BagOfWords(GlobalModel):
 
 
 class DeViSE(GlobalModel):
-    """A linear map of the mean word vector (the baseline of seed 001, section 3.1)."""
+    """A linear map of the mean word vector (the baseline of Kiros et al. 2014, section 3.1)."""
 
     sentence_encoder = LinearOfWords
 
@@ -221,6 +222,6 @@ class GRU(GlobalModel):
 
 
 class LSTM(GlobalModel):
-    """The last hidden state of long short-term memory: the model of seed 001."""
+    """The last hidden state of long short-term memory: the model of Kiros et al. 2014."""
 
     sentence_encoder = partial(Recurrent, "lstm")
