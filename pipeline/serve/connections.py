@@ -6,6 +6,7 @@ when a request begins and when its answer is ready.
 """
 
 import asyncio
+import math
 import resource
 import socket
 import struct
@@ -25,7 +26,11 @@ SENT_BYTES = 12
 BACKLOG = 128
 """Connections that are accepted at once, before the first of them can be refused."""
 LAST_SECONDS = 5
-"""In which visitors must have read their answers when the server is stopped; requests may take a second longer."""
+"""In which visitors must have read their answers when the server is stopped. What is still computed then may take as
+long again."""
+
+SEND_SECONDS = 0.5
+"""In which an answer reaches a visitor who reads."""
 
 FORGET = struct.pack("ii", 1, 0)
 """SO_LINGER: on, for no seconds."""
@@ -49,6 +54,15 @@ class Crowd:
         self._most = most
         self._open: set[TimedProtocol] = set()
         self._waiting: dict[TimedProtocol, None] = {}  # the longest first
+        self._last = math.inf
+
+    def close(self) -> None:
+        """The server stops. Those who come in late, or are still being answered, have no longer than all others."""
+        self._last = min(self._last, asyncio.get_running_loop().time() + LAST_SECONDS)
+
+    def bound(self, seconds: float) -> float:
+        """How many of `seconds` a connection may wait from now on. An answer can always be sent."""
+        return min(seconds, max(self._last - asyncio.get_running_loop().time(), SEND_SECONDS))
 
     def enter(self, connection: "TimedProtocol") -> None:
         self._open.add(connection)
@@ -104,8 +118,9 @@ class TimedProtocol(H11Protocol):
 
     def shutdown(self) -> None:
         super().shutdown()
+        self._crowd.close()
         if self._deadline:
-            self._wait(min(LAST_SECONDS, self._patience.answer_seconds))
+            self._wait(self._patience.answer_seconds)
 
     def drop(self) -> None:
         """End the connection at once. What has not been read is forgotten, also by the system."""
@@ -115,7 +130,7 @@ class TimedProtocol(H11Protocol):
     def _wait(self, seconds: float) -> None:
         self._stop_waiting()
         if self._crowd.wait_for(self):
-            self._deadline = asyncio.get_running_loop().call_later(seconds, self.drop)
+            self._deadline = asyncio.get_running_loop().call_later(self._crowd.bound(seconds), self.drop)
 
     def _stop_waiting(self) -> None:
         if self._deadline:
@@ -139,7 +154,7 @@ def make_config(app: Any, patience: Patience, max_sentence_chars: int) -> Config
         proxy_headers=False,
         h11_max_incomplete_event_size=HEAD_BYTES + SENT_BYTES * max_sentence_chars,
         backlog=max(1, min(BACKLOG, files // 4)),
-        timeout_graceful_shutdown=LAST_SECONDS + 1,
+        timeout_graceful_shutdown=2 * LAST_SECONDS,
         log_level="warning",
         access_log=False,
         server_header=False,
