@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from pipeline import runtime
+from pipeline.clusters import connect, import_extra
 from pipeline.errors import UsageError
 
 Item = TypeVar("Item")
@@ -23,8 +24,6 @@ Result = TypeVar("Result")
 LOCAL, THREADS = "local", "threads"
 RUNS = 8
 """At most so many sums are taken independently of each other."""
-CONNECT_SECONDS = 10
-"""Within which a Dask scheduler must answer."""
 
 
 def map_reduce(
@@ -49,26 +48,22 @@ def map_reduce(
     if scheduler == THREADS:
         return _on_threads(function, items, combine, shared)
     if "://" not in scheduler:
-        raise UsageError(f"--scheduler {scheduler} is neither local nor threads nor an address like tcp://host:8786")
+        raise UsageError(f"scheduler {scheduler} is neither local nor threads nor an address like tcp://host:8786")
     return _on_workers(function, items, combine, scheduler, shared)
 
 
 def _on_threads(function: Callable, items: list, combine: Callable, shared: tuple) -> Any:
     from threadpoolctl import threadpool_limits
 
-    dask, _ = _import_dask()
+    dask = import_extra("dask", "cluster")
     with threadpool_limits(1):
         total = _graph(dask.delayed, function, items, combine, shared)
         return dask.compute(total, scheduler="threads", num_workers=runtime.threads())[0]
 
 
 def _on_workers(function: Callable, items: list, combine: Callable, address: str, shared: tuple) -> Any:
-    dask, distributed = _import_dask()
-    try:
-        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise UsageError(f"no Dask scheduler answers at {address}; start one with `dask scheduler`") from error
-    with client:
+    dask = import_extra("dask", "cluster")
+    with connect(address, address) as client:
         placed = tuple(client.scatter(value, broadcast=True, hash=False) for value in shared)
         return client.compute(_graph(dask.delayed, function, items, combine, placed), sync=True)
 
@@ -86,12 +81,3 @@ def _in_order(results: Iterable, count: int, combine: Callable, run: int | None 
         return reduce(combine, islice(results, count))
     left = _in_order(results, count // 2, combine, run)
     return combine(left, _in_order(results, count - count // 2, combine, run))
-
-
-def _import_dask() -> tuple[Any, Any]:
-    try:
-        import dask
-        import distributed
-    except ImportError as error:
-        raise UsageError("--scheduler needs Dask: pip install 'jointspace[cluster]'; local does without") from error
-    return dask, distributed

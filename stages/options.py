@@ -1,9 +1,7 @@
 """Options that several commands share, and what they mean."""
 
-import importlib
 from collections.abc import Callable
-from functools import partial, wraps
-from operator import add
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ config = click.option(
     "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
 )
 manifest = click.option("--manifest", "manifest_folder", type=FOLDER, required=True, help="Folder that `ingest` wrote.")
-shard = click.option("--shard", type=click.IntRange(min=0), required=True, help="Number of the shard.")
 
 scheduler = click.option(
     "--scheduler", default="local", show_default=True,
@@ -30,10 +27,6 @@ features = click.option(
 tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
 tokens = click.option("--tokens", "tokens_folder", type=FOLDER, help="Folder of `encode-tokens` shards.")
 trees = click.option("--trees", "trees_folder", type=FOLDER, help="Folder of `encode-trees` shards.")
-parses = click.option("--parses", "parses_folder", type=FOLDER, required=True, help="Folder of `parse` shards.")
-token_vocabulary = click.option(
-    "--vocabulary", "vocabulary_path", type=FILE, required=True, help="What `build-token-vocabulary` wrote."
-)
 
 regions = click.option(
     "--regions", "regions_root", type=FOLDER, help="Folder with one folder of region shards for each encoder."
@@ -85,39 +78,3 @@ def output(kind: str, what: str):
         return click.option("--output", type=types[kind], required=True, help=what)(locked)
 
     return lock
-
-
-def sharded(function: Callable[..., None]) -> Callable[..., None]:
-    """The options `--shard` and `--scheduler` of a command that makes one shard of a manifest into the file `output`.
-
-    Without `--shard` it makes every shard, into the folder `output`, on one process, on threads or on Dask's workers.
-    """
-
-    @wraps(function)
-    def over_shards(manifest_folder: Path, shard: int | None, scheduler: str, output: Path, **arguments: Any) -> None:
-        arguments["manifest_folder"] = manifest_folder
-        if shard is not None:
-            function(shard=shard, output=output, **arguments)
-            return
-        from tqdm import tqdm
-
-        from pipeline.mapreduce import map_reduce
-        from pipeline.storage.manifest import Manifest
-
-        # Workers may stand in another folder.
-        arguments = {name: v.absolute() if isinstance(v, Path) else v for name, v in arguments.items()}
-        make = partial(_make_shard, function.__module__, output.absolute(), arguments)
-        shards, bar = range(Manifest(manifest_folder).n_shards), partial(tqdm, unit=" shards", disable=None)
-        map_reduce(make, shards, add, scheduler, progress=bar)
-
-    one = click.option("--shard", type=click.IntRange(min=0), help="Number of the shard. [default: all, into a folder]")
-    return one(scheduler(over_shards))
-
-
-def _make_shard(module: str, folder: Path, arguments: dict[str, Any], number: int) -> int:
-    """Run the command of `module` for one shard; 1, the number of shards made."""
-    from pipeline.storage.gather import shard_path
-
-    command = importlib.import_module(module).command
-    command.callback(shard=number, scheduler="local", output=shard_path(folder, number), **arguments)
-    return 1

@@ -105,7 +105,7 @@ def test_an_error_stays_the_sentence_that_it_was(scheduler: str, address: str) -
     ("scheduler", "message"), [("dask", "neither local nor threads"), ("tcp://127.0.0.1:9", "no Dask scheduler")]
 )
 def test_a_wrong_scheduler_is_refused(scheduler: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.mapreduce.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("pipeline.clusters.CONNECT_SECONDS", 0.5)
     with pytest.raises(UsageError, match=message):
         map_reduce(draw, [0], add, scheduler)
 
@@ -234,7 +234,7 @@ def test_an_error_of_a_stage_stays_the_sentence_that_it_was(how: dict, tmp_path:
 def test_a_stage_refuses_a_wrong_scheduler(
     scheduler: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.run.mappers.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("pipeline.clusters.CONNECT_SECONDS", 0.5)
     with pytest.raises(UsageError, match=message):
         encoded(make_run(tmp_path), {"scheduler": scheduler})
 

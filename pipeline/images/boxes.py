@@ -1,8 +1,6 @@
 """Boxes (n, 4): x1, y1, x2, y2 in pixels of the upright image, x to the right, y down, x2 and y2 exclusive."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -80,13 +78,3 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
     order = np.argsort(image, kind="stable")
     ends = np.searchsorted(image[order], np.arange(count + 1))
     return [candidates.take(order[ends[i] : ends[i + 1]]) for i in range(count)]
-
-
-def digest_boxes(images: Iterable[Candidates]) -> str:
-    """The SHA-256 of the candidates of each image, in order."""
-    digest = hashlib.sha256()
-    for candidates in images:
-        digest.update(len(candidates.scores).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(candidates.boxes, np.float32).data)
-        digest.update(np.ascontiguousarray(candidates.scores, np.float32).data)
-    return digest.hexdigest()

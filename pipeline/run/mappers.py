@@ -20,12 +20,11 @@ from typing import Any
 from uuid import uuid4
 
 from pipeline import runtime
+from pipeline.clusters import connect, import_extra
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
 
-CONNECT_SECONDS = 10
-"""Within which a Dask scheduler must answer."""
 LOST_WORKERS = 3
 """A shard whose worker has died so many times is given up."""
 NAMED_CLUSTERS = {
@@ -114,8 +113,8 @@ def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, chosen: 
     `scheduler` is an address, or names a cluster that is started for this as `chosen`, its section, says. Raises
     UsageError where it cannot be reached or started, JointspaceError for a shard that no worker survives.
     """
-    distributed = _import("distributed", "cluster")
-    with _cluster(scheduler, chosen) as address, _client(distributed, address, scheduler) as client:
+    distributed = import_extra("distributed", "cluster")
+    with _cluster(scheduler, chosen) as cluster, connect(cluster, scheduler) as client:
         futures = client.map(task, list(numbers), pure=False, retries=0)
         for future in distributed.as_completed(futures, loop=client.loop):
             try:
@@ -134,7 +133,7 @@ def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
         yield scheduler
         return
     module, name, extra = NAMED_CLUSTERS[scheduler]
-    dask, workers, options = _import("dask", "cluster"), chosen["workers"], chosen["options"]
+    dask, workers, options = import_extra("dask", "cluster"), chosen["workers"], chosen["options"]
     threads = max(1, runtime.threads() // workers) if scheduler == "local" else 1
     variables = dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))
     if scheduler == "local":
@@ -145,7 +144,7 @@ def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
     }
     with dask.config.set(settings):
         try:
-            cluster = getattr(_import(module, extra), name)(**options)
+            cluster = getattr(import_extra(module, extra), name)(**options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise UsageError(
                 f"scheduler {scheduler} cannot be started ({error}); correct the section cluster"
@@ -154,20 +153,3 @@ def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
             if scheduler != "local":
                 cluster.scale(workers)
             yield cluster
-
-
-@contextmanager
-def _client(distributed: Any, address: Any, scheduler: str) -> Iterator[Any]:
-    try:
-        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise UsageError(f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`") from error
-    with client:
-        yield client
-
-
-def _import(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"this scheduler needs {module}: pip install 'jointspace[{extra}]'") from error

@@ -1,6 +1,6 @@
 """A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ class Run:
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
         self.layout = Layout(Path(root))
         self._fingerprints: dict[str, str] = {}
+        self._others: dict[tuple[str, Names], Mapping[str, str]] = {}
         if config is not None:
             self.__dict__["config"] = config
 
@@ -97,11 +98,18 @@ class Run:
         inputs = {name: self._fingerprint(one, number) for name, one in reads.items()}
         if rows is not None:
             inputs |= {column: rows.fingerprints[column] for column in stage.columns}
-        inputs |= stage.also(self, rows, *names)
+        inputs |= self._also(stage, names)
         outputs = stage.outputs(self.layout, *names)
         path = outputs[0].path if isinstance(outputs[0], Artefact) else outputs[0].shard(number)
         digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
         return Job(digest, inputs, path, outputs, number, rows)
+
+    def _also(self, stage: Stage, names: Names) -> Mapping[str, str]:
+        """What decides beside keys and artefacts; it may take long to find."""
+        key = (stage.name, names)
+        if key not in self._others:
+            self._others[key] = stage.also(self, *names)
+        return self._others[key]
 
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""

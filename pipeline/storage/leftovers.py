@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import is_sidecar, read_json, sidecar_path
+from pipeline.storage.atomic import CHECK, is_sidecar, read_json, sidecar_path
 from pipeline.storage.batch import file_sha256, is_regular, remove_own
 from pipeline.storage.commits import PARTS, listed_shards
 from pipeline.storage.features import PARTS as UNFINISHED
@@ -26,6 +26,8 @@ SHARDED = (
 )  # fmt: skip
 """Folders of a run with a file, or two, for each shard."""
 SHARD = re.compile(r"shard-(?P<number>\d{5,})\.(h5|conllu|brackets)(?P<rest>\.json|\.parts)?")
+
+PART = re.compile(r"\d{5,}\.json")
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,13 @@ def _remove_parts(folder: Path, count: int, found: Leftovers) -> None:
 
 
 def _listed(path: Path) -> dict[int, str]:
-    """The shards of a part; nothing for a file that is not ours."""
+    """The shards of a part; nothing for a file that is not ours, whatever it is called and looks like."""
     try:
-        return listed_shards(path, read_json(path)) if is_regular(path) else {}
+        value = read_json(path) if is_regular(path) and PART.fullmatch(path.name) else {}
     except IntegrityError:
         return {}
+    own = isinstance(value, dict) and value.keys() == {"name", "fingerprint", "shards", CHECK}
+    return listed_shards(path, value) if own else {}
 
 
 def _vouches(commit: Path, artefact: Path) -> bool:

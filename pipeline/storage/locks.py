@@ -58,12 +58,12 @@ def hold(path: Path) -> Iterator[None]:
         if error.errno not in WITHOUT_LOCKS:
             raise JointspaceError(
                 f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions,"
-                " or name another --output"
+                " or write elsewhere"
             ) from error
         log.warning("%s lies on a file system without locks; see to it that no other run writes it", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
-        raise JointspaceError(f"{lock} is no lock of ours and stands where one goes; move it, or name another --output")
+        raise JointspaceError(f"{lock} stands where a lock goes, and is none of ours; move it, or write elsewhere")
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same
             lock.write_text(json.dumps(_signature()), encoding="utf-8")

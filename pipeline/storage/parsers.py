@@ -100,7 +100,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
             )
         return name, digest
     if trained is None:
-        raise UsageError("no parser: set parse.pipeline, or give what train-parser wrote as --parser")
+        raise UsageError("no parser: set parse.pipeline to one, or run train-parser")
     value = read_json(Path(trained) / f"{PIPELINE}.json")
     with refusing(Path(trained) / PIPELINE, "run train-parser again"):
         digests = _digests(Path(trained) / PIPELINE)

@@ -85,4 +85,4 @@ def require_output(path: Path, record: Mapping[str, Any]) -> None:
     found = stated(record)
     for key, claim in claims(path).items():
         if found.get(key, claim) != claim:
-            raise UsageError(f"{path} is the place of {key} {claim}, and {found[key]} was asked for; correct --output")
+            raise UsageError(f"{path} is the place of {key} {claim}, and {found[key]} was asked for; correct its name")

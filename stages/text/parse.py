@@ -136,7 +136,7 @@ def _reads(config, layout) -> Mapping[str, Input]:
     return {"trained": layout.parser} if config.parse.pipeline is None else {}
 
 
-def _parser(run: Run, rows: "ShardRows") -> dict[str, str]:
+def _parser(run: Run) -> dict[str, str]:
     """The digest of spaCy's pipeline, and its version."""
     if run.config.parse.engine == "files":
         return {}

@@ -56,7 +56,7 @@ def _reads(config, layout) -> Mapping[str, Input]:
     return {part: Outside(path) for part, path in _treebank(config).items()}
 
 
-def _spacy(run: Run, rows: None) -> dict[str, str]:
+def _spacy(run: Run) -> dict[str, str]:
     """The version of spaCy."""
     from pipeline.text.parsing import require_spacy
 

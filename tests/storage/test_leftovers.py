@@ -1,6 +1,7 @@
 """What a finished run removes: its own stale shards, proven to be that, and nothing of a user's."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,11 @@ def test_parts_go_of_which_the_manifest_has_no_shard(run: Path) -> None:
     put_parts(run / "features/net", range(1), range(1, 3), range(3, 5))
     (run / "features/net/parts/mine.json").write_text("{}")
     (run / "features/net/parts/00007.json").write_text("mine, too")
+    (run / "features/net/parts/00008.json").write_text('{"shards": {"9": "a list of my shards"}}')
+    shutil.copy(run / "features/net/parts/00002.json", run / "features/net/parts/copy of 00002.json")
+    mine = {"mine.json", "00007.json", "00008.json", "copy of 00002.json"}
     assert not remove_leftovers(run)
-    assert files(run / "features/net/parts") == {"00000.json", "00001.json", "mine.json", "00007.json"}
+    assert files(run / "features/net/parts") == {"00000.json", "00001.json", *mine}
 
 
 def test_parts_of_an_earlier_division_go(run: Path) -> None:
@@ -250,6 +254,6 @@ def test_a_demo_is_not_drawn_through_links(tmp_path: Path) -> None:
 
 def test_a_file_that_stands_where_a_lock_goes_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / ".x.lock").write_text("precious")
-    with pytest.raises(JointspaceError, match=r"\.x\.lock is no lock of ours"), hold(tmp_path / "x"):
+    with pytest.raises(JointspaceError, match=r"\.x\.lock stands where a lock goes"), hold(tmp_path / "x"):
         pass
     assert (tmp_path / ".x.lock").read_text() == "precious"

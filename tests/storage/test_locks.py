@@ -115,7 +115,7 @@ def test_one_folder_has_one_lock_by_whatever_name(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(JointspaceError, match="cannot write .*file/x .*name another --output"),
+        pytest.raises(JointspaceError, match="cannot write .*file/x .*write elsewhere"),
         hold(tmp_path / "file/x"),
     ):
         pass

@@ -71,7 +71,7 @@ def test_a_shard_says_by_itself_which_it_is(tmp_path: Path) -> None:
 
 def test_nothing_is_written_under_another_s_name(tmp_path: Path) -> None:
     path = tmp_path / "models/ncca/model.safetensors"
-    with pytest.raises(UsageError, match="is the place of model ncca, and cca was asked for; correct --output"):
+    with pytest.raises(UsageError, match="is the place of model ncca, and cca was asked for; correct its name"):
         publish(path, b"x", kind="model", rows=1, fingerprint="f", details={"model": "cca"})
     with pytest.raises(UsageError, match="the place of split dev, and test was asked for"):
         publish_record(tmp_path / "evaluation/ncca.dev.all-sentences.json", {"model": "ncca", "split": "test"})
