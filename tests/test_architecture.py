@@ -20,6 +20,7 @@ GROUND = {
     "ragged",
     "runtime",
     "settings",
+    "trial",
     "worker_process",
     "workers",
 }

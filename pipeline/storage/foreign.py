@@ -15,6 +15,7 @@ from pipeline.errors import InputError, UsageError
 from pipeline.storage.chained import Chained
 from pipeline.storage.reading import file_sha256
 from pipeline.storage.tables import unpacked_bytes
+from pipeline.trial import try_first
 
 NPY = b"\x93NUMPY"
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
@@ -75,9 +76,8 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
     parts, files = [], []
     for features in sorted(source.path.glob("img_emb/img_emb_*.npy"), key=_number):
         metadata = source.path / "metadata" / f"metadata_{_number(features)}.parquet"
-        _require_modest(metadata, unpacked_bytes(pq.read_metadata(metadata)))
-        table = pq.read_table(metadata, columns=[source.names or "image_path"])
-        parts.append((features, _map_npy(features), _strings(metadata, table.column(0))))
+        (names,) = _read_columns(metadata, [source.names or "image_path"])
+        parts.append((features, _map_npy(features), _strings(metadata, names)))
         files += [features, metadata]
     if not parts:
         raise InputError(f"{source.path} holds no img_emb/img_emb_0.npy; give a folder that clip-retrieval wrote")
@@ -85,13 +85,12 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
 
 
 def _read_parquet(source: Source) -> ForeignFeatures:
+    try_first(source.path, pq.read_schema, source.path)
     schema = pq.read_schema(source.path)
     lists = [field.name for field in schema if _is_list(field.type)]
     strings = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     columns = [_only(source, "features", lists), _only(source, "names", strings)]
-    _require_modest(source.path, unpacked_bytes(pq.read_metadata(source.path)))
-    table = pq.read_table(source.path, columns=columns)
-    features, names = (table.column(name).combine_chunks() for name in columns)
+    features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
     if features.null_count:
         raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty; remove it")
     flat = features.flatten().to_numpy(zero_copy_only=False)
@@ -100,6 +99,17 @@ def _read_parquet(source: Source) -> ForeignFeatures:
         raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
     matrix = flat.reshape(len(features), -1)
     return _assemble([(source.path, matrix, _strings(source.path, names))], [source.path])
+
+
+def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
+    try_first(path, _load_columns, path, columns)
+    return _load_columns(path, columns)
+
+
+def _load_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
+    _require_modest(path, unpacked_bytes(pq.read_metadata(path)))
+    table = pq.read_table(path, columns=columns)
+    return [table.column(name) for name in columns]
 
 
 def _read_hdf5(source: Source) -> ForeignFeatures:

@@ -1,5 +1,6 @@
 """Parquet tables that hold far more than their size: refused in a sentence, in little memory."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,18 @@ def test_a_row_group_may_not_claim_too_much(tmp_path: Path, gather, monkeypatch:
     pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
     with pytest.raises(Exception, match=r"t\.parquet claims more than 10 bytes in a row group"):
         gather(tmp_path, "table")
+
+
+def test_a_table_that_ends_its_reader_is_refused(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow has ended the process on damaged files before, and no test knows all of them."""
+    monkeypatch.setattr("pipeline.collections.formats.rows._exhaust", end_process)
+    pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
+    with pytest.raises(Exception, match=r"t\.parquet ended the process that read it"):
+        gather(tmp_path, "table")
+
+
+def end_process(*_: object) -> None:
+    os.abort()
 
 
 def test_columns_are_read_as_they_are(tmp_path: Path, photograph, gather) -> None:

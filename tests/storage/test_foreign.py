@@ -116,8 +116,19 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     for make in (make_npy, make_hdf5, make_parquet):
         path = make(tmp_path)
         path.write_bytes(path.read_bytes()[:60])
-        with pytest.raises(InputError, match=rf"cannot read features from .*{path.name}"):
+        with pytest.raises(InputError, match=rf"cannot read .*{path.name}"):
             read(path)
+
+
+def test_a_file_that_ends_pyarrows_process_is_refused(tmp_path: Path) -> None:
+    """Its column of names is said to have a value in every row, and the column's statistics know of empty ones."""
+    path = make_parquet(tmp_path)
+    optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
+    data = path.read_bytes()
+    assert data.count(optional) == 1
+    path.write_bytes(data.replace(optional, required))
+    with pytest.raises(InputError, match=r"f.parquet ended the process that read it for trial"):
+        read(path)
 
 
 @pytest.mark.parametrize("bad", [[1.0, 2.0], None])

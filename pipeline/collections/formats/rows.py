@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.records import NOT_UTF8
 from pipeline.errors import InputError, UsageError
+from pipeline.trial import try_first
 
 BATCH = 1 << 13
 """Rows of a Parquet file that are in memory at once."""
@@ -106,6 +108,22 @@ def _read_jsonl(
 def _read_parquet(
     folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
 ) -> Iterator[Row]:
+    try_first(path, _exhaust, folder, path, columns, needed)
+    number = 0
+    for names, values in _batches(folder, path, columns, needed):
+        for row in zip(*values, strict=True):
+            number += 1
+            yield _decoded(number, dict(zip(names, row, strict=True)))
+
+
+def _exhaust(*arguments: Any) -> None:
+    deque(_batches(*arguments), maxlen=0)
+
+
+def _batches(
+    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
+) -> Iterator[tuple[list[str], list[list[Any]]]]:
+    """The names of the columns, and the values of each, of some rows at a time."""
     try:
         with folder.open(path, math.inf) as file:
             metadata = pq.read_metadata(file)
@@ -116,10 +134,8 @@ def _read_parquet(
             table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
             number = 0
             for batch in table.iter_batches(BATCH, columns=names):
-                values = [_values(path, number, column) for column in batch.columns]
-                for row in zip(*values, strict=True):
-                    number += 1
-                    yield _decoded(number, dict(zip(batch.schema.names, row, strict=True)))
+                yield batch.schema.names, [_values(path, number, column) for column in batch.columns]
+                number += batch.num_rows
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
