@@ -55,13 +55,9 @@ RUN_Q, RESOLVED_Q, DATA_Q = quoted(RUN), quoted(RESOLVED), quoted(CONFIG.data_ro
 PROGRAM = Path(sys.executable).with_name("jointspace")
 JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
-COMBINED_ROWS = [row for row in MODELS if CONFIG.members(row)]
-SET_ROWS = [row for row in ROWS if MODELS[row].spec.multi_vector and row not in COMBINED_ROWS]
+SET_ROWS = [row for row in ROWS if MODELS[row].spec.multi_vector and not CONFIG.members(row)]
 PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
-SCALED_ROWS = [row for row in MODELS if CONFIG.scaled(row)]
-TRAINED_ROWS = [row for row in MODELS if MODELS[row].spec.made_by == "train" and row not in SCALED_ROWS]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
-LABELS = f"{RUN}/text/labels.json"
 STUDY = f"{RUN}/study"
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
@@ -72,7 +68,6 @@ GPU = CONFIG.device != "cpu"
 
 wildcard_constraints:
     part=r"\d{5}",
-    row="|".join(MODELS),
     split="|".join(DESCRIBED),
     protocol="all-sentences|first-sentence",
     generator="|".join(spec.name for spec in GENERATORS),
@@ -108,13 +103,6 @@ def each(option, paths):
 def shown(path, caption, category):
     """An output that `snakemake --report` shows."""
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)
-
-
-def model_slice(wildcards):
-    """What `train` of a model depends on: its hyperparameters, and how it reads."""
-    model = MODELS[wildcards.row]
-    geometry = {"geometry": CONFIG.regions.geometry} if model.spec.regions != "none" else {}
-    return slice_of("seed", "image_view", "word_vectors", model=model.hyperparameters, **geometry)
 
 
 def collection_files(wildcards):
@@ -158,71 +146,6 @@ def every_part(folder):
 def every_region_shard(wildcards):
     names = CONFIG.regions.encoders
     return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts()) if names else []
-
-
-def features_of(wildcards):
-    """The feature shards of the encoders that the row `wildcards.row` uses; all shards, or one."""
-    names = MODELS[wildcards.row].encoders
-    return expand(f"{RUN}/features/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts())
-
-
-def sentences_of(wildcards):
-    """The sentence shards that the row `wildcards.row` takes; all shards, or one."""
-    return expand(f"{RUN}/text/{MODELS[wildcards.row].spec.form}/parts/{{part}}.json", part=parts())
-
-
-def labels_of(wildcards):
-    """The label table of the row `wildcards.row`, if it takes trees."""
-    return [LABELS] if MODELS[wildcards.row].spec.trees else []
-
-
-def vocabulary_of(wildcards):
-    if wildcards.row in COMBINED_ROWS:
-        return f"{RUN}/models/{wildcards.row}/vocabulary.json"
-    return vocabulary_file(MODELS[wildcards.row])
-
-
-def vocabulary_file(model):
-    return f"{RUN}/text/{'tokens' if model.spec.words else 'vocabulary'}.json"
-
-
-def start_of(wildcards):
-    """The model that the row `wildcards.row` starts from, if it does."""
-    start = CONFIG.start(wildcards.row)
-    return [f"{RUN}/models/{start}/model.json"] if start else []
-
-
-def chosen_of(wildcards):
-    """The model of the row that `wildcards.row` refits, if it does."""
-    base = CONFIG.refitted(wildcards.row)
-    return [f"{RUN}/models/{base}/model.json"] if base else []
-
-
-def chosen_option(wildcards, input):
-    return each("--chosen", map(os.path.dirname, input.chosen))
-
-
-def words_of(wildcards):
-    """The word vectors learned on the corpus, if the row `wildcards.row` begins with such."""
-    spec = MODELS[wildcards.row].spec
-    learned = CONFIG.word_vectors.source == "corpus" and spec.words and spec.starts_from is None
-    return [str(FLOW.layout.word_vectors.commit)] if learned else []
-
-
-def terms_of(wildcards):
-    """The vocabulary of the model of terms that a row which reads words starts from."""
-    return f"{RUN}/text/vocabulary.json" if MODELS[wildcards.row].spec.starts_from_terms else []
-
-
-def regions_of(looks):
-    """An input function: the region shards of the row `wildcards.row`, if its spec `looks` at them."""
-
-    def shards_of(wildcards):
-        if not looks(MODELS[wildcards.row].spec):
-            return []
-        return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=CONFIG.regions.encoders, part=parts())
-
-    return shards_of
 
 
 def names_of(wildcards):
@@ -356,43 +279,6 @@ rule plan:
         **RESOURCES,
     shell:
         f"{JOINTSPACE} plan --manifest {RUN_Q}/manifest --encoders {RUN_Q}/encoders --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule train:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        sentences_of,
-        features_of,
-        start=start_of,
-        chosen=chosen_of,
-        vocabulary=vocabulary_of,
-        labels=labels_of,
-        terms=terms_of,
-        words=words_of,
-        regions=regions_of(lambda spec: spec.regions != "none"),
-    output:
-        f"{RUN}/models/{{row}}/model.json",
-        f"{RUN}/models/{{row}}/model.safetensors",
-    wildcard_constraints:
-        row="|".join(TRAINED_ROWS) or "(?!)",
-    params:
-        slice=model_slice,
-        start=lambda wildcards, input: each("--start", map(os.path.dirname, input.start)),
-        chosen=chosen_option,
-        labels=lambda wildcards, input: ["--trees", f"{RUN}/text/trees", "--labels", *input.labels] if input.labels else [],
-        terms=lambda wildcards, input: each("--terms", input.terms),
-        words=lambda wildcards, input: ["--words", str(FLOW.layout.word_vectors.path)] if input.words else [],
-        regions=lambda wildcards, input: ["--regions", f"{RUN}/regions"] if input.regions else [],
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/train/{{row}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} train {{wildcards.row:q}} --manifest {RUN_Q}/manifest --features {RUN_Q}/features"
-        f" --tfidf {RUN_Q}/text/tfidf --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.labels:q}}"
-        f" {{params.start:q}} {{params.chosen:q}} {{params.terms:q}} {{params.words:q}} {{params.regions:q}}"
-        f" --config {RESOLVED_Q} --output {RUN_Q}/models/{{wildcards.row:q}}"
 
 
 rule gong:

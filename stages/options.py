@@ -26,13 +26,9 @@ features = click.option(
 )
 tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
 tokens = click.option("--tokens", "tokens_folder", type=FOLDER, help="Folder of `encode-tokens` shards.")
-trees = click.option("--trees", "trees_folder", type=FOLDER, help="Folder of `encode-trees` shards.")
 
 regions = click.option(
     "--regions", "regions_root", type=FOLDER, help="Folder with one folder of region shards for each encoder."
-)
-chosen = click.option(
-    "--chosen", "chosen_folder", type=FOLDER, help="Model of the row that this row refits. [default: none]"
 )
 
 embeddings = click.option(

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import yaml
 from made_up import CONFIG as COLOUR
-from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, run_command, write_config
+from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_config
 
-from pipeline.config import merge
 from pipeline.run.layout import shard_path
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest, write_manifest
@@ -65,32 +63,24 @@ def with_dev(folder: Path) -> Manifest:
     return Manifest(folder / "manifest")
 
 
-def train(run: Path, row: str, output: str, *more: object, config: dict | None = None) -> Path:
-    """The model that the command `train` makes of `row`, in `run / output`."""
-    path = run / f"{output}.yaml"
-    path.write_text(yaml.safe_dump(merge(CONFIG, config or {})))
-    given = options(run, "manifest", "features", "tfidf", "tokens")
-    run_command("train", row, *given, "--config", path, "--output", run / output, *more)
-    return run / output
+def train(run: Path, model: str, *settings: dict) -> Path:
+    """The folder of `model` after `train`; the run has the configuration CONFIG with `settings` over it from now on."""
+    write_config(run, CONFIG, {"models": [model]}, *settings)
+    make_stage("train", run, model)
+    return run / "models" / model
 
 
-def options(run: Path, *parts: str) -> list[object]:
-    """The options of a command that are called as their artefacts in `run`."""
-    places = {"tfidf": "text/tfidf", "tokens": "text/tokens"}
-    return [argument for name in parts for argument in (f"--{name}", run / places.get(name, name))]
-
-
-def add_moments(run: Path, rows: dict) -> None:
-    """The configuration CONFIG | `rows`, and the moments of both splits."""
-    write_config(run, CONFIG | rows)
+def add_moments(run: Path, settings: dict) -> None:
+    """The configuration CONFIG with `settings` over it, and the moments of both splits."""
+    write_config(run, CONFIG, settings)
     for pairs in ("target", "dev"):
         make_stage("accumulate", run, pairs)
 
 
-def fit(run: Path, row: str, *more: object) -> None:
-    """The model of `row` by the configuration, in `run / models`."""
-    make_stage("fit", run, row, *more)
+def fit(run: Path, model: str, *more: object) -> None:
+    """`model` by the run's configuration, in `run / models`."""
+    make_stage("fit", run, model, *more)
 
 
-def read_model(run: Path, row: str) -> Parameters:
-    return read_parameters(run / "models" / row / "model.safetensors", MODEL)
+def read_model(run: Path, model: str) -> Parameters:
+    return read_parameters(run / "models" / model / "model.safetensors", MODEL)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from made_up import build_bundle, make_run, make_stage, run_command
-from made_up_training import add_moments, make_trainable, options, read_model
+from made_up_training import add_moments, make_trainable, read_model
 from PIL import Image
 
 from pipeline.collections.formats import FORMATS
@@ -88,12 +88,7 @@ def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    made = (*options(run, "manifest", "features", "tfidf"), "--config", config, "--output", "models/ours")
-    words = ("--vocabulary", run / "text" / ("vocabulary.json" if made_by == "fit" else "tokens.json"))
-    if made_by == "fit":
-        jointspace("fit", "ours", "--run", run)
-    else:
-        jointspace("train", "ours", *made, *options(run, "tokens"), *words)
+    jointspace(made_by, "ours", "--run", run)
     recorded = read_model(run, "ours").details
     assert recorded["registered"] == name
     assert recorded["hyperparameters"]["seed"] == 0

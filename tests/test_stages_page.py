@@ -14,7 +14,7 @@ from pipeline.specs.models import made_by
 from stages.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-HELPERS = ("inputs", "boxes", "generators", "starts")
+HELPERS = ("inputs", "boxes", "generators")
 OWN = {spec.key for spec in [*made_by("train"), *GENERATORS]}
 """Sections of one model or generator; the page names the defaults that they are laid over."""
 KEYS = Config.model_fields.keys() - OWN

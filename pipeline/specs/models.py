@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import UsageError
 from pipeline.specs.places import find, import_place
 from pipeline.specs.trainings import TRAININGS, UNSTACKED
 
@@ -133,14 +132,6 @@ def model_spec(name: str) -> ModelSpec:
 def made_by(stage: str) -> tuple[ModelSpec, ...]:
     """The models that a stage makes."""
     return tuple(spec for spec in MODELS if spec.made_by == stage)
-
-
-def require_made_by(stage: str, name: str) -> ModelSpec:
-    """The registered model `name`; UsageError where another stage makes it."""
-    if (spec := model_spec(name)).made_by != stage:
-        known = ", ".join(one.name for one in made_by(stage))
-        raise UsageError(f"{name} is made by {spec.made_by}; {stage} makes {known}")
-    return spec
 
 
 def combining(multi_vector: bool) -> ModelSpec:

@@ -1,6 +1,5 @@
 """Rows of all shards of a manifest by their ids: features through memory maps, sentences in memory."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +72,8 @@ class TreeRows(_TextRows):
         self.trees["offsets"] = offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))
 
 
-def open_rows(view: str, manifest: Manifest, folders: Mapping[str, Path | None]) -> TokenRows | TfidfRows | TreeRows:
-    """All sentences in the form `view`, from the folder of that name; of trees, from `trees`."""
+def open_rows(view: str, manifest: Manifest, folder: Path) -> TokenRows | TfidfRows | TreeRows:
+    """All sentences in the form `view`, from the folder of their shards."""
     if view.endswith("-trees"):
-        return TreeRows(view.removesuffix("-trees"), manifest, folders["trees"])
-    return {"tfidf": TfidfRows, "tokens": TokenRows}[view](manifest, folders[view])
+        return TreeRows(view.removesuffix("-trees"), manifest, folder)
+    return {"tfidf": TfidfRows, "tokens": TokenRows}[view](manifest, folder)

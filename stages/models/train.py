@@ -1,130 +1,74 @@
 """`train`: a neural model from stored features and sentences, stopped where dev is best."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
 
-from stages import options
 
+def train(run: Run, job: Job, model: str) -> None:
+    """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either.
 
-@click.command("train")
-@click.argument("name", metavar="MODEL")
-@options.manifest
-@options.features
-@options.tfidf
-@options.tokens
-@options.trees
-@click.option("--labels", "labels_path", type=options.FILE, help="What `build-label-table` wrote, with --trees.")
-@click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
-@options.regions
-@click.option("--start", "start_folder", type=options.FOLDER, help="Folder of the model that this one starts from.")
-@click.option(
-    "--terms",
-    "terms_path",
-    type=options.FILE,
-    help="What `build-vocabulary` wrote; for one that reads words and starts from an ncca.",
-)
-@click.option("--words", "words_path", type=options.FILE, help="What `train-word-vectors` wrote.")
-@options.chosen
-@options.config
-@options.output("folder", "Folder of the model; a killed training goes on from the checkpoints in it.")
-def command(
-    name: str,
-    manifest_folder: Path,
-    features_root: Path,
-    tfidf_folder: Path,
-    tokens_folder: Path | None,
-    trees_folder: Path | None,
-    labels_path: Path | None,
-    vocabulary_path: Path | None,
-    regions_root: Path | None,
-    start_folder: Path | None,
-    terms_path: Path | None,
-    words_path: Path | None,
-    chosen_folder: Path | None,
-    config_path: Path | None,
-    output: Path,
-) -> None:
-    """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either."""
+    A killed training goes on from its last checkpoint.
+    """
     import logging
 
-    from pipeline import config
     from pipeline.device import find_device
     from pipeline.models.neural.task import Task, train
-    from pipeline.precision import choose_precision
-    from pipeline.specs.models import require_made_by
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.gather import Features
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.parameters import MODEL, digest_tensors, write_parameters
-    from pipeline.storage.places import require_output
+    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import require_same_origins
     from pipeline.storage.rows import open_rows
     from stages.inputs import follow_training
-    from stages.starts import read_chosen, read_start, read_word_start, read_words
 
-    settings = config.load(config_path)
-    require_output(output / "model.safetensors", {"model": name})
-    model = settings.model(name)
-    spec, own = require_made_by("train", model.spec.name), model.settings
-    registered = spec.load()
-    device = find_device(settings.device)
-    precision = choose_precision(own.precision, device)
-    base = read_chosen(settings, name, chosen_folder)
+    settings, layout, base = run.config, run.layout, run.chosen(model)
+    known = settings.model(model)
+    spec, own = known.spec, known.settings
     if base:
         # Refit for dev's best number of epochs; dev is training data now, so there is no early stopping.
         own = own.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
-    features = Features(Manifest(manifest_folder), features_root)
     splits = {"train": ("train", "dev") if base else ("train",), "dev": ("dev",)}
-    folders = {"tfidf": tfidf_folder, "tokens": tokens_folder, "trees": trees_folder}
-    stored = open_rows(spec.sentences, features.manifest, folders)
-    view, pairs = _read_pairs(features, splits, model.encoders, settings.image_view.normalise, stored)
-    learned: dict[str, Any] = {"vocabulary": stored.vocabulary}
-    learned["encoders"] = {name: rows.origin for name, rows in pairs["train"].features.items()}
-    region_view, region_inputs = None, {}
-    if spec.regions != "none":
-        region_view, pairs, found = _read_regions(settings, features.manifest, splits, regions_root, pairs)
-        region_inputs, learned["regions"] = found.fingerprints, found.encoders
+    stored = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
+    view, region_view, pairs = _read_pairs(run, model, splits, stored)
+    features, regions = pairs["train"].features, pairs["train"].regions
+    learned = {"vocabulary": stored.vocabulary, "encoders": {name: rows.origin for name, rows in features.items()}}
+    inputs = {"manifest": run.manifest.fingerprint, **stored.fingerprints}
+    inputs |= {key: digest for rows in features.values() for key, digest in rows.fingerprints.items()}
+    if regions is not None:
+        learned["regions"] = regions.encoders
+        inputs |= regions.fingerprints
     if base:
-        require_same_origins({str(output): learned, str(chosen_folder): base.details})
-    words, start, start_inputs = None, None, {}
-    if spec.starts_from_terms:
-        start, start_inputs = read_word_start(start_folder, spec.starts_from, terms_path, vocabulary_path, learned)
-    elif spec.starts_from:
-        start, start_inputs = read_start(start_folder, spec.starts_from, learned)
+        where = layout.model(settings.refitted(model)).path
+        require_same_origins({str(job.path): learned, str(where): base.details})
+        inputs["chosen"] = base.fingerprint
+    words, start = None, None
+    if spec.starts_from:
+        start, inputs["start"] = _read_start(run, model, learned)
     else:
-        words = read_words(settings, vocabulary_path, words_path, stored.vocabulary)
+        words = _read_words(run, stored.vocabulary)
 
     task = Task(
-        view, **pairs, settings=own, seed=model.seed, precision=precision,
+        view, **pairs, settings=own, seed=known.seed, precision=_precision(run, model),
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
-        noun_phrase=_read_noun_phrase(labels_path, stored) if spec.sentences == "phrase-trees" else None,
-        device=device,
+        noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
+        device=find_device(settings.device),
     )  # fmt: skip
-    kept = own.model_dump(exclude={"checkpoint_seconds", "precision"})
-    about = [{**model.hyperparameters, "settings": kept}, str(precision), view.steps]
-    about += [] if region_view is None else [region_view.geometry]
-    about += [] if words is None else [settings.word_vectors.train, digest_tensors({"words": words})]
-    inputs = {"manifest": features.manifest.fingerprint, **stored.fingerprints, **start_inputs, **region_inputs}
-    inputs |= {key: value for rows in pairs["train"].features.values() for key, value in rows.fingerprints.items()}
-    inputs |= {"chosen": base.fingerprint} if base else {}
-    digest = fingerprint("model", 4, about, inputs)
-    with follow_training(name, own, output / "checkpoints", digest) as (checkpoint, after_step):
-        trained = train(registered, task, checkpoint, after_step)
+    with follow_training(model, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
+        trained = train(spec.load(), task, checkpoint, after_step)
         write_parameters(
-            output / "model.safetensors",
+            job.path / "model.safetensors",
             MODEL,
             trained.model.tensors(),
             settings=trained.model.settings(),
-            fingerprint=digest,
+            fingerprint=job.fingerprint,
             details={
-                "model": name,
-                "refits": settings.refitted(name),
+                "model": model,
+                "refits": settings.refitted(model),
                 "registered": spec.name,
-                "hyperparameters": model.hyperparameters,
-                "named": model.named,
-                "training": model.training,
+                "hyperparameters": known.hyperparameters,
+                "named": known.named,
+                "training": known.training,
                 **learned,
                 "labels": getattr(stored, "labels", None),
                 "inputs": inputs,
@@ -133,66 +77,168 @@ def command(
         )
     log = logging.getLogger(__name__)
     if base:
-        log.info("%s on %d pairs, for %d epochs as %s", name, trained.log["pairs"], own.epochs, base.details["model"])
+        log.info("%s on %d pairs, for %d epochs as %s", model, trained.log["pairs"], own.epochs, base.details["model"])
     else:
-        log.info("%s on %d pairs: %s", name, trained.log["pairs"], trained.log["chosen"])
+        log.info("%s on %d pairs: %s", model, trained.log["pairs"], trained.log["chosen"])
 
 
-def _read_pairs(
-    features: Any, splits: dict, encoders: tuple[str, ...], steps: tuple[str, ...], stored: Any
-) -> tuple[Any, dict]:
-    """The image view, and the pairs to train on and of dev, each of the `splits` that its name has."""
+def _precision(run: Run, model: str) -> Any:
+    """The dtype of the heaviest products: by the configuration, and what the device is fast at."""
+    from pipeline.device import find_device
+    from pipeline.precision import choose_precision
+
+    settings = run.config
+    return choose_precision(settings.model(model).settings.precision, find_device(settings.device))
+
+
+def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any, Any, dict]:
+    """The views of images and of regions, if `model` looks at these, and the pairs to train on and of dev, each of the
+    `splits` that its name has."""
     from pipeline.models.linear.views import ImageView
+    from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import Pairs
     from pipeline.storage.embeddings import split_pairs
+    from pipeline.storage.gather import Features
+    from pipeline.storage.region_rows import RegionRows
     from pipeline.storage.rows import FeatureRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
-    pairs = {}
+    settings, manifest, known = run.config, run.manifest, run.config.model(model)
+    described = settings.regions.encoders if known.spec.regions != "none" else ()
+    folders = {name: run.layout.regions(name).folder for name in described}
+    features, pairs = Features(manifest, run.root / "features"), {}
     for use, names in splits.items():
-        found = split_pairs(features.manifest, *names)
-        rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
+        found = split_pairs(manifest, *names)
+        rows = {name: FeatureRows(features, name, found.image_id) for name in known.encoders}
+        regions = RegionRows(manifest, folders, found.image_id) if described else None
         if hasattr(stored, "matrix"):
             sentences = stored.matrix[found.sentence_id]
         elif hasattr(stored, "trees"):
             sentences = Trees(**stored.trees).take(found.sentence_id)
         else:
             sentences = Tokens(stored.ids, stored.offsets).take(found.sentence_id)
-        pairs[use] = Pairs(rows, sentences, found.owners, found.sentence_id)
-    return ImageView(tuple(encoders), tuple(block.shape[1] for block in rows.values()), tuple(steps)), pairs
+        pairs[use] = Pairs(rows, sentences, found.owners, found.sentence_id, regions)
+    steps = tuple(settings.image_view.normalise)
+    view = ImageView(known.encoders, tuple(block.shape[1] for block in rows.values()), steps)
+    if not described:
+        return view, None, pairs
+    return view, RegionView(ImageView(described, regions.dims, steps), settings.regions.geometry), pairs
 
 
-def _read_noun_phrase(labels_path: Path | None, stored: Any) -> int:
-    """The number that noun phrases have in the label table."""
+def _read_noun_phrase(run: Run, labels: str) -> int:
+    """The number that noun phrases have in the label table, whose fingerprint the trees say is `labels`."""
     from pipeline.errors import UsageError
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_labels
 
-    if labels_path is None:
-        raise UsageError("this model takes phrase trees; give text/labels.json as --labels")
-    table = read_labels(labels_path)
-    require_same("label table", {str(labels_path): table["fingerprint"], "the trees": stored.labels})
+    path = run.layout.labels.path
+    table = read_labels(path)
+    require_same("label table", {str(path): table["fingerprint"], "the trees": labels})
     if "NP" not in table["phrases"]:
-        raise UsageError(f"{labels_path} has no NP; parse with an engine that names noun phrases so")
+        raise UsageError(f"{path} has no NP; parse with an engine that names noun phrases so")
     return table["phrases"].index("NP")
 
 
-def _read_regions(settings: Any, manifest: Any, splits: dict, root: Path | None, pairs: dict) -> tuple[Any, dict, Any]:
-    """The view of regions, the pairs with their regions, and those of the training pairs."""
+def _read_terms(run: Run, vocabulary: str) -> list[str]:
+    """The words of the token vocabulary, whose fingerprint the sentences say is `vocabulary`."""
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.records import read_vocabulary
+
+    path = run.layout.token_vocabulary.path
+    value = read_vocabulary(path)
+    require_same("vocabulary", {str(path): value["fingerprint"], "the sentences": vocabulary})
+    return value["terms"]
+
+
+def _read_words(run: Run, vocabulary: str) -> Any:
+    """The first word vectors, (V + 1, d): from the configured file, learned on the corpus, or drawn."""
+    from pipeline.models.neural.sentences import INITIAL
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.parameters import WORDS, read_parameters
+    from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
+
+    settings, terms = run.config, _read_terms(run, vocabulary)
+    chosen = settings.word_vectors
+    if chosen.source == "random":
+        return random_vectors(len(terms), chosen.dim, INITIAL, settings.seed)
+    if chosen.source == "corpus":
+        path = run.layout.word_vectors.path
+        learned = read_parameters(path, WORDS)
+        require_same("vocabulary", {str(path): learned.details["inputs"]["vocabulary"], "the sentences": vocabulary})
+        return learned.tensors["words"]
+    path, read = _word_file(settings), read_text_vectors if chosen.format == "text" else read_binary_vectors
+    with open(path, "rb") as stream:
+        return read(stream, str(path), terms).table(terms, settings.seed)
+
+
+def _word_file(config) -> Path:
+    return Path(config.weights_root) / config.word_vectors.file
+
+
+def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, str]:
+    """What `model` starts from, with the terms of every word where it reads words and that one terms; its fingerprint.
+
+    IntegrityError where it is of another kind, or learned from features of other encoders, or another vocabulary, than
+    `learned` has, the details of `model`.
+    """
     from dataclasses import replace
 
-    from pipeline.errors import UsageError
-    from pipeline.models.linear.views import ImageView
-    from pipeline.models.neural.region_views import RegionView
-    from pipeline.storage.embeddings import split_pairs
-    from pipeline.storage.region_rows import RegionRows
+    from pipeline.errors import IntegrityError
+    from pipeline.models.neural.word_towers import WordStart
+    from pipeline.specs.stored import restore
+    from pipeline.storage.provenance import require_same_origins
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.text.tfidf import encode
+    from pipeline.text.vocabulary import Vocabulary
 
-    names = settings.regions.encoders
-    if root is None or not names:
-        raise UsageError("this model learns from regions; name regions.encoders, and give extract-regions' --regions")
-    folders = {name: root / name for name in names}
-    rows = {key: RegionRows(manifest, folders, split_pairs(manifest, *splits[key]).image_id) for key in pairs}
-    features = ImageView(tuple(names), rows["train"].dims, tuple(settings.image_view.normalise))
-    view = RegionView(features, settings.regions.geometry)
-    return view, {key: replace(pairs[key], regions=rows[key]) for key in pairs}, rows["train"]
+    spec, layout, name = run.config.model(model).spec, run.layout, run.config.start(model)
+    folder, parameters = layout.model(name).path, run.model(name)
+    if (held := parameters.details["registered"]) != spec.starts_from:
+        raise IntegrityError(f"{folder} holds {held}, and {model} starts from {spec.starts_from}; run its stage again")
+    terms = read_vocabulary(layout.vocabulary.path) if spec.starts_from_terms else None
+    expected = {**learned, "vocabulary": terms["fingerprint"]} if terms else learned
+    require_same_origins({str(folder): parameters.details, str(layout.model(model).path): expected})
+    start = restore(held, parameters.settings, parameters.tensors, folder)
+    if terms:
+        vocabulary = replace(Vocabulary.from_dict(terms), normalise=False)
+        start = WordStart(start, encode([*_read_terms(run, learned["vocabulary"]), ""], vocabulary))
+    return start, parameters.fingerprint
+
+
+def _keys(config, model: str) -> Mapping[str, Any]:
+    known = config.model(model)
+    geometry = {"geometry": config.regions.geometry} if known.spec.regions != "none" else {}
+    view, words = config.image_view.model_dump(), config.word_vectors.model_dump()
+    return {"seed": config.seed, "image_view": view, "word_vectors": words, "model": known.hyperparameters, **geometry}
+
+
+def _reads(config, layout, model: str) -> Mapping[str, Input]:
+    known, start, base = config.model(model), config.start(model), config.refitted(model)
+    spec, source = known.spec, config.word_vectors.source
+    found: dict[str, Input] = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
+    found |= {f"features/{name}": layout.features(name) for name in known.encoders}
+    if spec.regions != "none":
+        found |= {f"regions/{name}": layout.regions(name) for name in config.regions.encoders}
+    if spec.words:
+        found["vocabulary"] = layout.token_vocabulary
+    if spec.trees:
+        found["labels"] = layout.labels
+    if spec.starts_from_terms:
+        found["terms"] = layout.vocabulary
+    if not start and source != "random":
+        found["words"] = layout.word_vectors if source == "corpus" else Outside(_word_file(config))
+    return found | {name: layout.model(one) for name, one in (("start", start), ("chosen", base)) if one}
+
+
+STAGE = Stage(
+    train,
+    version=5,
+    names=("model",),
+    choices=lambda config: [(name,) for name in config.made_by("train")],
+    keys=_keys,
+    reads=_reads,
+    also=lambda run, model: {"precision": str(_precision(run, model))},
+    writes=lambda layout, model: layout.model(model),
+    threads=8,
+)

@@ -100,6 +100,17 @@ rule fit:
     shell: FLOW.shell("fit")
 
 
+rule train:
+    input: FLOW.input("train")
+    output: FLOW.output("train")
+    wildcard_constraints: **FLOW.constraints("train")
+    params: **FLOW.params("train")
+    threads: FLOW.threads("train")
+    benchmark: FLOW.benchmark("train")
+    resources: **FLOW.resources("train")
+    shell: FLOW.shell("train")
+
+
 rule fit_csls:
     input: FLOW.input("fit_csls")
     output: FLOW.output("fit_csls")

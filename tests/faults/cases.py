@@ -106,13 +106,9 @@ def _texts(root: Path, run: Path) -> Found:
 
 
 def _models(root: Path, run: Path) -> Found:
-    given = _options(root, run, "manifest", "features", "tfidf", "tokens")
-    learning = [*given, *_options(root, run, "vocabulary", "network")]
-    regions, trees = _options(root, run, "regions"), _options(root, run, "trees", "labels")
     models, embeddings = run / "models", run / "embeddings"
-    rows = {"train": ("gru", []), "train_sets": ("dvsa", regions), "train_dense": ("hmlstm", [*regions, *trees])}
-    for name, (row, more) in rows.items():
-        yield name, "train", [[row, *learning, *more, "--output", models / row]], [models / row]
+    for name, model in (("train", "gru"), ("train_sets", "dvsa"), ("train_dense", "hmlstm")):
+        yield name, "train", whole(root / "network.yaml", run, model), [models / model]
     calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):

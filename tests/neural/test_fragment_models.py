@@ -130,7 +130,7 @@ def test_a_loss_that_is_no_number_names_the_batch() -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_regions_are_asked_for(name: str) -> None:
-    with pytest.raises(UsageError, match="--regions"):
+    with pytest.raises(UsageError, match="regions.encoders"):
         model_spec(name).load().begin(without_regions(make_task(train=20, dev=5, **OWN[name])))
 
 
@@ -172,7 +172,7 @@ def test_encoders_are_left_out_of_whole_images_in_training() -> None:
 def test_fragments_need_a_start_of_their_own_view() -> None:
     task = make_task(train=20, dev=5, **OWN["fragments"])
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
-        with pytest.raises(UsageError, match="starts from an ncca-recurrent row with the same encoders"):
+        with pytest.raises(UsageError, match="starts from an ncca-recurrent with the same image view"):
             model_spec("fragments").load().begin(wrong)
 
 

@@ -12,7 +12,7 @@ from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.neural.task import train
-from pipeline.specs.models import made_by, model_spec, require_made_by
+from pipeline.specs.models import made_by, model_spec
 from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
@@ -164,16 +164,11 @@ def test_weight_decay_pulls_towards_the_start() -> None:
 
 def test_a_refinement_needs_a_start_of_its_own_view() -> None:
     task = make_task("tfidf")
-    with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
+    with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
         model_spec("ncca-refined").load().begin(replace(task, start=None))
-    with pytest.raises(UsageError, match="starts from an ncca row with the same encoders"):
+    with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
         model_spec("ncca-refined").load().begin(replace(task, view=VIEW.select(["one"])))
     task = make_task_of("ncca-recurrent")
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
-        with pytest.raises(UsageError, match="ncca-recurrent starts from an ncca row with the same encoders"):
+        with pytest.raises(UsageError, match="ncca-recurrent starts from an ncca with the same image view"):
             model_spec("ncca-recurrent").load().begin(wrong)
-
-
-def test_train_refuses_what_fit_makes() -> None:
-    with pytest.raises(UsageError, match="ncca is made by fit; train makes bow, devise"):
-        require_made_by("train", "ncca")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import MADE_BY, build_bundle, make_stage, retell, write_config
-from made_up_training import CONFIG, add_moments, fit, make_trainable, train
+from made_up_training import CONFIG, add_moments, fit, make_trainable
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.manifest import Manifest
@@ -25,16 +25,15 @@ ENCODER = ("details", "inputs", "encoder")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The rows `ncca`, `bow` and `dvsa` with their embeddings; never to be written to."""
+    """The models `ncca`, `bow` and `dvsa` with their embeddings; never to be written to."""
     run = make_trainable(tmp_path_factory.mktemp("made") / "run")
     add_moments(run, QUICK)
     add_regions(run)
     fit(run, "ncca")
-    words = ("--vocabulary", run / "text/tokens.json")
-    train(run, "bow", "models/bow", *words, config=QUICK)
-    train(run, "dvsa", "models/dvsa", *words, "--regions", run / "regions", config=QUICK)
-    for row in ("ncca", "bow", "dvsa"):
-        make_stage("embed", run, row)
+    make_stage("train", run, "bow")
+    make_stage("train", run, "dvsa")
+    for model in ("ncca", "bow", "dvsa"):
+        make_stage("embed", run, model)
     return run
 
 
@@ -66,11 +65,11 @@ def see_otherwise(run: Path, kind: str = "features", shards: str = "*") -> None:
 
 def test_embed_takes_the_features_of_the_model_s_encoder_alone(run: Path) -> None:
     see_otherwise(run, shards="00003")
-    for row in ("ncca", "bow"):
+    for model in ("ncca", "bow"):
         with pytest.raises(
-            IntegrityError, match=f"the encoder colour of .*models/{row} and of .*shard-00003.h5 differ"
+            IntegrityError, match=f"the encoder colour of .*models/{model} and of .*shard-00003.h5 differ"
         ):
-            make_stage("embed", run, row, "--again")
+            make_stage("embed", run, model, "--again")
 
 
 def test_embed_takes_the_regions_of_the_model_s_encoder_alone(run: Path) -> None:
@@ -92,31 +91,29 @@ def test_embed_takes_regions_that_were_reduced_as_the_model_s_were(run: Path) ->
 @pytest.mark.parametrize("kind", ["features", "regions"])
 def test_one_encoder_makes_all_that_a_model_learns_from(kind: str, run: Path) -> None:
     see_otherwise(run, kind, shards="00002")
-    row, more = ("bow", ()) if kind == "features" else ("dvsa", ("--regions", run / "regions"))
+    model = "bow" if kind == "features" else "dvsa"
     with pytest.raises(IntegrityError, match=rf"the encoder colour of .*{kind}/colour/shard-\d+\.h5 and of .* differ"):
-        train(run, row, "again", "--vocabulary", run / "text/tokens.json", *more, config=QUICK)
+        make_stage("train", run, model)
 
 
 def test_a_model_starts_from_one_of_the_same_encoder(run: Path) -> None:
-    words = ("--vocabulary", run / "text/tokens.json", "--start", run / "models/ncca")
-    train(run, "ncca-refined", "started", *words, config=QUICK)
+    make_stage("train", run, "ncca-refined")
     see_otherwise(run)
-    with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of what is given differ"):
-        train(run, "ncca-refined", "again", *words, config=QUICK)
+    with pytest.raises(IntegrityError, match="the encoder colour of .*models/ncca and of .*/ncca-refined differ"):
+        make_stage("train", run, "ncca-refined")
 
 
 @pytest.mark.parametrize("command", ["fit", "train", "fit-csls"])
-def test_a_refit_has_the_encoder_of_the_row_that_it_refits(command: str, run: Path) -> None:
+def test_a_refit_has_the_encoder_of_the_model_that_it_refits(command: str, run: Path) -> None:
     base = {"fit": "ncca", "train": "bow", "fit-csls": "ncca-csls"}[command]
     if command == "fit-csls":
         make_stage("fit_csls", run, base)
     retell(run / f"models/{base}/model.json", "details", "encoders", "colour", value={"encoder": "another"})
-    chosen = ("--chosen", run / "models" / base)
     with pytest.raises(IntegrityError, match="the encoder colour of .* and of .* differ"):
         if command == "fit":
             fit(run, "ncca-refit")
         elif command == "train":
-            train(run, "bow-refit", "models/bow-refit", "--vocabulary", run / "text/tokens.json", *chosen, config=QUICK)
+            make_stage("train", run, "bow-refit")
         else:
             for path in (run / "models/ncca/model.json", *(run / "embeddings/ncca").glob("*.json")):
                 retell(path, "details", "model", value="ncca-refit")

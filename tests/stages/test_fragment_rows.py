@@ -1,15 +1,15 @@
-"""`train`, `embed` and `evaluate` of rows whose images and sentences are sets, on a small collection with regions."""
+"""`train`, `embed` and `evaluate` of models whose images and sentences are sets, on a small collection with regions."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_config
-from made_up_training import CONFIG, build_tokens, read_model, train, with_dev
+from made_up_training import CONFIG, build_tokens, read_model, with_dev
 
-from pipeline.config import merge
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError
 from pipeline.specs.models import model_spec
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
@@ -55,37 +55,38 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("row", "geometry"), [("dvsa", False), ("fragments", True)])
-def test_a_row_of_sets_is_trained_embedded_and_evaluated(run: Path, row: str, geometry: bool) -> None:
-    own = merge(OWN, {"regions": {"geometry": geometry}, "models": [row]})
-    write_config(run, CONFIG, own)
-    more = ("--vocabulary", run / "text/tokens.json", "--regions", run / "regions")
-    if row == "fragments":
-        terms = ("--start", run / "models/ncca", "--terms", run / "text/vocabulary.json")
-        more += ("--start", train(run, "ncca-recurrent", "models/ncca-recurrent", *more, *terms, config=own))
-    train(run, row, f"models/{row}", *more, config=own)
-    parameters = read_model(run, row)
+@pytest.mark.parametrize(("model", "geometry"), [("dvsa", False), ("fragments", True)])
+def test_a_model_of_sets_is_trained_embedded_and_evaluated(run: Path, model: str, geometry: bool) -> None:
+    write_config(run, CONFIG, OWN, {"regions": {"geometry": geometry}, "models": [model]})
+    if model == "fragments":
+        make_stage("train", run, "ncca-recurrent")
+    make_stage("train", run, model)
+    parameters = read_model(run, model)
     assert {"regions/colour/00000"} <= set(parameters.details["inputs"])
-    assert ("start" in parameters.details["inputs"]) == (row == "fragments")
+    assert ("start" in parameters.details["inputs"]) == (model == "fragments")
 
-    make_stage("embed", run, row)
-    fragments = Embeddings(Manifest(run / "manifest"), run / "embeddings" / row)
+    make_stage("embed", run, model)
+    fragments = Embeddings(Manifest(run / "manifest"), run / "embeddings" / model)
     images = fragments.read("images", np.arange(48))
     assert np.diff(images.offsets).tolist() == (1 + np.arange(48) % 4).tolist()
-    model = model_spec(row).load().from_parts(parameters.settings, parameters.tensors)
-    assert fragments.score == model.rule._asdict() and fragments.registered == row
-    assert model.region_view.geometry == geometry
+    restored = model_spec(model).load().from_parts(parameters.settings, parameters.tensors)
+    assert fragments.score == restored.rule._asdict() and fragments.registered == model
+    assert restored.region_view.geometry == geometry
 
-    make_stage("evaluate", run, row, "dev", "all-sentences")
-    output = run / f"evaluation/{row}.dev.all-sentences.json"
+    make_stage("evaluate", run, model, "dev", "all-sentences")
+    output = run / f"evaluation/{model}.dev.all-sentences.json"
     value = json.loads(output.read_text())
-    assert value["model"] == row and value["n_images"] == 16 and value["n_sentences"] == 32
+    assert value["model"] == model and value["n_images"] == 16 and value["n_sentences"] == 32
     assert value["image_to_sentence"]["recall@10"] > 80 and "recall@1_ci95" in value["sentence_to_image"]
 
 
-def test_what_is_missing_is_named(run: Path) -> None:
-    words = ("--vocabulary", run / "text/tokens.json")
-    with pytest.raises(UsageError, match="learns from regions; name regions.encoders, and give .*--regions"):
-        train(run, "dvsa", "wrong", *words, config=OWN)
-    with pytest.raises(UsageError, match="starts from an ncca-recurrent row .* give its folder as --start"):
-        train(run, "fragments", "wrong", *words, "--regions", run / "regions", config=OWN)
+def test_what_is_missing_is_named(run: Path, tmp_path: Path) -> None:
+    write_config(run, CONFIG, OWN, {"models": ["dvsa", "fragments"]})
+    for model, part, missing in (
+        ("fragments", "models/ncca-recurrent", r"models/ncca-recurrent/model\.json"),
+        ("dvsa", "regions", r"regions/colour/shard-00000\.h5\.json"),
+    ):
+        other = shutil.copytree(run, tmp_path / model)
+        shutil.rmtree(other / part, ignore_errors=True)
+        with pytest.raises(IntegrityError, match=f"{missing} does not exist; run its stage first"):
+            make_stage("train", other, model)

@@ -1,4 +1,4 @@
-"""Refits: rows that learn from train and dev by what another row chose on dev."""
+"""Refits: models that learn from train and dev by what another model chose on dev."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import THINGS, make_stage, write_config
-from made_up_training import CONFIG, add_moments, fit, make_trainable, read_model, train
+from made_up_training import CONFIG, add_moments, fit, make_trainable, read_model
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.models.linear.accumulation import MomentsAccumulator
@@ -25,21 +25,20 @@ ROWS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The rows `ncca` and `bow`, and both of them refitted."""
+    """The models `ncca` and `bow`, and both of them refitted."""
     run = make_trainable(tmp_path_factory.mktemp("run"))
     add_moments(run, ROWS)
     fit(run, "ncca")
     fit(run, "ncca-refit")
-    words = ("--vocabulary", run / "text/tokens.json")
-    train(run, "bow", "models/bow", *words, config=ROWS)
-    train(run, "bow-refit", "models/bow-refit", *words, "--chosen", run / "models/bow", config=ROWS)
-    for row in ("ncca", "ncca-refit", "bow", "bow-refit"):
-        make_stage("embed", run, row)
+    make_stage("train", run, "bow")
+    make_stage("train", run, "bow-refit")
+    for model in ("ncca", "ncca-refit", "bow", "bow-refit"):
+        make_stage("embed", run, model)
     return run
 
 
 def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Path) -> None:
-    chosen, refit = (read_model(run, row) for row in ("ncca", "ncca-refit"))
+    chosen, refit = (read_model(run, model) for model in ("ncca", "ncca-refit"))
     log = refit.details["training_log"]
     assert log["chosen"] == chosen.details["training_log"]["chosen"] and log["trials"] == []
     assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
@@ -74,7 +73,7 @@ def test_a_variant_has_a_grid_of_its_own(run: Path) -> None:
 
 
 def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_nothing(run: Path) -> None:
-    chosen, refit = (read_model(run, row).details["training_log"] for row in ("bow", "bow-refit"))
+    chosen, refit = (read_model(run, model).details["training_log"] for model in ("bow", "bow-refit"))
     manifest = Manifest(run / "manifest")
     assert chosen["pairs"] == len(split_pairs(manifest, "train").sentence_id) < refit["pairs"]
     assert refit["pairs"] == manifest.sentences.num_rows
@@ -83,9 +82,9 @@ def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_not
 
 
 def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Path) -> None:
-    for row in ("both", "both-refit"):
-        make_stage("combine", run, row)
-    chosen, refit = (read_model(run, row).details for row in ("both", "both-refit"))
+    for model in ("both", "both-refit"):
+        make_stage("combine", run, model)
+    chosen, refit = (read_model(run, model).details for model in ("both", "both-refit"))
     assert refit["weights"] == {f"{name}-refit": weight for name, weight in chosen["weights"].items()}
     make_stage("join_embeddings", run, "both-refit")
     joined = Embeddings(Manifest(run / "manifest"), run / "embeddings/both-refit")

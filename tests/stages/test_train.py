@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up import THINGS, build_bundle, features_of, make_run, make_stage, run_command, write_config
+from made_up import THINGS, build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
 from made_up_training import CONFIG, make_trainable, train
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.exact import search_exact
 from pipeline.index.search import Searcher
+from pipeline.run.run import Run
 from pipeline.specs.models import model_spec
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.checkpoints import Checkpoints
@@ -21,6 +22,7 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters
 from pipeline.storage.shards import EMBEDDINGS, FEATURES, NEIGHBOURS, Shard
 from pipeline.storage.tokens import TokenShards
+from stages.models.train import STAGE
 
 
 class Killed(Exception):
@@ -33,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
-    folder = train(run, "lstm", "models/lstm", "--vocabulary", run / "text/tokens.json")
+    folder = train(run, "lstm")
     model = read_parameters(folder / "model.safetensors", MODEL)
     vocabulary = json.loads((run / "text/tokens.json").read_text())
     assert model.details["registered"] == model.details["model"] == "lstm"
@@ -42,7 +44,6 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
     assert max(entry["dev"] for entry in history) == model.details["training_log"]["chosen"]["recall_sum"]
     assert not (folder / "checkpoints").exists()
 
-    write_config(run, CONFIG, {"models": ["lstm"]})
     make_stage("embed", run, "lstm")
     build_bundle(run, model="lstm")
     searcher = Searcher(Bundle(run / "bundle"))
@@ -55,16 +56,15 @@ def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
 
 def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
     """Training, embedding and exact search on another device, read again by the processor."""
-    rows = {"there": {"model": "lstm"}, "refined": {"model": "ncca-refined"}}
+    models = {"there": "lstm", "refined": "ncca-refined"}
     run = shutil.copytree(run, tmp_path / "run")
-    own, words = {"variants": rows, "models": list(rows)}, ("--vocabulary", run / "text/tokens.json")
-    write_config(run, CONFIG, own)
-    for row, more in (("there", words), ("refined", ("--start", run / "models/ncca"))):
-        folder = train(run, row, f"models/{row}", *more, config=own)
-        make_stage("embed", run, row)
+    own = {"variants": {name: {"model": registered} for name, registered in models.items()}}
+    for name, registered in models.items():
+        folder = train(run, name, own)
+        make_stage("embed", run, name)
         stored = read_parameters(folder / "model.safetensors", MODEL)
-        model = model_spec(rows[row]["model"]).load().from_parts(stored.settings, stored.tensors)
-        shard = Shard(run / "embeddings" / row / "shard-00000.h5", EMBEDDINGS)
+        model = model_spec(registered).load().from_parts(stored.settings, stored.tensors)
+        shard = Shard(run / "embeddings" / name / "shard-00000.h5", EMBEDDINGS)
         features = Shard(run / "features/colour/shard-00000.h5", FEATURES)["features"]
         np.testing.assert_allclose(shard["images"], model.embed_images({"colour": features}), atol=1e-5)
     options = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/there", "--gallery", "images")
@@ -75,22 +75,26 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
     np.testing.assert_array_equal(search_exact(queries, [images], 4, "inner_product").rows, nearest["ids"])
 
 
-def test_ncca_refined_starts_from_a_fitted_model(run: Path) -> None:
+def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> None:
     parameters = read_parameters(run / "models/ncca/model.safetensors", MODEL)
     start = model_spec("ncca").load().from_parts(parameters.settings, parameters.tensors)
-    folder = train(run, "ncca-refined", "refined", "--start", run / "models/ncca")
+    folder = train(run, "ncca-refined")
     model = read_parameters(folder / "model.safetensors", MODEL)
     assert model.tensors["w"].shape == start.directions.w.shape
     assert model.details["inputs"]["start"] == parameters.fingerprint
-    with pytest.raises(UsageError, match="give its folder as --start"):
-        train(run, "ncca-refined", "no-start")
-    with pytest.raises(UsageError, match="refined holds ncca-refined; give a folder of ncca"):
-        train(run, "ncca-refined", "twice", "--start", folder)
+    other = shutil.copytree(run, tmp_path / "run")
+    retell(other / "models/ncca/model.json", "details", "registered", value="cca")
+    with pytest.raises(IntegrityError, match="models/ncca holds cca, and ncca-refined starts from ncca"):
+        train(other, "ncca-refined")
+    shutil.rmtree(other / "models/ncca")
+    with pytest.raises(IntegrityError, match=r"models/ncca/model\.json does not exist; run its stage first"):
+        train(other, "ncca-refined")
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--vocabulary", run / "text/tokens.json")
-    whole = (train(run, "gru", "whole", *words) / "model.safetensors").read_bytes()
+    folder = train(run, "gru")
+    whole = (folder / "model.safetensors").read_bytes()
+    shutil.rmtree(folder)
     offer, count = Checkpoints.offer, iter(range(1000))
 
     def killed(self: Checkpoints, make: object) -> None:
@@ -101,13 +105,13 @@ def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "offer", killed)
         with pytest.raises(Killed):
-            train(run, "gru", "killed", *words)
-    assert len(list((run / "killed/checkpoints").glob("*.safetensors"))) == 1
-    assert not (run / "killed/model.json").exists()
+            train(run, "gru")
+    assert len(list((folder / "checkpoints").glob("*.safetensors"))) == 1
+    assert not (folder / "model.json").exists()
     steps = []
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
-        assert (train(run, "gru", "killed", *words) / "model.safetensors").read_bytes() == whole
+        assert (train(run, "gru") / "model.safetensors").read_bytes() == whole
     assert len(steps) == 20 * 4 - 8
 
 
@@ -124,11 +128,11 @@ def test_a_checkpoint_of_other_settings_or_damaged_is_left_alone(tmp_path: Path)
 
 
 def test_a_diverging_training_keeps_its_checkpoint(run: Path) -> None:
-    config = {"lstm": {"optimiser": "sgd", "learning_rate": 1e38, "clip": 1e30}}
+    diverging = {"model": "lstm", "optimiser": "sgd", "learning_rate": 1e38, "clip": 1e30}
     with pytest.raises(JointspaceError, match=r"in epoch 0, batch \d+ \(sentences .* lower the learning rate"):
-        train(run, "lstm", "diverged", "--vocabulary", run / "text/tokens.json", config=config)
-    assert not (run / "diverged/model.json").exists()
-    path = next((run / "diverged/checkpoints").glob("*.safetensors"))
+        train(run, "diverged", {"variants": {"diverged": diverging}})
+    assert not (run / "models/diverged/model.json").exists()
+    path = next((run / "models/diverged/checkpoints").glob("*.safetensors"))
     assert read_parameters(path, "checkpoint").settings["step"] > 0
 
 
@@ -136,23 +140,22 @@ def test_word_vectors_come_from_a_file(run: Path) -> None:
     words = json.loads((run / "text/tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))
     config = {"weights_root": str(run), "word_vectors": {"source": "file", "file": "v.txt", "train": False}}
-    folder = train(run, "devise", "devise", "--vocabulary", run / "text/tokens.json", config=config)
+    folder = train(run, "devise", config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))
     (run / "v.txt").write_text("dog 1 2\ncat 1 2 3\n")
     with pytest.raises(InputError, match=r"v.txt, line 2 holds a vector of 3 numbers, not 2"):
-        train(run, "devise", "broken", "--vocabulary", run / "text/tokens.json", config=config)
+        train(run, "devise", config)
     config["word_vectors"]["file"] = "nowhere.txt"
     with pytest.raises(InputError, match="cannot read .*nowhere.txt"):
-        train(run, "devise", "broken", "--vocabulary", run / "text/tokens.json", config=config)
+        train(run, "devise", config)
 
 
 def test_word_vectors_are_learned_on_the_corpus(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("gensim")
     config = {"word_vectors": {"source": "corpus", "epochs": 2, "train": False}}
-    given = ("--vocabulary", run / "text/tokens.json")
-    with pytest.raises(UsageError, match="give what train-word-vectors wrote as --words"):
-        train(run, "devise", "devise", *given, config=config)
+    with pytest.raises(IntegrityError, match=r"text/word-vectors\.json does not exist; run its stage first"):
+        train(run, "devise", config)
     (run / "more.txt").write_text("a dog and a cat\n" * 40)
     folders = [tmp_path / name for name in ("words", "again")]
     for folder in folders:
@@ -165,20 +168,44 @@ def test_word_vectors_are_learned_on_the_corpus(run: Path, tmp_path: Path) -> No
     assert path.read_bytes() == again.read_bytes()
     words = read_parameters(path, "words").tensors["words"]
     assert words.shape == (len(json.loads((run / "text/tokens.json").read_text())["terms"]) + 1, 16)
-    folder = train(run, "devise", "devise", *given, "--words", path, config=config)
+    for made in (path, path.with_suffix(".json")):
+        shutil.copy(made, run / "text")
+    folder = train(run, "devise", config)
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table, words)
 
 
-def test_what_is_missing_or_of_another_run_is_named(run: Path) -> None:
-    with pytest.raises(UsageError, match="ncca is made by fit"):
-        train(run, "ncca", "wrong")
-    with pytest.raises(UsageError, match="give text/tokens.json as --vocabulary"):
-        train(run, "rnn", "wrong")
-    with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        train(run, "rnn", "wrong", "--vocabulary", run / "text/vocabulary.json")
+def test_what_is_missing_or_of_another_run_is_named(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="train: the configuration has no model ncca; there are ncca-refined"):
+        write_config(run, CONFIG, {"models": ["ncca-refined"]})
+        make_stage("train", run, "ncca")
+    other = shutil.copytree(run, tmp_path / "run")
+    retell(other / "text/tokens.json", "fingerprint", value="another")
+    with pytest.raises(IntegrityError, match=r"vocabulary of .*text/tokens\.json and of the sentences differ"):
+        train(other, "rnn")
+    (other / "text/tokens.json").unlink()
+    with pytest.raises(IntegrityError, match=r"text/tokens\.json does not exist; run its stage first"):
+        train(other, "rnn")
     with pytest.raises(UsageError, match="give what encode-tokens wrote as --tokens"):
         TokenShards(Manifest(run / "manifest"), None)
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("bow", {"tokens", "vocabulary", "words"}),
+        ("bow-refit", {"tokens", "vocabulary", "words", "chosen"}),
+        ("dtrnn", {"trees", "vocabulary", "labels", "words"}),
+        ("dvsa", {"tokens", "vocabulary", "words", "regions/colour"}),
+        ("ncca-refined", {"tfidf", "start"}),
+        ("ncca-recurrent", {"tokens", "vocabulary", "terms", "start"}),
+        ("fragments", {"tokens", "vocabulary", "regions/colour", "start"}),
+    ],
+)
+def test_a_model_is_made_from_what_it_needs_and_nothing_else(model: str, more: set[str], tmp_path: Path) -> None:
+    write_config(tmp_path, CONFIG, {"regions": {"encoders": ["colour"]}, "word_vectors": {"source": "corpus"}})
+    run = Run(tmp_path)
+    assert STAGE.reads(run.config, run.layout, model).keys() == {"manifest", "features/colour"} | more
 
 
 def test_tokens_of_other_sentences_are_refused(run: Path, tmp_path: Path) -> None:
@@ -189,9 +216,9 @@ def test_tokens_of_other_sentences_are_refused(run: Path, tmp_path: Path) -> Non
 
 def test_info_nce_has_no_hardest_negatives(run: Path) -> None:
     with pytest.raises(UsageError, match="negatives: hardest goes with loss: ranking"):
-        train(run, "lstm", "wrong", config={"lstm": {"negatives": "hardest"}})
+        train(run, "lstm", {"lstm": {"negatives": "hardest"}})
     with pytest.raises(UsageError, match="unknown key lstm.rate; legal here: dimensions, loss"):
-        train(run, "lstm", "wrong", config={"lstm": {"rate": 1}})
+        train(run, "lstm", {"lstm": {"rate": 1}})
 
 
 def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
@@ -200,7 +227,7 @@ def test_variants_of_one_model_have_settings_of_their_own(run: Path) -> None:
     config = {"gru": {"epochs": 3}, "variants": {"vsepp": {"model": "gru", **vsepp}}}
     found = {}
     for name in ("gru", "vsepp"):
-        folder = train(run, name, f"made-{name}", "--vocabulary", run / "text/tokens.json", config=config)
+        folder = train(run, name, config)
         found[name] = read_parameters(folder / "model.safetensors", MODEL)
     ours, theirs = (found[name].details["hyperparameters"]["settings"] for name in ("vsepp", "gru"))
     assert {key: ours[key] for key in ours if ours[key] != theirs[key]} == vsepp

@@ -170,7 +170,7 @@ class DVSA(FragmentModel):
     def begin(cls, task: Task) -> Begun:
         """The model at the beginning of its training."""
         if task.train.regions is None:
-            raise UsageError("this model learns from regions; give what extract-regions wrote as --regions")
+            raise UsageError("this model learns from regions; name their encoders in regions.encoders")
         settings = task.settings
         shape = {name: getattr(settings, name) for name in ("dimensions", "hidden", "dropout", "sum")}
         mean, length = measure_regions(task.region_view, task.train.regions)

@@ -38,14 +38,9 @@ class GroundedFragments(FragmentModel):
         """At `task.start`, a RecurrentCCA. UsageError where there is none, or one of another view."""
         start, regions, settings = task.start, task.region_view, task.settings
         if not isinstance(start, RecurrentCCA) or start.view != task.view:
-            raise UsageError(
-                "fragments starts from an ncca-recurrent row with the same encoders and training target; give its"
-                " folder as --start"
-            )
+            raise UsageError("fragments starts from an ncca-recurrent with the same image view; train that again")
         if task.train.regions is None or set(regions.encoders) - set(task.view.encoders):
-            raise UsageError(
-                "fragments needs regions of encoders that its row has; see regions.encoders, and --regions"
-            )
+            raise UsageError("fragments needs regions of encoders that it has itself; correct regions.encoders")
         rule = ScoreRule(settings.sum, settings.global_weight)
         network = GroundedNetwork(start.network.state_dict(), *_begin_regions(task), settings.dropout, rule)
         network.set_precision(task.precision)

@@ -101,10 +101,7 @@ class RefinedCCA:
         """At the start that `task.start`, a fitted ncca, gives. UsageError where that is of another view."""
         start, shapes = task.start, (task.view.dim, task.train.sentences.shape[1])
         if start is None or start.view != task.view or (len(start.directions.w), len(start.directions.u)) != shapes:
-            raise UsageError(
-                "a refinement starts from an ncca row with the same encoders and training target; give its folder as"
-                " --start"
-            )
+            raise UsageError("a refinement starts from an ncca with the same image view and vocabulary; fit that again")
         scale = start.directions.values**start.eigenvalue_power
         return Begun(
             cls(task.view, start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y), task

@@ -46,9 +46,7 @@ def begin_towers(task: Task, model: str) -> Towers:
     UsageError naming the registered `model` where there is no start, or one of another view.
     """
     if task.start is None or task.start.model.view != task.view:
-        raise UsageError(
-            f"{model} starts from an ncca row with the same encoders and training target; give its folder as --start"
-        )
+        raise UsageError(f"{model} starts from an ncca with the same image view; fit that again")
     start, train = task.start.model, task.train
     power = start.directions.values**start.eigenvalue_power
     w, u = start.directions.w * power, task.start.terms @ (start.directions.u * power)
