@@ -174,27 +174,6 @@ def index_option(wildcards, input):
     return each("--index", map(os.path.dirname, input.index))
 
 
-def generator_slice(wildcards):
-    """What `train-generator` depends on."""
-    spec = generator_spec(wildcards.generator)
-    text = CONFIG.language_text.model_dump() if spec.text else {}
-    return slice_of("seed", "image_view", text=text, own=CONFIG.section(spec).model_dump())
-
-
-def snippets_of(wildcards):
-    """The alignments that a generator of regions learns from."""
-    spec = generator_spec(wildcards.generator)
-    if not spec.regions:
-        return []
-    row = CONFIG.section(spec).snippets
-    return [str(FLOW.layout.alignments(row, split).commit) for split in ("train", "dev")]
-
-
-def snippets_options(wildcards, input):
-    files = [path.removesuffix(".json") for path in input.snippets]
-    return [*each("--snippets", files), "--regions", f"{RUN}/regions"] if files else []
-
-
 def say_what_was_found():
     """Recalls, the report and a search to begin with, where this run was asked for these."""
     if {"summarise", "report"} & {job.rule.name for job in workflow.dag.jobs}:
@@ -284,33 +263,6 @@ rule plan:
 rule gong:
     input:
         f"{STUDY}/tables.md",
-
-
-rule train_generator:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        every_part(f"{RUN}/text/tokens"),
-        generator_features,
-        vocabulary=f"{RUN}/text/tokens.json",
-        index=generator_space,
-        snippets=snippets_of,
-        regions=lambda wildcards: every_region_shard(wildcards) if generator_spec(wildcards.generator).regions else [],
-    output:
-        f"{RUN}/generators/{{generator}}/model.json",
-        f"{RUN}/generators/{{generator}}/model.safetensors",
-    params:
-        slice=generator_slice,
-        index=index_option,
-        snippets=snippets_options,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/train_generator/{{generator}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} train-generator {{wildcards.generator:q}} --manifest {RUN_Q}/manifest --features {RUN_Q}/features"
-        f" --tokens {RUN_Q}/text/tokens --vocabulary {{input.vocabulary:q}} {{params.index:q}} {{params.snippets:q}}"
-        f" --config {RESOLVED_Q} --output {RUN_Q}/generators/{{wildcards.generator:q}}"
 
 
 rule describe:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from made_up import CONFIG, MADE_BY, THINGS, build_bundle, make_run, make_stage, run_command, write_config
+from made_up import CONFIG, MADE_BY, THINGS, make_run, make_stage, write_config
 from made_up_training import build_tokens
 
 from pipeline.storage.features import write_features
@@ -18,6 +18,7 @@ CONLLU = "\n".join(
     for thing in THINGS
     for sentence in TAGGED
 )
+GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"]
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},
@@ -33,7 +34,8 @@ FAST = {
 
 
 def make_described_run(folder: Path) -> Path:
-    """A made-up run with features, tokens, an index and a configuration; every third of 48 images is of dev."""
+    """A made-up run with features, tokens and an index, configured for all generators of images; every third of its 48
+    images is of dev."""
     make_run(folder, held_out="dev", images=48)
     manifest = Manifest(folder / "manifest")
     for number in range(manifest.n_shards):
@@ -43,9 +45,19 @@ def make_described_run(folder: Path) -> Path:
         features = np.eye(len(THINGS), dtype=np.float16)[ids % len(THINGS)]
         write_features(folder / f"features/colour/shard-{number:05d}.h5", features, ids, f"shard {number}", inputs)
     (folder / "bank.conllu").write_text(CONLLU)
-    write_config(folder, FAST, {"language_text": {"treebank": str(folder / "bank.conllu")}})
+    write_config(folder, FAST, {"generators": GENERATORS, "language_text": {"treebank": str(folder / "bank.conllu")}})
     build_tokens(folder)
-    build_bundle(folder)
+    make_stage("build_index", folder, "ncca")
+    (folder / "bundle").symlink_to("index/ncca")
+    return folder
+
+
+def beside(run: Path, folder: Path) -> Path:
+    """A run in `folder` with all that `run` has, by links, but generators and what they made."""
+    folder.mkdir()
+    for path in run.iterdir():
+        if path.name not in ("generators", "descriptions", "evaluation"):
+            (folder / path.name).symlink_to(path)
     return folder
 
 
@@ -68,6 +80,5 @@ def train(run: Path, name: str) -> Path:
     """The folder of the generator `name`, which is trained where it is not yet."""
     folder = run / "generators" / name
     if not folder.exists():
-        given = options(run, features=run / "features", index=run / "bundle", output=folder)
-        run_command("train_generator", name, *given)
+        make_stage("train_generator", run, name)
     return folder

@@ -94,7 +94,8 @@ STAGES = {
     ),
     "summarise": Stage((), "run", "evaluations"),
     "train-generator": Stage(
-        ("generators", "language_defaults", "nearest", "language_text", "image_view", "encoders", "seed", "device"),
+        ("generators", "language_defaults", "nearest", "language_text", "describe", "image_view", "encoders", "seed",
+         "device"),
         "generator", "words times epochs",
     ),
     "describe": Stage(

@@ -21,3 +21,14 @@ rule summarise:
     benchmark: FLOW.benchmark("summarise")
     resources: **FLOW.resources("summarise")
     shell: FLOW.shell("summarise")
+
+
+rule train_generator:
+    input: FLOW.input("train_generator")
+    output: FLOW.output("train_generator")
+    wildcard_constraints: **FLOW.constraints("train_generator")
+    params: **FLOW.params("train_generator")
+    threads: FLOW.threads("train_generator")
+    benchmark: FLOW.benchmark("train_generator")
+    resources: **FLOW.resources("train_generator")
+    shell: FLOW.shell("train_generator")

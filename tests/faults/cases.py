@@ -170,12 +170,9 @@ def _studies(root: Path, run: Path) -> Found:
 def _generators(root: Path, run: Path) -> Found:
     words = _options(root, run, "manifest", "tokens", "vocabulary", "network")
     features, regions = _options(root, run, "features"), _options(root, run, "regions")
-    snippets = [part for split in ("train", "dev") for part in ("--snippets", run / f"alignments/dvsa/{split}.jsonl")]
     made, test = run / "generators", ["--split", "test"]
-    for name, rule, more in (
-        ("mrnn", "train_generator", []), ("mrnn-regions", "train_region_generator", [*snippets, *regions])
-    ):  # fmt: skip
-        yield rule, "train_generator", [[name, *words, *features, *more, "--output", made / name]], [made / name]
+    for name, rule in (("mrnn", "train_generator"), ("mrnn-regions", "train_region_generator")):
+        yield rule, "train_generator", whole(root / "network.yaml", run, name), [made / name]
     evaluation = run / "evaluation/descriptions"
     for what, name, end, source, more in (
         ("", "mrnn", "", features, []),

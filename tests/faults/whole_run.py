@@ -36,7 +36,8 @@ NETWORK = {
     "align": {"least_count": 1},
     "language_defaults": {**{key: SMALL[key] for key in SMALL if key != "dimensions"}, "averaging": 0},
     "mrnn": {"dimensions": 8, "word_dim": 8},
-    "mrnn_regions": {"dimensions": 8, "word_dim": 8},
+    "mrnn_regions": {"dimensions": 8, "word_dim": 8, "snippets": "dvsa"},
+    "generators": ["mrnn", "mrnn-regions"],
     "describe": {"top": 2, "beam": 2, "meteor": False},
     "evaluate": {"bootstrap": 20},
     "plan": {"sample": 8},
@@ -47,6 +48,7 @@ CONFIGS = {
     "encoders": {
         **NETWORK,
         "models": ["ncca"],
+        "generators": [],
         "encoders": [
             FINETUNED, {**FINETUNED, "name": "eyes", "weights": "untrained"},
             {"name": "pooled", "architecture": "pooled", "of": "tuned"},

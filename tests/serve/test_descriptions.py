@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 from made_up import THINGS, run_command
-from made_up_generators import FAST, find_few_words, make_described_run, options, train
+from made_up_generators import find_few_words, make_described_run, options, train
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
@@ -34,12 +34,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A described run, its generators mrnn and nearest, and another nearest that stands on the joint space."""
     run = make_described_run(tmp_path_factory.mktemp("served") / "run")
     settings = yaml.safe_load((run / "config.yaml").read_text()) | {"serve": {"max_descriptions": PLACES}}
+    (run / "config.yaml").write_text(yaml.safe_dump({**settings, "nearest": {"by": "joint-image"}}))
+    train(run, "nearest").rename(run / "generators" / "joint")
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
     for name in ("mrnn", "nearest"):
         train(run, name)
-    (run / "joint.yaml").write_text(yaml.safe_dump({**FAST, "nearest": {"by": "joint-image"}}))
-    given = {"features": run / "features", "index": run / "bundle", "config": run / "joint.yaml"}
-    run_command("train_generator", "nearest", *options(run, **given, output=run / "generators" / "joint"))
     return run
 
 

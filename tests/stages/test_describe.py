@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from made_up import MADE_BY, THINGS, retell, run_command
-from made_up_generators import find_few_words, make_described_run, options, train
+from made_up_generators import beside, find_few_words, make_described_run, options, train
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
@@ -32,8 +32,7 @@ def describe(run: Path, name: str, *arguments: object, **more: object) -> dict:
 
 
 def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
-    folder, given = tmp_path / "mrnn", options(run, features=run / "features", index=run / "bundle")
-    run_command("train_generator", "mrnn", *given, "--output", folder)
+    folder = train(beside(run, tmp_path / "run"), "mrnn")
     given = options(run, generator=folder, features=run / "features", index=run / "bundle")
     run_command("describe", "--split", "dev", *given, "--output", tmp_path / "dev")
     images = json.loads((tmp_path / "dev/descriptions.json").read_text())["images"]
@@ -151,9 +150,11 @@ def test_a_generator_sees_through_the_encoders_that_it_learned_from(run: Path, e
         retell(path, "details", "inputs", "encoder", value="another")
     with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*shard-00000.h5 differ"):
         describe(run, "mrnn", features=other, split="dev")
-    given = options(run, features=other, index=run / "bundle", output=tmp_path / "mnlm")
-    with pytest.raises(IntegrityError, match="the encoder colour of .*features and of .*bundle differ"):
-        run_command("train_generator", "mnlm", *given)
+    elsewhere = beside(run, tmp_path / "run")
+    (elsewhere / "features").unlink()
+    other.rename(elsewhere / "features")
+    with pytest.raises(IntegrityError, match="the encoder colour of .*features and of .*index/ncca differ"):
+        train(elsewhere, "mnlm")
     retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value={"encoder": "yet another"})
     with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*bundle differ"):
         describe(run, "mrnn", run / "data" / "cat-1.png", index=run / "bundle")

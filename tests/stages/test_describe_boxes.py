@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from made_up import MADE_BY, make_stage, run_command
+from made_up_generators import beside, train
 from made_up_training import build_tokens
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -24,8 +25,11 @@ SETTINGS = {
     "encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "image_view": {"normalise": []},
     "tokens": {"min_count": 1},
-    "mrnn_regions": {"dimensions": 24, "word_dim": 16, "epochs": 12, "batch_size": 8, "learning_rate": 0.02,
-                     "dropout": 0, "averaging": 0},
+    "models": ["dvsa"],
+    "regions": {"encoders": ["eyes"]},
+    "generators": ["mrnn-regions"],
+    "mrnn_regions": {"snippets": "dvsa", "dimensions": 24, "word_dim": 16, "epochs": 12, "batch_size": 8,
+                     "learning_rate": 0.02, "dropout": 0, "averaging": 0},
     "describe": {"top": 2, "beam": 3, "meteor": False},
 }  # fmt: skip
 
@@ -49,10 +53,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == split
         ]  # fmt: skip
         vocabulary = read_json(run / "text/tokens.json")["fingerprint"]
-        details = {"split": split, "vocabulary": vocabulary, "inputs": {"manifest": manifest.fingerprint}}
-        write_alignments(run / f"{split}.jsonl", segments, b"", fingerprint=split, details=details)
-    train(run, "mrnn-regions", "--snippets", run / "train.jsonl", "--snippets", run / "dev.jsonl",
-          "--regions", run / "regions")  # fmt: skip
+        details = {"model": "dvsa", "split": split, "vocabulary": vocabulary}
+        details["inputs"] = {"manifest": manifest.fingerprint}
+        write_alignments(run / f"alignments/dvsa/{split}.jsonl", segments, b"", fingerprint=split, details=details)
+    train(run, "mrnn-regions")
     return run
 
 
@@ -80,11 +84,6 @@ def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
 def options(run: Path) -> tuple:
     given = {"manifest": "manifest", "tokens": "text/tokens", "vocabulary": "text/tokens.json", "config": "config.yaml"}
     return tuple(part for name, file in given.items() for part in (f"--{name}", run / file))
-
-
-def train(run: Path, name: str, *more: object) -> None:
-    output = ("--output", run / "generators" / name)
-    run_command("train_generator", name, *options(run), "--features", run / "features", *more, *output)
 
 
 def describe(run: Path, output: Path, *more: object) -> dict:
@@ -148,10 +147,10 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
     describe(run, tmp_path, "--split", "test")
     with pytest.raises(UsageError, match="give what parse wrote as --parses"):
         evaluate(run, tmp_path)
-    with pytest.raises(UsageError, match="mrnn-regions learns from --snippets"):
-        train(run, "mrnn", "--snippets", run / "dev.jsonl", "--regions", run / "regions")
-    with pytest.raises(UsageError, match="mrnn-regions learns from --snippets"):
-        train(run, "mrnn-regions")
-    publish(tmp_path / "bad.jsonl", b'{"words": []}\n', kind=ALIGNMENTS, rows=1, fingerprint="f")
-    with pytest.raises(IntegrityError, match=r"bad\.jsonl line 1 is not a segment"):
-        train(run, "mrnn-regions", "--snippets", tmp_path / "bad.jsonl", "--regions", run / "regions")
+    elsewhere = beside(run, tmp_path / "run")
+    (elsewhere / "alignments").unlink()
+    bad = b'{"words": []}\n'
+    for split in ("train", "dev"):
+        publish(elsewhere / f"alignments/dvsa/{split}.jsonl", bad, kind=ALIGNMENTS, rows=1, fingerprint="f")
+    with pytest.raises(IntegrityError, match=r"train\.jsonl line 1 is not a segment"):
+        train(elsewhere, "mrnn-regions")
