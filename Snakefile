@@ -143,11 +143,6 @@ def every_part(folder):
     return lambda wildcards: expand(f"{folder}/parts/{{part}}.json", part=parts(), **dict(wildcards.items()))
 
 
-def every_region_shard(wildcards):
-    names = CONFIG.regions.encoders
-    return expand(f"{RUN}/regions/{{encoder}}/parts/{{part}}.json", encoder=names, part=parts()) if names else []
-
-
 def names_of(wildcards):
     """What labels of boxes are called."""
     if CONFIG.demo.generate:
@@ -263,57 +258,6 @@ rule plan:
 rule gong:
     input:
         f"{STUDY}/tables.md",
-
-
-rule describe:
-    input:
-        generator_features,
-        every_part(f"{RUN}/text/tokens"),
-        f"{RUN}/generators/{{generator}}/model.json",
-        vocabulary=f"{RUN}/text/tokens.json",
-        index=generator_space,
-    output:
-        f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
-        shown(f"{RUN}/descriptions/{{generator}}.{{split}}/index.html", "descriptions", "Generated sentences"),
-    params:
-        slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "boxes", "meteor"})),
-        index=index_option,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/describe/{{generator}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} describe --generator {RUN_Q}/generators/{{wildcards.generator:q}} --manifest {RUN_Q}/manifest"
-        f" --features {RUN_Q}/features --split {{wildcards.split:q}} --tokens {RUN_Q}/text/tokens"
-        f" --vocabulary {{input.vocabulary:q}} {{params.index:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/descriptions/{{wildcards.generator:q}}.{{wildcards.split:q}}"
-
-
-rule describe_boxes:
-    input:
-        every_region_shard,
-        names_of,
-        every_part(f"{RUN}/text/tokens"),
-        f"{RUN}/generators/{{generator}}/model.json",
-        vocabulary=f"{RUN}/text/tokens.json",
-        index=generator_space,
-    output:
-        f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/descriptions.json",
-        shown(f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/index.html", "boxes", "Generated sentences"),
-    params:
-        slice=slice_of("seed", describe=CONFIG.describe.model_dump(exclude={"splits", "boxes", "meteor"})),
-        index=index_option,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/describe_boxes/{{generator}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} describe --generator {RUN_Q}/generators/{{wildcards.generator:q}} --manifest {RUN_Q}/manifest"
-        f" --regions {RUN_Q}/regions --split {{wildcards.split:q}} --tokens {RUN_Q}/text/tokens"
-        f" --vocabulary {{input.vocabulary:q}} {{params.index:q}} --config {RESOLVED_Q}"
-        f" --output {RUN_Q}/descriptions/{{wildcards.generator:q}}.{{wildcards.split:q}}.boxes"
 
 
 rule evaluate_descriptions:

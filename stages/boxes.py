@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.run.stage import Outside
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -40,6 +42,15 @@ def read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None)
     labelled = [row for row, label in enumerate(labels) if label]
     names = [labels[row].lower() for row in labelled]
     return Gold(images[labelled], corners[labelled], names, read_label_names(settings))
+
+
+def label_names(config: "Config") -> dict[str, Outside]:
+    """The file that says what labels of boxes may be called, where there is one, as an input of a stage."""
+    root = Path(config.data_root)
+    if config.demo.generate:  # the table is drawn with the rest
+        return {"names": Outside(root / "demo.json")}
+    path = root / (config.phrases.names or "")
+    return {"names": Outside(path)} if path.is_file() else {}
 
 
 def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:

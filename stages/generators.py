@@ -1,17 +1,22 @@
-"""A stored generator and what it draws on: the training sentences, a joint space, a trigram."""
+"""A stored generator, what it draws on (the training sentences, a joint space, a trigram), and what it writes."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.run.layout import Artefact, Layout
+from pipeline.specs.generators import generator_spec
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pipeline.config import Config
+    from pipeline.generate.batches import Batch
     from pipeline.generate.corpus import Corpus
     from pipeline.generate.describing import Generator, Sources
     from pipeline.generate.trigram import Trigram
+    from pipeline.run.run import Run
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters
@@ -48,7 +53,6 @@ def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
     """What `train-generator` wrote into `folder`."""
     from pipeline.device import find_device
     from pipeline.precision import choose_precision
-    from pipeline.specs.generators import generator_spec
     from pipeline.storage.parameters import MODEL, read_parameters
 
     parameters = read_parameters(folder / "model.safetensors", MODEL)
@@ -61,6 +65,12 @@ def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
         generator.network.precision = choose_precision(precision, device)
         precision = str(generator.network.precision)
     return StoredGenerator(folder, name, generator, parameters, precision)
+
+
+def space_of(settings: "Config", layout: Layout, generator: str) -> Artefact | None:
+    """The index whose joint space a generator stands on, None where it stands on none."""
+    in_space = settings.section(generator_spec(generator)).in_space
+    return layout.index(settings.describe.space) if in_space else None
 
 
 def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[str, Parameters]":
@@ -131,10 +141,69 @@ def gather_sources(
     if stored.space is not None:
         if bundle is None:
             raise UsageError(
-                f"{stored.folder} stands on a joint space; give the index that it was trained with as --index"
+                f"{stored.folder} stands on a joint space, and the configuration names none for it; train it again"
             )
         space, trigram = JointSpace(bundle, find_gpu(settings.device)), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     chosen = settings.describe
     search = Search(chosen.beam, chosen.length_power, chosen.longest)
     return Sources(text.corpus, search, chosen.temperature, chosen.candidates, settings.seed, space, trigram)
+
+
+def write_descriptions(
+    run: "Run",
+    stored: StoredGenerator,
+    batches: "Iterable[Batch]",
+    folder: Path,
+    about: dict[str, Any],
+    inputs: dict[str, str],
+    digest: str | None = None,
+) -> None:
+    """Describe `batches` and write that into `folder`: `about` says what they are, `inputs` what their features were
+    made from. `digest` is the fingerprint; by default it is of these."""
+    from tqdm import tqdm
+
+    from pipeline.generate.describing import describe_images
+    from pipeline.report.descriptions import as_text, render
+    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.fingerprint import fingerprint
+
+    settings, layout, manifest = run.config, run.layout, run.manifest
+    text = read_training_text(manifest, layout.sentences("tokens").folder, layout.token_vocabulary.path)
+    space = space_of(settings, layout, stored.name)
+    sources, described = gather_sources(stored, text, Bundle(space.path) if space else None, settings), []
+    for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
+        found = describe_images(stored.generator, batch.features, sources, settings.describe.top)
+        for shown, sentences in zip(batch.images, found, strict=True):
+            described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
+    about = {**about, "settings": settings.describe.model_dump(), "precision": stored.precision}
+    inputs = {**inputs, "manifest": manifest.fingerprint, "generator": stored.parameters.fingerprint}
+    digest = digest or fingerprint("descriptions", 2, about, inputs)
+    value = {**about, "inputs": inputs, "fingerprint": digest, "images": described}
+    page = render(value, _thumbnails(settings, manifest, described[: settings.describe.shown]))
+    beside = {"index.html": page.encode(), "descriptions.txt": as_text(value).encode()}
+    publish_record(folder / "descriptions.json", value, beside)
+
+
+def _thumbnails(settings: "Config", manifest: "Manifest", described: list[dict]) -> list[str | None]:
+    """The address of a small picture of each described image or box; None where it cannot be read."""
+    from pipeline.errors import InputError
+    from pipeline.images.decode import ImageLimits
+    from pipeline.report.thumbnails import thumbnail
+    from pipeline.storage.sources import ImageSource, find_photographs
+
+    limits = settings.collection
+    bounds = ImageLimits.from_settings(limits)
+    rows = {}
+    if any(one["image_id"] is not None for one in described):
+        rows = {row["image_id"]: row for row in manifest.images.to_pylist()}
+    source, addresses = ImageSource(find_photographs(manifest.root, Path(settings.data_root)), limits.follow_links), []
+    for one in described:
+        try:
+            row = rows.get(one["image_id"])
+            data = source.read(row["path"], row["offset"], row["size"]) if row else Path(one["image"]).read_bytes()
+            addresses.append(thumbnail(data, bounds, one["box"]))
+        except (InputError, OSError):
+            addresses.append(None)
+    return addresses

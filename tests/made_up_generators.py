@@ -1,5 +1,6 @@
 """The made-up run with features and tokens, and generators that learned from it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +53,25 @@ def make_described_run(folder: Path) -> Path:
     return folder
 
 
-def beside(run: Path, folder: Path) -> Path:
-    """A run in `folder` with all that `run` has, by links, but generators and what they made."""
+def beside(run: Path, folder: Path, *without: str) -> Path:
+    """A run in `folder` with all that `run` has, by links, but descriptions and what is in the folders `without`."""
     folder.mkdir()
     for path in run.iterdir():
-        if path.name not in ("generators", "descriptions", "evaluation"):
+        if path.name not in ("descriptions", "evaluation", *without):
             (folder / path.name).symlink_to(path)
     return folder
+
+
+def describe(run: Path, name: str, subject: str, *more: object) -> dict:
+    """What the generator `name` says of a split, or of its boxes."""
+    make_stage("describe", run, train(run, name).name, subject, *more)
+    return read_descriptions(run / f"descriptions/{name}.{subject}")
+
+
+def read_descriptions(folder: Path) -> dict:
+    """What is described in `folder`, which has a page and a list of it too."""
+    assert "<html" in (folder / "index.html").read_text() and (folder / "descriptions.txt").read_text().strip()
+    return json.loads((folder / "descriptions.json").read_text())
 
 
 def find_few_words(run: Path, folder: Path) -> Path:

@@ -62,7 +62,8 @@ def test_what_may_use_a_gpu_asks_for_one() -> None:
             assert uses == (NEEDS[match[1]].gpu is not None), match[1]
     for name, stage in ((name, stage) for name, stage in declared().items() if name not in without):
         source = Path(inspect.getfile(stage.function)).read_text()
-        assert bool(re.search(r"config\.device|settings\.device", source)) == (needs_of(stage).gpu is not None), name
+        uses = bool(re.search(r"(config|settings)\.device|read_generator\(", source))
+        assert uses == (needs_of(stage).gpu is not None), name
 
 
 def test_profiles_hold_options_of_snakemake() -> None:

@@ -167,6 +167,11 @@ class Config(OwnKeys):
         """Each of `models` that embeds noun phrases, with each split."""
         return list(product([name for name in self.models if self.model(name).spec.phrases], splits))
 
+    def descriptions(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
+        """Each of `generators` with each subject: a split and, where boxes are described, `<split>.boxes`."""
+        boxes = [f"{split}.boxes" for split in splits] if self.describe.boxes else []
+        return list(product(self.generators, [*splits, *boxes]))
+
     @property
     def every_encoder(self) -> tuple[Encoder, ...]:
         """The encoders of the run, and those that only the study measures with."""

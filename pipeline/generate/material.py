@@ -43,7 +43,7 @@ class Material:
 def require_space(space: JointSpace | None) -> JointSpace:
     """`space`; raises UsageError where there is none."""
     if space is None:
-        raise UsageError("this generator stands on a joint space; give what build-index wrote as --index")
+        raise UsageError("this generator stands on a joint space; give it one")
     return space
 
 

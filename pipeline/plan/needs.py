@@ -166,12 +166,11 @@ NEEDS: dict[str, Need] = {
     "train_generator": Need(
         lambda s: TORCH + 3000 + 0.004 * s.images + _manifest(s), _fixed(500), _described(2), gpu=_network
     ),
-    "describe": Need(lambda s: TORCH + 3000 + _manifest(s), _fixed(50), _described(5), gpu=_network),
-    "evaluate_descriptions": Need(lambda s: 2000 + _manifest(s), _fixed(5), _fixed(60), gpu=_network),
-    "describe_boxes": Need(
+    "describe": Need(
         lambda s: TORCH + 3000 + _manifest(s) + 4 * 20 * s.described * max(s.dims.values()) / MB,
         _fixed(50), _described(2), gpu=_network,
     ),
+    "evaluate_descriptions": Need(lambda s: 2000 + _manifest(s), _fixed(5), _fixed(60), gpu=_network),
     "evaluate_boxes": Need(lambda s: PYTHON + 1500 + _manifest(s) + 0.1 * s.described, _fixed(5), _described(50)),
     "study": Need(
         lambda s: TORCH + 1500 + _manifest(s) + 16 * s.moments_bytes / MB, _fixed(200), _all(2), gpu=_sums

@@ -102,6 +102,7 @@ STAGES = {
         ("describe", "collection", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
         "images times `describe.beam`, or times `describe.candidates`",
     ),
+    "describe-photographs": Stage(("describe", "collection", "data_root", "seed", "device"), "call", "photographs"),
     "evaluate-descriptions": Stage(
         ("describe", "language_text", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
         "images of the split",

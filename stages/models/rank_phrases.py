@@ -1,12 +1,12 @@
 """`rank-phrases`: how well the noun phrases and the regions of a split find each other."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run.stage import Job, Stage
+from stages.boxes import label_names
 from stages.options import PATH
 
 BOXES = "Boxes with labels, a file or a folder of them, as `extract-regions` reads them. [default: the manifest's]"
@@ -53,14 +53,6 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     )  # fmt: skip
 
 
-def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
-    root, found = Path(config.data_root), {"manifest": layout.manifest, "phrases": layout.phrases(model, split)}
-    if config.demo.generate:  # the table of names is drawn with the rest
-        return {**found, "names": Outside(root / "demo.json")}
-    names = root / (config.phrases.names or "")
-    return {**found, "names": Outside(names)} if names.is_file() else found
-
-
 STAGE = Stage(
     rank_phrases,
     version=2,
@@ -72,7 +64,11 @@ STAGE = Stage(
         "bootstrap": config.evaluate.bootstrap,
         "phrases": config.phrases.model_dump(exclude={"splits"}),
     },
-    reads=_reads,
+    reads=lambda config, layout, model, split: {
+        "manifest": layout.manifest,
+        "phrases": layout.phrases(model, split),
+        **label_names(config),
+    },
     writes=lambda layout, model, split: layout.phrase_ranking(model, split),
     options=(click.Option(["--boxes"], type=PATH, help=BOXES),),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 from pipeline.specs.generators import generator_spec
+from stages.generators import space_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +41,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
         inputs |= digests
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     view = ImageView(encoders, dims, settings.image_view.normalise)
-    bundle = Bundle(layout.index(settings.describe.space).path) if own.in_space else None
+    bundle = Bundle(where.path) if (where := space_of(settings, layout, generator)) else None
     if bundle:
         sides = (str(run.root / "features"), found.encoders), (str(bundle.folder), bundle.model().details["encoders"])
         join_origins(sides)
@@ -123,8 +124,7 @@ def _reads(config, layout, generator: str) -> Mapping[str, Input]:
     if spec.regions:
         found |= {f"regions/{name}": layout.regions(name) for name in encoders}
         found |= {f"snippets/{split}": layout.alignments(own.snippets, split) for split in SNIPPETS_OF}
-    if own.in_space:
-        found["space"] = layout.index(config.describe.space)
+    found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
     text = {"text": config.language_text.file, "treebank": config.language_text.treebank} if spec.text else {}
     return found | {name: Outside(Path(file)) for name, file in text.items() if file}
 

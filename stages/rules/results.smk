@@ -32,3 +32,14 @@ rule train_generator:
     benchmark: FLOW.benchmark("train_generator")
     resources: **FLOW.resources("train_generator")
     shell: FLOW.shell("train_generator")
+
+
+rule describe:
+    input: FLOW.input("describe")
+    output: FLOW.output("describe")
+    wildcard_constraints: **FLOW.constraints("describe")
+    params: **FLOW.params("describe")
+    threads: FLOW.threads("describe")
+    benchmark: FLOW.benchmark("describe")
+    resources: **FLOW.resources("describe")
+    shell: FLOW.shell("describe")

@@ -168,21 +168,23 @@ def _studies(root: Path, run: Path) -> Found:
 
 
 def _generators(root: Path, run: Path) -> Found:
-    words = _options(root, run, "manifest", "tokens", "vocabulary", "network")
-    features, regions = _options(root, run, "features"), _options(root, run, "regions")
-    made, test = run / "generators", ["--split", "test"]
+    words = _options(root, run, "manifest", "features", "tokens", "vocabulary", "network")
+    made, network = run / "generators", root / "network.yaml"
     for name, rule in (("mrnn", "train_generator"), ("mrnn-regions", "train_region_generator")):
-        yield rule, "train_generator", whole(root / "network.yaml", run, name), [made / name]
+        yield rule, "train_generator", whole(network, run, name), [made / name]
     evaluation = run / "evaluation/descriptions"
-    for what, name, end, source, more in (
-        ("", "mrnn", "", features, []),
-        ("_boxes", "mrnn-regions", ".boxes", regions, _options(root, run, "parses")),
+    for what, name, subject, more in (
+        ("", "mrnn", "test", []),
+        ("_boxes", "mrnn-regions", "test.boxes", _options(root, run, "parses")),
     ):
-        generator, folder = ["--generator", made / name], run / f"descriptions/{name}.test{end}"
-        judged = evaluation / f"{name}.test{end}.json"
-        yield f"describe{what}", "describe", [[*generator, *words, *source, *test, "--output", folder]], [folder]
-        calls = [[folder / "descriptions.json", *generator, *words, *features, *more, "--output", judged]]
+        folder, judged = run / f"descriptions/{name}.{subject}", evaluation / f"{name}.{subject}.json"
+        yield f"describe{what}", "describe", whole(network, run, name, subject), [folder]
+        calls = [[folder / "descriptions.json", "--generator", made / name, *words, *more, "--output", judged]]
         yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, [judged]
+    folder = run / "described"
+    given = ["--run", run, "--index", run / "index/dvsa", "--config", network, "--output", folder]
+    calls = [["mrnn", root / "images/00.png", *given]]
+    yield "describe_photographs", "describe_photographs", calls, [folder]
 
 
 def _pages(root: Path, run: Path, place: Path) -> Found:

@@ -38,7 +38,7 @@ NETWORK = {
     "mrnn": {"dimensions": 8, "word_dim": 8},
     "mrnn_regions": {"dimensions": 8, "word_dim": 8, "snippets": "dvsa"},
     "generators": ["mrnn", "mrnn-regions"],
-    "describe": {"top": 2, "beam": 2, "meteor": False},
+    "describe": {"boxes": True, "top": 2, "beam": 2, "meteor": False},
     "evaluate": {"bootstrap": 20},
     "plan": {"sample": 8},
 }  # fmt: skip

@@ -174,7 +174,7 @@ def test_candidates_keep_to_the_lengths_of_their_structures() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UsageError, match="--index"):
+    with pytest.raises(UsageError, match="stands on a joint space; give it one"):
         MultiplicativeModel.learn(make_material(LOG_BILINEAR, space=None))
     with pytest.raises(UsageError, match="language_text.treebank"):
         StructureContentModel.learn(make_material(LOG_BILINEAR))

@@ -1,7 +1,6 @@
 """Photographs described by generators that learned from the made-up run, as `serve` starts it."""
 
 import asyncio
-import json
 import threading
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import httpx
 import pytest
 import yaml
 from made_up import THINGS, run_command
-from made_up_generators import find_few_words, make_described_run, options, train
+from made_up_generators import describe, find_few_words, make_described_run, train
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
@@ -64,10 +63,8 @@ def test_what_describes(client: TestClient) -> None:
     assert all(one["encoders"] == ["colour"] and one["top"] == 2 for one in told)
 
 
-def test_a_photograph_is_described_as_the_command_describes_it(client: TestClient, run: Path, tmp_path: Path) -> None:
-    run_command("describe", *options(run, generator=run / "generators" / "mrnn", features=run / "features", split="dev",
-                                     output=tmp_path / "out"))  # fmt: skip
-    for image in json.loads((tmp_path / "out" / "descriptions.json").read_text())["images"][:8]:
+def test_a_photograph_is_described_as_the_command_describes_it(client: TestClient, run: Path) -> None:
+    for image in describe(run, "mrnn", "dev")["images"][:8]:
         answer = client.post(DESCRIPTIONS.format("mrnn"), files=photograph(run, image["image"])).json()
         assert answer["generator"] == "mrnn" and answer["seconds"] > 0
         assert [one.pop("rank") for one in answer["results"]] == [1, 2]

@@ -10,8 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from made_up import MADE_BY, THINGS, retell, run_command
-from made_up_generators import beside, find_few_words, make_described_run, options, train
+from made_up import MADE_BY, THINGS, retell, run_command, write_config
+from made_up_generators import (
+    FAST,
+    beside,
+    describe,
+    find_few_words,
+    make_described_run,
+    options,
+    read_descriptions,
+    train,
+)
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
@@ -24,18 +33,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_described_run(tmp_path_factory.mktemp("describe") / "run")
 
 
-def describe(run: Path, name: str, *arguments: object, **more: object) -> dict:
-    output = run / "descriptions" / name
-    run_command("describe", *arguments, *options(run, generator=train(run, name), output=output, **more))
-    assert "<html" in (output / "index.html").read_text() and (output / "descriptions.txt").read_text().strip()
-    return json.loads((output / "descriptions.json").read_text())
+def describe_photographs(run: Path, name: str, *arguments: object) -> list[dict]:
+    output = run / "descriptions" / "photographs"
+    run_command("describe_photographs", train(run, name).name, *arguments, "--run", run, "--output", output)
+    return read_descriptions(output)["images"]
 
 
 def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.device, tmp_path: Path) -> None:
-    folder = train(beside(run, tmp_path / "run"), "mrnn")
-    given = options(run, generator=folder, features=run / "features", index=run / "bundle")
-    run_command("describe", "--split", "dev", *given, "--output", tmp_path / "dev")
-    images = json.loads((tmp_path / "dev/descriptions.json").read_text())["images"]
+    images = describe(beside(run, tmp_path / "run", "generators"), "mrnn", "dev")["images"]
     right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
     assert len(images) == 16 and np.mean(right) > 0.8
 
@@ -43,8 +48,7 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"])
 def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
     index = {} if name in ("mrnn", "nearest") else {"index": run / "bundle"}
-    found = describe(run, name, features=run / "features", split="dev", **index)
-    images = found["images"]
+    images = describe(run, name, "dev")["images"]
     assert [one["image_id"] for one in images] == list(range(2, 48, 3))
     right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
     assert np.mean(right) > 0.8
@@ -53,7 +57,7 @@ def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str
         assert sentence["verbatim"] or name != "nearest"
     output = run / "evaluation" / f"{name}.json"
     run_command(
-        "evaluate_descriptions", run / "descriptions" / name / "descriptions.json",
+        "evaluate_descriptions", run / f"descriptions/{name}.dev/descriptions.json",
         *options(run, generator=train(run, name), features=run / "features", output=output, **index),
     )  # fmt: skip
     value = json.loads(output.read_text())
@@ -83,7 +87,7 @@ def eyes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> None:
     box = ("--box", 1, 1, 30, 30, "--box", 0, 0, 20, 40)
-    found = describe(run, "mrnn", run / "data" / "cat-1.png", *box, index=run / "bundle")["images"]
+    found = describe_photographs(run, "mrnn", run / "data" / "cat-1.png", *box)
     assert [one["box"] for one in found] == [None, [1, 1, 30, 30], [0, 0, 20, 40]]
     assert all("cat" in one["sentences"][0]["text"].split() for one in found)
 
@@ -94,36 +98,50 @@ def test_a_folder_is_described_and_what_is_no_photograph_left_out(
     for name in ("dog-0.png", "boat-4.png"):
         (tmp_path / name).write_bytes((run / "data" / name).read_bytes())
     (tmp_path / "notes.txt").write_text("no photograph")
-    found = describe(run, "mrnn", tmp_path, index=run / "bundle")["images"]
+    found = describe_photographs(run, "mrnn", tmp_path)
     assert [Path(one["image"]).name for one in found] == ["boat-4.png", "dog-0.png"]
     assert "notes.txt is left out: not-an-image" in caplog.text
     with pytest.raises(InputError, match="none of 1 photographs can be used"):
-        describe(run, "mrnn", tmp_path / "notes.txt", index=run / "bundle")
+        describe_photographs(run, "mrnn", tmp_path / "notes.txt")
 
 
 def test_the_images_of_an_index_are_described(run: Path, eyes: None) -> None:
-    found = describe(run, "mrnn", index=run / "bundle", split="dev")["images"]
+    found = describe_photographs(run, "mrnn", "--split", "dev", "--index", run / "bundle")
     assert len(found) == 16 and all(THINGS[one["image_id"] % 8] in one["sentences"][0]["text"] for one in found)
 
 
 def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
-    stored = {"features": run / "features", "split": "dev"}
-    with pytest.raises(UsageError, match="give photographs"):
-        describe(run, "mrnn", features=run / "features")
-    with pytest.raises(UsageError, match="--index"):
-        describe(run, "mrnn", run / "data" / "cat-1.png")
-    with pytest.raises(UsageError, match="stands on a joint space; give the index"):
-        describe(run, "mnlm", **stored)
-    with pytest.raises(InputError, match="the weak split .* has no image"):
-        describe(run, "mrnn", **{**stored, "split": "weak"})
-    with pytest.raises(IntegrityError, match=r"colour/shard-00000.*does not exist; run the stage"):
-        describe(run, "mrnn", **{**stored, "features": tmp_path})
+    for given in ([], [run / "data" / "cat-1.png", "--split", "dev"], ["--split", "dev", "--box", 0, 0, 9, 9]):
+        with pytest.raises(UsageError, match=r"give photographs \(one with --box\), or a --split of --index"):
+            describe_photographs(run, "mrnn", *given)
+    with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
+        describe(run, "mrnn", "weak")
+    with pytest.raises(UsageError, match=r"--boxes are of the subject dev\.boxes, and dev was asked for"):
+        describe(run, "mrnn", "dev", "--boxes", tmp_path)
+    with pytest.raises(InputError, match="the test split .* has no image"):
+        describe(run, "mrnn", "test")
+    with pytest.raises(IntegrityError, match=r"colour/shard-00000.*does not exist; run its stage"):
+        describe(beside(run, tmp_path / "run", "features"), "mrnn", "dev")
+
+
+def test_a_generator_that_stands_on_a_joint_space_needs_it(run: Path, tmp_path: Path) -> None:
+    other = beside(run, tmp_path / "run", "generators", "config.yaml")
+    write_config(other, FAST, {"generators": ["nearest"], "nearest": {"by": "joint-image"}})
+    train(other, "nearest")
+    write_config(other, FAST, {"generators": ["nearest"]})
+    with pytest.raises(UsageError, match="stands on a joint space, and the configuration names none for it; train"):
+        describe(other, "nearest", "dev")
 
 
 def test_another_vocabulary_is_refused(run: Path, tmp_path: Path) -> None:
-    few = find_few_words(run, tmp_path)
+    train(run, "mrnn")
+    other = beside(run, tmp_path / "run", "text")
+    (tmp_path / "few").mkdir()
+    (other / "text").mkdir()
+    (other / "text/tokens").symlink_to(run / "text/tokens")
+    (other / "text/tokens.json").symlink_to(find_few_words(run, tmp_path / "few"))
     with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        describe(run, "mrnn", features=run / "features", split="dev", vocabulary=few)
+        describe(other, "mrnn", "dev")
 
 
 def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_path: Path) -> None:
@@ -131,31 +149,29 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
     bundle = shutil.copytree(run / "bundle", tmp_path / "bundle")
     shutil.rmtree(bundle / "encoders")
     with pytest.raises(IntegrityError, match="missing although its card lists it; run build-index again"):
-        describe(run, "mrnn", run / "data" / "cat-1.png", index=bundle)
+        describe_photographs(run, "mrnn", run / "data" / "cat-1.png", "--index", bundle)
     generator = read_parameters(train(run, "mrnn") / "model.safetensors", MODEL)
     write_parameters(
-        tmp_path / "smelling" / "model.safetensors", MODEL, generator.tensors,
+        run / "generators/smelling/model.safetensors", MODEL, generator.tensors,
         settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); give an index"):
-        given = options(run, generator=tmp_path / "smelling", index=run / "bundle", output=tmp_path / "out")
-        run_command("describe", run / "data" / "cat-1.png", *given)
+        describe_photographs(run, "smelling", run / "data" / "cat-1.png")
 
 
 def test_a_generator_sees_through_the_encoders_that_it_learned_from(run: Path, eyes: None, tmp_path: Path) -> None:
     """Stored features of another encoder, an index that carries another, and a joint space on another are refused."""
     train(run, "mrnn")
-    other = shutil.copytree(run / "features", tmp_path / "features")
-    for path in (other / "colour").glob("*.json"):
+    other = beside(run, tmp_path / "run", "features")
+    shutil.copytree(run / "features", other / "features")
+    for path in (other / "features/colour").glob("*.json"):
         retell(path, "details", "inputs", "encoder", value="another")
     with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*shard-00000.h5 differ"):
-        describe(run, "mrnn", features=other, split="dev")
-    elsewhere = beside(run, tmp_path / "run")
-    (elsewhere / "features").unlink()
-    other.rename(elsewhere / "features")
+        describe(other, "mrnn", "dev")
+    (other / "generators").unlink()
     with pytest.raises(IntegrityError, match="the encoder colour of .*features and of .*index/ncca differ"):
-        train(elsewhere, "mnlm")
+        train(other, "mnlm")
     retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value={"encoder": "yet another"})
-    with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*bundle differ"):
-        describe(run, "mrnn", run / "data" / "cat-1.png", index=run / "bundle")
+    with pytest.raises(IntegrityError, match="the encoder colour of .*generators/mrnn and of .*index/ncca differ"):
+        describe_photographs(run, "mrnn", run / "data" / "cat-1.png")
     retell(run / "generators/mrnn/model.json", "details", "encoders", "colour", value=MADE_BY)

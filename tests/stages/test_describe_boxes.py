@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from made_up import MADE_BY, make_stage, run_command
-from made_up_generators import beside, train
+from made_up_generators import beside, describe, train
 from made_up_training import build_tokens
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -30,7 +30,7 @@ SETTINGS = {
     "generators": ["mrnn-regions"],
     "mrnn_regions": {"snippets": "dvsa", "dimensions": 24, "word_dim": 16, "epochs": 12, "batch_size": 8,
                      "learning_rate": 0.02, "dropout": 0, "averaging": 0},
-    "describe": {"top": 2, "beam": 3, "meteor": False},
+    "describe": {"boxes": True, "top": 2, "beam": 3, "meteor": False},
 }  # fmt: skip
 
 
@@ -86,21 +86,16 @@ def options(run: Path) -> tuple:
     return tuple(part for name, file in given.items() for part in (f"--{name}", run / file))
 
 
-def describe(run: Path, output: Path, *more: object) -> dict:
-    generator = ("--generator", run / "generators" / "mrnn-regions")
-    run_command("describe", *options(run), *generator, "--regions", run / "regions", *more, "--output", output)
-    return json.loads((output / "descriptions.json").read_text())
-
-
 def evaluate(run: Path, folder: Path, *more: object) -> dict:
     given = ("--generator", run / "generators" / "mrnn-regions", "--features", run / "features")
     output = ("--output", folder / "judged.json")
-    run_command("evaluate_descriptions", folder / "descriptions.json", *options(run), *given, *more, *output)
+    described = run / "descriptions/mrnn-regions.test.boxes/descriptions.json"
+    run_command("evaluate_descriptions", described, *options(run), *given, *more, *output)
     return json.loads((folder / "judged.json").read_text())
 
 
 def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path, tmp_path: Path, caplog) -> None:
-    found, manifest = describe(run, tmp_path, "--split", "test"), Manifest(run / "manifest")
+    found, manifest = describe(run, "mrnn-regions", "test.boxes"), Manifest(run / "manifest")
     boxes = [box for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == "test"]
     images = {box["image_id"] for box in boxes}
     assert f"{len(images)} of {len(boxes)} labelled boxes are no stored regions" in caplog.text
@@ -120,7 +115,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     assert value["bleu_1"] > 40 if MEASURED else value["bleu_1"] is None
     for one in found["images"]:
         one["sentences"][0]["text"] = "zebra crossing"
-    publish_json(tmp_path / "descriptions.json", found)
+    publish_json(run / "descriptions/mrnn-regions.test.boxes/descriptions.json", found)
     found = evaluate(run, tmp_path, "--parses", run / "text/parses")["bleu_1"]
     assert found < 1e-3 if MEASURED else found is None
 
@@ -131,24 +126,24 @@ def test_boxes_of_a_file_are_described(run: Path, tmp_path: Path) -> None:
     corners = "\t".join(str(box[corner]) for corner in CORNERS)
     image = manifest.images["path"][box["image_id"]].as_py()
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\tBall\n")
-    found = describe(run, tmp_path, "--split", "test", "--boxes", tmp_path / "boxes.tsv")["images"]
-    assert [(one["image"], one["label"]) for one in found] == [(image, "ball")]
+    found = describe(run, "mrnn-regions", "test.boxes", "--boxes", tmp_path / "boxes.tsv")
+    assert [(one["image"], one["label"]) for one in found["images"]] == [(image, "ball")]
+    assert found["fingerprint"] != describe(run, "mrnn-regions", "test.boxes")["fingerprint"]
 
 
 def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--regions go with --split alone"):
-        describe(run, tmp_path, "--split", "test", "--features", run / "features")
-    with pytest.raises(InputError, match="no box of the weak split has a label"):
-        describe(run, tmp_path, "--split", "weak")
+    with pytest.raises(UsageError, match=r"no subject weak.boxes; there are .* train.boxes, dev.boxes, test.boxes"):
+        describe(run, "mrnn-regions", "weak.boxes")
     image = Manifest(run / "manifest").images["path"].to_pylist()[-1]
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t1\t1\t5\t5\tdog\n")
     with pytest.raises(InputError, match="no labelled box of the test split is a region in"):
-        describe(run, tmp_path, "--split", "test", "--boxes", tmp_path / "boxes.tsv")
-    describe(run, tmp_path, "--split", "test")
+        describe(run, "mrnn-regions", "test.boxes", "--boxes", tmp_path / "boxes.tsv")
+    with pytest.raises(InputError, match="no box of the dev split has a label"):
+        describe(run, "mrnn-regions", "dev.boxes", "--boxes", tmp_path / "boxes.tsv")
+    describe(run, "mrnn-regions", "test.boxes")
     with pytest.raises(UsageError, match="give what parse wrote as --parses"):
         evaluate(run, tmp_path)
-    elsewhere = beside(run, tmp_path / "run")
-    (elsewhere / "alignments").unlink()
+    elsewhere = beside(run, tmp_path / "run", "generators", "alignments")
     bad = b'{"words": []}\n'
     for split in ("train", "dev"):
         publish(elsewhere / f"alignments/dvsa/{split}.jsonl", bad, kind=ALIGNMENTS, rows=1, fingerprint="f")

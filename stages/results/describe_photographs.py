@@ -1,0 +1,84 @@
+"""`describe-photographs`: sentences for photographs of your own, or for the images of an index."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stages import options
+
+if TYPE_CHECKING:
+    from pipeline.generate.batches import Photograph
+    from pipeline.storage.bundle import Bundle
+
+Box = tuple[float, float, float, float]
+
+
+@click.command("describe-photographs")
+@click.argument("generator")
+@click.argument("paths", type=options.PATH, nargs=-1)
+@click.option("--run", "root", type=options.FOLDER, required=True, help="Folder of the run that has the generator.")
+@click.option(
+    "--index", "bundle_folder", type=options.FOLDER,
+    help="Bundle with the generator's encoders. [default: the run's of `describe.space`]",
+)  # fmt: skip
+@click.option("--split", help="Describe the images of this split of the index.")
+@click.option("--box", "boxes", type=(float,) * 4, multiple=True, help="Regions x1 y1 x2 y2 of one photograph.")
+@click.option("--config", "config_path", type=options.FILE, help="Configuration. [default: the run's]")
+@options.output("folder", "Folder of descriptions.json, descriptions.txt and index.html.")
+def command(
+    generator: str,
+    paths: tuple[Path, ...],
+    root: Path,
+    bundle_folder: Path | None,
+    split: str | None,
+    boxes: tuple[Box, ...],
+    config_path: Path | None,
+    output: Path,
+) -> None:
+    """Describe PATHS, photographs or folders of them, by GENERATOR of a run."""
+    from pipeline import config
+    from pipeline.errors import UsageError
+    from pipeline.generate.batches import encode_photographs
+    from pipeline.images.decode import ImageLimits
+    from pipeline.run.run import Run
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.places import require_output
+    from stages.generators import read_bundled_encoders, read_generator, write_descriptions
+
+    if bool(paths) == bool(split) or (boxes and len(paths) != 1):
+        raise UsageError("give photographs (one with --box), or a --split of --index")
+    run = Run(root, config.load(config_path) if config_path else None)
+    settings = run.config
+    stored = read_generator(run.layout.generator(generator).path, settings)
+    about = {"generator": stored.name, "of": "images", "split": split}
+    require_output(output / "descriptions.json", about)
+    bundle = Bundle(bundle_folder or run.layout.index(settings.describe.space).path)
+    encoders, limits = read_bundled_encoders(stored, bundle), ImageLimits.from_settings(settings.collection)
+    photographs = list(_find(paths, boxes) if paths else _of_split(bundle, split, settings.collection.follow_links))
+    batches = encode_photographs(photographs, encoders, limits, settings.describe.batch_size)
+    write_descriptions(run, stored, batches, output, about, {"bundle": bundle.card["fingerprint"]})
+
+
+def _of_split(bundle: "Bundle", split: str, follow_links: bool) -> "Iterator[Photograph]":
+    """The photographs of a split of a bundle, where these were when it was built."""
+    from pipeline.generate.batches import Photograph
+    from pipeline.storage.sources import ImageSource
+
+    read = ImageSource(Path(bundle.card["data_root"]), follow_links).read
+    for row in bundle.table("images").to_pylist():
+        if row["split"] == split:
+            shown = {"image_id": row["image_id"], "image": row["path"], "box": None}
+            yield Photograph(shown, None, partial(read, row["path"], row["offset"], row["size"]))
+
+
+def _find(paths: tuple[Path, ...], boxes: tuple[Box, ...]) -> "Iterator[Photograph]":
+    """The files `paths` and those of the folders among them, each whole and within each of `boxes`."""
+    from pipeline.generate.batches import Photograph
+
+    for path in paths:
+        for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
+            for box in [None, *boxes]:
+                yield Photograph({"image_id": None, "image": str(file), "box": box}, box, file.read_bytes)
