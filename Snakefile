@@ -8,7 +8,6 @@
 # reruns the rules whose slice holds it, and what depends on them. Jobs are shards, never images.
 
 import json
-import os
 import shlex
 import sys
 from functools import cache
@@ -19,8 +18,6 @@ from snakemake.exceptions import WorkflowError
 
 from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.settings.section import DESCRIBED
-from pipeline.specs.generators import GENERATORS, generator_spec
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
@@ -57,7 +54,6 @@ JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
 SET_ROWS = [row for row in ROWS if MODELS[row].spec.multi_vector and not CONFIG.members(row)]
 PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
-ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 STUDY = f"{RUN}/study"
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
@@ -68,9 +64,6 @@ GPU = CONFIG.device != "cpu"
 
 wildcard_constraints:
     part=r"\d{5}",
-    split="|".join(DESCRIBED),
-    protocol="all-sentences|first-sentence",
-    generator="|".join(spec.name for spec in GENERATORS),
 
 
 def slice_of(*sections, **values):
@@ -133,42 +126,6 @@ def of_collection(told):
 FLOW = Workflow(CONFIG, declared(), lambda: checkpoints.ingest.get(), report, ancient)
 
 
-def parts():
-    """The numbers of the parts of a sharded stage, known once `ingest` is done."""
-    return [f"{number:05d}" for number in range(len(FLOW.parts()))]
-
-
-def every_part(folder):
-    """An input function: the commits of all parts of what lies in `folder`, other wildcards as the rule has them."""
-    return lambda wildcards: expand(f"{folder}/parts/{{part}}.json", part=parts(), **dict(wildcards.items()))
-
-
-def names_of(wildcards):
-    """What labels of boxes are called."""
-    if CONFIG.demo.generate:
-        return [DEMO]
-    path = f"{CONFIG.data_root}/{CONFIG.phrases.names}"
-    return [path] if os.path.isfile(path) else []
-
-
-def generator_features(wildcards):
-    """The feature shards that every generator takes."""
-    return expand(f"{RUN}/features/{{encoder}}/parts/{{part}}.json", encoder=ENCODERS, part=parts())
-
-
-def generator_space(wildcards):
-    """The index whose joint space a generator stands on, if it does."""
-    if not CONFIG.section(generator_spec(wildcards.generator)).in_space:
-        return []
-    if CONFIG.describe.space not in ROWS:
-        raise WorkflowError(f"describe.space: {CONFIG.describe.space} is not among models ({', '.join(ROWS)}); add it")
-    return [f"{RUN}/index/{CONFIG.describe.space}/card.json"]
-
-
-def index_option(wildcards, input):
-    return each("--index", map(os.path.dirname, input.index))
-
-
 def say_what_was_found():
     """Recalls, the report and a search to begin with, where this run was asked for these."""
     if {"summarise", "report"} & {job.rule.name for job in workflow.dag.jobs}:
@@ -197,12 +154,6 @@ rule all:
     input:
         *FLOW.targets,
         f"{RUN}/report/index.html",
-        expand(
-            f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
-            generator=CONFIG.generators,
-            split=CONFIG.describe.splits,
-        ),
-        expand(f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.boxes.json", generator=CONFIG.generators, split=BOXED),
 
 
 rule make_demo:
@@ -258,47 +209,6 @@ rule plan:
 rule gong:
     input:
         f"{STUDY}/tables.md",
-
-
-rule evaluate_descriptions:
-    input:
-        f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
-        vocabulary=f"{RUN}/text/tokens.json",
-        index=generator_space,
-    output:
-        f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
-    params:
-        slice=slice_of("seed", "language_text", meteor=CONFIG.describe.meteor),
-        index=index_option,
-    benchmark:
-        f"{BENCHMARKS}/evaluate_descriptions/{{generator}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} evaluate-descriptions {{input[0]:q}} --generator {RUN_Q}/generators/{{wildcards.generator:q}}"
-        f" --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tokens {RUN_Q}/text/tokens"
-        f" --vocabulary {{input.vocabulary:q}} {{params.index:q}} --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule evaluate_boxes:
-    input:
-        f"{RUN}/descriptions/{{generator}}.{{split}}.boxes/descriptions.json",
-        names_of,
-        every_part(f"{RUN}/text/parses"),
-        generator_features,
-        vocabulary=f"{RUN}/text/tokens.json",
-    output:
-        f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.boxes.json",
-    params:
-        slice=slice_of(names=CONFIG.phrases.names, meteor=CONFIG.describe.meteor),
-    benchmark:
-        f"{BENCHMARKS}/evaluate_boxes/{{generator}}.{{split}}.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} evaluate-descriptions {{input[0]:q}} --generator {RUN_Q}/generators/{{wildcards.generator:q}}"
-        f" --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tokens {RUN_Q}/text/tokens --parses {RUN_Q}/text/parses"
-        f" --vocabulary {{input.vocabulary:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 rule report:

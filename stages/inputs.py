@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipeline.images.encoders import Encoder
     from pipeline.models.linear.study import Study
     from pipeline.models.neural.training import Checkpoint, Training
+    from pipeline.run.run import Run
     from pipeline.settings.images import Encoder as EncoderSection
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
@@ -88,9 +89,8 @@ def read_network(
 
 class Described(NamedTuple):
     """Images with their sentences by split, `pairs`, the `texts` of these, the `vocabulary` of their words, what all
-    was made from, `inputs`, the `origins` of the features (encoder -> file -> origin), and their `manifest`."""
+    was made from, `inputs`, and the `origins` of the features (encoder -> file -> origin)."""
 
-    manifest: Any
     pairs: dict[str, Any]
     texts: dict[str, list[str]]
     vocabulary: Any
@@ -104,14 +104,7 @@ class Described(NamedTuple):
         return {name: next(iter(files.values())) for name, files in self.origins.items()}
 
 
-def read_described(
-    manifest_folder: Path,
-    features_root: Path,
-    tokens_folder: Path | None,
-    vocabulary_path: Path,
-    encoders: tuple[str, ...],
-    splits: tuple[str, ...],
-) -> Described:
+def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...]) -> Described:
     """The images of `splits` that have sentences, with these, as generators learn from them and are judged by them."""
     import numpy as np
 
@@ -119,15 +112,15 @@ def read_described(
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.rows import FeatureRows, TokenRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.vocabulary import Vocabulary
 
-    manifest, value = Manifest(manifest_folder), read_vocabulary(vocabulary_path)
-    features, stored = Features(manifest, features_root), TokenRows(manifest, tokens_folder)
-    require_same("vocabulary", {str(vocabulary_path): value["fingerprint"], str(tokens_folder): stored.vocabulary})
+    manifest, words, folder = run.manifest, run.layout.token_vocabulary.path, run.layout.sentences("tokens").folder
+    value, stored = read_vocabulary(words), TokenRows(manifest, folder)
+    require_same("vocabulary", {str(words): value["fingerprint"], str(folder): stored.vocabulary})
+    features = Features(manifest, run.root / "features")
     tokens, pairs, texts = Tokens(stored.ids, stored.offsets), {}, {}
     inputs, origins = {"manifest": manifest.fingerprint, **stored.fingerprints}, {}
     for split in splits:
@@ -137,7 +130,7 @@ def read_described(
         texts[split] = manifest.sentences["text"].take(np.asarray(found.sentence_id)).to_pylist()
         inputs |= {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
         origins |= {name: block.origins for name, block in rows.items()}
-    return Described(manifest, pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs, origins)
+    return Described(pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs, origins)
 
 
 def read_trees(
@@ -162,11 +155,15 @@ class LanguageText(NamedTuple):
 
 def read_language_text(settings: "Config") -> LanguageText:
     """What the section `language_text` names. Raises InputError for a file that cannot be read, and naming a line."""
+    return LanguageText(read_extra_text(settings), read_tagged_text(settings))
+
+
+def read_tagged_text(settings: "Config") -> list | None:
+    """The sentences of `language_text.treebank`, None where it names none. Raises as `read_language_text`."""
     from pipeline.generate.tagging import read_treebank
 
     name = settings.language_text.treebank
-    treebank = list(read_treebank(_read_lines(name), name)) if name else None
-    return LanguageText(read_extra_text(settings), treebank)
+    return list(read_treebank(_read_lines(name), name)) if name else None
 
 
 def read_extra_text(settings: "Config") -> list[str]:

@@ -321,7 +321,11 @@ def test_regions_and_boxes_are_described_where_asked(run: Path) -> None:
     keys += ["regions={encoders: [squeezenet-untrained]}"]
     whole = planned(run, "--config", *keys)
     assert {"align", "extract_regions", "train_generator", "describe", "evaluate_descriptions"} <= whole
-    assert planned(run, "--config", *keys, "describe={boxes: true}") - whole == {"evaluate_boxes", "parse"}
+    keys += ["describe={boxes: true}"]
+    assert planned(run, "--config", *keys) - whole == {"parse"}
+    output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", *keys).stdout
+    asked = re.findall(r"wildcards: generator=mrnn-regions, subject=([\w.]+)", output)
+    assert sorted(asked) == 2 * ["test"] + 2 * ["test.boxes"]
 
 
 def test_an_ensemble_of_scaled_rows_is_refitted_from_its_members_own_rows(run: Path) -> None:

@@ -170,8 +170,9 @@ NEEDS: dict[str, Need] = {
         lambda s: TORCH + 3000 + _manifest(s) + 4 * 20 * s.described * max(s.dims.values()) / MB,
         _fixed(50), _described(2), gpu=_network,
     ),
-    "evaluate_descriptions": Need(lambda s: 2000 + _manifest(s), _fixed(5), _fixed(60), gpu=_network),
-    "evaluate_boxes": Need(lambda s: PYTHON + 1500 + _manifest(s) + 0.1 * s.described, _fixed(5), _described(50)),
+    "evaluate_descriptions": Need(
+        lambda s: 2000 + _manifest(s) + 0.1 * s.described, _fixed(5), lambda s: 60 + s.described / 50 / 60, gpu=_network
+    ),
     "study": Need(
         lambda s: TORCH + 1500 + _manifest(s) + 16 * s.moments_bytes / MB, _fixed(200), _all(2), gpu=_sums
     ),

@@ -1,121 +1,77 @@
 """`evaluate-descriptions`: how near generated sentences come to people's, and how likely it finds these."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.specs.generators import generator_spec
+from stages.boxes import label_names
+from stages.generators import space_of
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
+    from pipeline.storage.parameters import Parameters
+    from stages.inputs import Described
 
 
-@click.command("evaluate-descriptions")
-@click.argument("descriptions_path", metavar="DESCRIPTIONS", type=options.FILE)
-@options.manifest
-@click.option(
-    "--generator", "generator_folder", type=options.FOLDER, required=True, help="Folder that `train-generator` wrote."
-)
-@options.features
-@options.tokens
-@click.option(
-    "--vocabulary", "vocabulary_path", type=options.FILE, required=True, help="What `build-token-vocabulary` wrote."
-)
-@click.option("--parses", "parses_folder", type=options.FOLDER, help="What `parse` wrote; for descriptions of boxes.")
-@click.option("--index", "bundle_folder", type=options.FOLDER, help="Bundle with the joint space of the generator.")
-@options.config
-@options.output("file", "The evaluation, a JSON file.")
-def command(
-    descriptions_path: Path,
-    manifest_folder: Path,
-    generator_folder: Path,
-    features_root: Path,
-    tokens_folder: Path | None,
-    vocabulary_path: Path,
-    parses_folder: Path | None,
-    bundle_folder: Path | None,
-    config_path: Path | None,
-    output: Path,
-) -> None:
-    """Judge DESCRIPTIONS, what `describe` wrote of a split, by its sentences; of boxes, by phrases that name these."""
+def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
+    """Judge descriptions of a split by its sentences; of SPLIT.boxes, by the noun phrases that name these."""
     import logging
     from dataclasses import asdict
 
-    from pipeline import config
-    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.generate.material import HeldOut
     from pipeline.generate.metrics import METRICS, judge, variety
-    from pipeline.generate.space import JointSpace
-    from pipeline.specs.generators import generator_spec
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.fingerprint import fingerprint, require_same
+    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions
     from pipeline.storage.parameters import MODEL, read_parameters
-    from pipeline.storage.places import require_output
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_record
     from pipeline.text.tokens import make_analyzer
-    from stages.inputs import read_described, read_language_text
+    from stages.boxes import read_naming_phrases
+    from stages.inputs import read_described
 
-    described, settings = read_record(descriptions_path, Descriptions), config.load(config_path)
-    split, parameters = described["split"], read_parameters(generator_folder / "model.safetensors", MODEL)
-    require_output(output, {name: described[name] for name in ("generator", "of", "split")})
-    if split is None:
-        raise UsageError(f"{descriptions_path} is of no split; describe one (--split), to be judged by its sentences")
-    made_by = {str(descriptions_path): described["inputs"]["generator"], str(generator_folder): parameters.fingerprint}
-    require_same("generator", made_by)
-    generator = generator_spec(described["generator"]).load().from_parts(parameters.settings, parameters.tensors)
-    found = read_described(manifest_folder, features_root, tokens_folder, vocabulary_path, generator.encoders, (split,))
-    require_same(
-        "manifest",
-        {str(descriptions_path): described["inputs"]["manifest"], str(manifest_folder): found.manifest.fingerprint},
-    )
-    require_origins(parameters.details["encoders"], generator_folder, found.origins)
-    analyze, of_boxes = make_analyzer(found.vocabulary.settings), described.get("of") == "boxes"
-    if of_boxes:
-        references, parsed = _read_phrases(described["images"], settings, found.manifest, parses_folder, analyze)
+    settings, layout, manifest = run.config, run.layout, run.manifest
+    split, _, of = subject.partition(".")
+    path, folder = layout.descriptions(generator, subject).commit, layout.generator(generator).path
+    described, parameters = read_record(path, Descriptions), read_parameters(folder / "model.safetensors", MODEL)
+    require_same("generator", {str(path): described["inputs"]["generator"], str(folder): parameters.fingerprint})
+    require_same("manifest", {str(path): described["inputs"]["manifest"], str(manifest.folder): manifest.fingerprint})
+    restored = generator_spec(generator).load().from_parts(parameters.settings, parameters.tensors)
+    found = read_described(run, restored.encoders, (split,))
+    require_origins(parameters.details["encoders"], folder, found.origins)
+    analyze, parsed = make_analyzer(found.vocabulary.settings), {}
+    if of:
+        images = described["images"], settings, manifest, layout.parses.folder
+        references, parsed = read_naming_phrases(*images, analyze)
     else:
-        references, parsed = _list_sentences(described["images"], found, split, analyze), {}
+        references = _list_sentences(described["images"], manifest, found, split, analyze)
     judged = [pair for pair in zip(described["images"], references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
-        raise UsageError(f"people say nothing of what {descriptions_path} describes; correct phrases.names, or parse")
+        raise UsageError(f"people say nothing of what {path} describes; correct phrases.names, or parse")
     first = [one["sentences"][0] for one, _ in judged]
     candidates = [one["text"].split(" ") for one in first]
 
     judgement = judge(candidates, [own for _, own in judged], settings.describe.meteor)
     perplexity = None
-    if hasattr(generator, "perplexities") and not of_boxes:
-        gpu = find_gpu(settings.device)
-        space = JointSpace(Bundle(bundle_folder), gpu) if bundle_folder else None
-        if space and parameters.details["space"]:
-            of_space = {str(generator_folder): parameters.details["space"], str(bundle_folder): space.fingerprint}
-            require_same("joint space", of_space)
-        if gpu is not None:
-            generator.to(gpu)
-        treebank = read_language_text(settings).treebank
-        parts = (found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
-        perplexity = generator.perplexities(HeldOut(*parts))
+    if hasattr(restored, "perplexities") and not of:
+        perplexity = _measure_perplexity(run, generator, restored, parameters, found, split)
 
-    about = {"generator": described["generator"], "of": "boxes" if of_boxes else "images", "split": split}
+    about = {"generator": generator, "of": of or "images", "split": split}
     value = {
         **about,
         "n_images": len({one["image_id"] for one, _ in judged}),
-        "n_boxes": len(judged) if of_boxes else None,
+        "n_boxes": len(judged) if of else None,
         "n_references": sum(len(own) for _, own in judged),
         "tokenisation": "words of the token vocabulary's analyzer",
         **asdict(judgement),
         **asdict(variety(candidates, [one["verbatim"] for one in first])),
         "perplexity": perplexity,
         "inputs": {**described["inputs"], **parsed},
-        "fingerprint": fingerprint(
-            "description evaluation", 1, about, {**parsed, "descriptions": described["fingerprint"]}
-        ),
+        "fingerprint": job.fingerprint,
     }
-    publish_record(output, value)
+    publish_record(job.path, value)
     log = logging.getLogger(__name__)
     measured = ", ".join(f"{name} {value[name]:.1f}" for name in METRICS if value[name] is not None)
     log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured and f"{measured}, ", value["copied"])
@@ -124,21 +80,69 @@ def command(
         log.info("not measured: %s (%s)", ", ".join(names), reason)
 
 
-def _list_sentences(images: list[dict], found: Any, split: str, analyze: Callable) -> list[list[list[str]]]:
+def _list_sentences(
+    images: list[dict], manifest: Any, found: "Described", split: str, analyze: Callable
+) -> list[list[list[str]]]:
     """The sentences, as words, of each of the described `images`."""
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(found.pairs[split].names, found.texts[split], strict=True):
-        by_image.setdefault(int(found.manifest.sentence_images[sentence_id]), []).append(analyze(text))
+        by_image.setdefault(int(manifest.sentence_images[sentence_id]), []).append(analyze(text))
     return [by_image.get(one["image_id"], []) for one in images]
 
 
-def _read_phrases(
-    boxes: list[dict], settings: "Config", manifest: Any, parses_folder: Path | None, analyze: Callable
-) -> tuple[list[list[list[str]]], dict[str, str]]:
-    """The noun phrases, as words, that name each of the described `boxes`, and what these were made from."""
-    from pipeline.errors import UsageError
-    from stages.boxes import read_naming_phrases
+def _measure_perplexity(
+    run: Run, name: str, generator: Any, parameters: "Parameters", found: "Described", split: str
+) -> Any:
+    """The perplexities of the split's sentences. IntegrityError where the generator learned in another joint space."""
+    from pipeline.device import find_gpu
+    from pipeline.generate.material import HeldOut
+    from pipeline.generate.space import JointSpace
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.fingerprint import require_same
+    from stages.inputs import read_tagged_text
 
-    if parses_folder is None:
-        raise UsageError("boxes are judged by the noun phrases that name them; give what parse wrote as --parses")
-    return read_naming_phrases(boxes, settings, manifest, parses_folder, analyze)
+    settings, layout = run.config, run.layout
+    gpu, index = find_gpu(settings.device), space_of(settings, layout, name)
+    space = JointSpace(Bundle(index.path), gpu) if index else None
+    if space and (learned := parameters.details["space"]):
+        require_same("joint space", {str(layout.generator(name).path): learned, str(index.path): space.fingerprint})
+    if gpu is not None:
+        generator.to(gpu)
+    treebank = read_tagged_text(settings) if generator_spec(name).treebank else None
+    return generator.perplexities(
+        HeldOut(found.pairs[split], found.texts[split], found.vocabulary, space, treebank, settings.seed)
+    )
+
+
+def _keys(config, generator: str, subject: str) -> Mapping[str, Any]:
+    if subject.endswith(".boxes"):
+        return {"names": config.phrases.names, "meteor": config.describe.meteor}
+    return {"seed": config.seed, "text": config.language_text.model_dump(), "meteor": config.describe.meteor}
+
+
+def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
+    found: dict[str, Input] = {
+        "manifest": layout.manifest,
+        "generator": layout.generator(generator),
+        "descriptions": layout.descriptions(generator, subject),
+        "vocabulary": layout.token_vocabulary,
+        "tokens": layout.sentences("tokens"),
+        **{f"features/{encoder.name}": layout.features(encoder.name) for encoder in config.encoders},
+    }
+    if subject.endswith(".boxes"):
+        return found | {"parses": layout.parses, **label_names(config)}
+    found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
+    tagged = generator_spec(generator).treebank
+    return found | ({"treebank": Outside(Path(config.language_text.treebank))} if tagged else {})
+
+
+STAGE = Stage(
+    evaluate_descriptions,
+    version=2,
+    names=("generator", "subject"),
+    choices=lambda config: config.descriptions(),
+    wanted=lambda config: config.descriptions(config.describe.splits),
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, *names: layout.description_evaluation(*names),
+)

@@ -33,8 +33,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     settings, layout, spec = run.config, run.layout, generator_spec(generator)
     own, device = settings.section(spec), find_device(settings.device)
     encoders = tuple(encoder.name for encoder in settings.encoders)
-    stored = layout.manifest.path, run.root / "features", layout.sentences("tokens").folder
-    found = read_described(*stored, layout.token_vocabulary.path, encoders, ("train", "dev"))
+    found = read_described(run, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
     if spec.regions:
         pairs, digests = _read_snippets(run, own.snippets, found)

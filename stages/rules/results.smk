@@ -43,3 +43,14 @@ rule describe:
     benchmark: FLOW.benchmark("describe")
     resources: **FLOW.resources("describe")
     shell: FLOW.shell("describe")
+
+
+rule evaluate_descriptions:
+    input: FLOW.input("evaluate_descriptions")
+    output: FLOW.output("evaluate_descriptions")
+    wildcard_constraints: **FLOW.constraints("evaluate_descriptions")
+    params: **FLOW.params("evaluate_descriptions")
+    threads: FLOW.threads("evaluate_descriptions")
+    benchmark: FLOW.benchmark("evaluate_descriptions")
+    resources: **FLOW.resources("evaluate_descriptions")
+    shell: FLOW.shell("evaluate_descriptions")

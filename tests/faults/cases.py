@@ -168,18 +168,13 @@ def _studies(root: Path, run: Path) -> Found:
 
 
 def _generators(root: Path, run: Path) -> Found:
-    words = _options(root, run, "manifest", "features", "tokens", "vocabulary", "network")
-    made, network = run / "generators", root / "network.yaml"
+    made, network, evaluation = run / "generators", root / "network.yaml", run / "evaluation/descriptions"
     for name, rule in (("mrnn", "train_generator"), ("mrnn-regions", "train_region_generator")):
         yield rule, "train_generator", whole(network, run, name), [made / name]
-    evaluation = run / "evaluation/descriptions"
-    for what, name, subject, more in (
-        ("", "mrnn", "test", []),
-        ("_boxes", "mrnn-regions", "test.boxes", _options(root, run, "parses")),
-    ):
-        folder, judged = run / f"descriptions/{name}.{subject}", evaluation / f"{name}.{subject}.json"
-        yield f"describe{what}", "describe", whole(network, run, name, subject), [folder]
-        calls = [[folder / "descriptions.json", "--generator", made / name, *words, *more, "--output", judged]]
+    for what, name, subject in (("", "mrnn", "test"), ("_boxes", "mrnn-regions", "test.boxes")):
+        calls = whole(network, run, name, subject)
+        yield f"describe{what}", "describe", calls, [run / f"descriptions/{name}.{subject}"]
+        judged = evaluation / f"{name}.{subject}.json"
         yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, [judged]
     folder = run / "described"
     given = ["--run", run, "--index", run / "index/dvsa", "--config", network, "--output", folder]

@@ -10,14 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from made_up import MADE_BY, THINGS, retell, run_command, write_config
+from made_up import MADE_BY, THINGS, make_stage, retell, run_command, write_config
 from made_up_generators import (
     FAST,
     beside,
     describe,
     find_few_words,
     make_described_run,
-    options,
     read_descriptions,
     train,
 )
@@ -47,7 +46,6 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
 
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm"])
 def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
-    index = {} if name in ("mrnn", "nearest") else {"index": run / "bundle"}
     images = describe(run, name, "dev")["images"]
     assert [one["image_id"] for one in images] == list(range(2, 48, 3))
     right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
@@ -55,12 +53,8 @@ def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str
     for sentence in (sentence for one in images for sentence in one["sentences"]):
         assert 0 <= sentence["nearest"]["cosine"] <= 1.001 and sentence["nearest"]["text"]
         assert sentence["verbatim"] or name != "nearest"
-    output = run / "evaluation" / f"{name}.json"
-    run_command(
-        "evaluate_descriptions", run / f"descriptions/{name}.dev/descriptions.json",
-        *options(run, generator=train(run, name), features=run / "features", output=output, **index),
-    )  # fmt: skip
-    value = json.loads(output.read_text())
+    make_stage("evaluate_descriptions", run, name, "dev")
+    value = json.loads((run / f"evaluation/descriptions/{name}.dev.json").read_text())
     assert value["n_images"] == 16 and value["meteor"] is None
     measured = find_spec("pycocoevalcap") is not None
     assert value["bleu_1"] > 50 if measured else value["bleu_1"] is None

@@ -81,20 +81,12 @@ def add_regions(run: Path, manifest: Manifest, kinds: list[str]) -> None:
     write_features(run / "features" / path, whole, ids, "features", details)
 
 
-def options(run: Path) -> tuple:
-    given = {"manifest": "manifest", "tokens": "text/tokens", "vocabulary": "text/tokens.json", "config": "config.yaml"}
-    return tuple(part for name, file in given.items() for part in (f"--{name}", run / file))
+def evaluate(run: Path) -> dict:
+    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes")
+    return json.loads((run / "evaluation/descriptions/mrnn-regions.test.boxes.json").read_text())
 
 
-def evaluate(run: Path, folder: Path, *more: object) -> dict:
-    given = ("--generator", run / "generators" / "mrnn-regions", "--features", run / "features")
-    output = ("--output", folder / "judged.json")
-    described = run / "descriptions/mrnn-regions.test.boxes/descriptions.json"
-    run_command("evaluate_descriptions", described, *options(run), *given, *more, *output)
-    return json.loads((folder / "judged.json").read_text())
-
-
-def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path, tmp_path: Path, caplog) -> None:
+def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path, caplog) -> None:
     found, manifest = describe(run, "mrnn-regions", "test.boxes"), Manifest(run / "manifest")
     boxes = [box for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == "test"]
     images = {box["image_id"] for box in boxes}
@@ -105,7 +97,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     right = [one["sentences"][0]["text"] == f"a {one['label']}" for one in found["images"]]
     assert np.mean(right) > 0.9  # the features say the kind, and snippets call it by its label
 
-    value = evaluate(run, tmp_path, "--parses", run / "text/parses")
+    value = evaluate(run)
     names, said = read_names(run / "data" / "names.tsv"), {}
     for sentence in manifest.sentences.to_pylist():
         said.setdefault(sentence["image_id"], set()).update(sentence["text"].lower().split())
@@ -116,7 +108,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     for one in found["images"]:
         one["sentences"][0]["text"] = "zebra crossing"
     publish_json(run / "descriptions/mrnn-regions.test.boxes/descriptions.json", found)
-    found = evaluate(run, tmp_path, "--parses", run / "text/parses")["bleu_1"]
+    found = evaluate(run)["bleu_1"]
     assert found < 1e-3 if MEASURED else found is None
 
 
@@ -140,9 +132,6 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
         describe(run, "mrnn-regions", "test.boxes", "--boxes", tmp_path / "boxes.tsv")
     with pytest.raises(InputError, match="no box of the dev split has a label"):
         describe(run, "mrnn-regions", "dev.boxes", "--boxes", tmp_path / "boxes.tsv")
-    describe(run, "mrnn-regions", "test.boxes")
-    with pytest.raises(UsageError, match="give what parse wrote as --parses"):
-        evaluate(run, tmp_path)
     elsewhere = beside(run, tmp_path / "run", "generators", "alignments")
     bad = b'{"words": []}\n'
     for split in ("train", "dev"):
