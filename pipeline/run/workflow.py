@@ -25,6 +25,8 @@ from pipeline.run.layout import Artefact, Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Outside, Stage
 
+CAPTIONS = "../../docs/captions"
+"""As Snakemake finds it from the files of rules, in stages/rules."""
 PART = "{part}"
 NEVER = "(?!)"
 """What a wildcard must match of which there is nothing in this configuration."""
@@ -70,7 +72,7 @@ class Workflow:
         paths = [one.part(PART) if isinstance(one, Shards) else one.commit for one in made]
         marked = {len(paths) - len(stage.shown) + i: item for i, item in enumerate(stage.shown.items())}
         return [
-            self._shown(str(path), caption=f"docs/captions/{marked[i][0]}.rst", category=marked[i][1])
+            self._shown(str(path), caption=f"{CAPTIONS}/{marked[i][0]}.rst", category=marked[i][1])
             if i in marked
             else str(path)
             for i, path in enumerate(paths)
