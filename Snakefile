@@ -264,23 +264,6 @@ checkpoint ingest:
         f"{JOINTSPACE} ingest --root {DATA_Q} --config {RESOLVED_Q} --output {RUN_Q}/manifest"
 
 
-rule plan:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/plan.json",
-    params:
-        slice=slice_of("plan", "encoders", "text"),
-    threads: 8
-    priority: 1
-    benchmark:
-        f"{BENCHMARKS}/plan/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} plan --manifest {RUN_Q}/manifest --encoders {RUN_Q}/encoders --config {RESOLVED_Q} --output {{output:q}}"
-
-
 rule gong:
     input:
         f"{STUDY}/tables.md",
@@ -457,3 +440,4 @@ include: "stages/rules/models.smk"
 include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
+include: "stages/rules/operations.smk"

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
+from made_up import make_stage
 from PIL import Image
 
 from pipeline import config
@@ -218,8 +219,6 @@ def test_durations() -> None:
 
 
 def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: Path) -> None:
-    from stages.operations.plan import command
-
     rows = []
     (tmp_path / "data").mkdir()
     for i in range(12):
@@ -236,14 +235,18 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
     small = yaml.safe_load((tmp_path / "planned.yaml").read_text())
     small["encoders"][0]["architecture"] = "squeezenet1_1"
     (tmp_path / "planned.yaml").write_text(yaml.safe_dump(small))
-    options = ["--manifest", tmp_path / "manifest", "--sample", 8, "--config", tmp_path / "planned.yaml"]
-    result = CliRunner().invoke(command, [*map(str, options), "--output", str(tmp_path / "plan.json")])
-    assert result.exit_code == 0, result.output
+    said = make_stage("plan", tmp_path, "--sample", 8, "--config", tmp_path / "planned.yaml")
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["rates"]["images"]["net"] > 0 and plan["dims"] == {"net": 512}
     assert plan["rates"]["starts"] > plan["rates"]["starts_light"] > 0 and 0 < plan["rates"]["share"] <= 1
     assert plan["terms"] < 20
-    assert "extract" in result.output and "total" in result.output
+    assert "extract" in said and "total" in said
+
+    before = (tmp_path / "plan.json").read_bytes()
+    (tmp_path / "benchmarks/fit").mkdir(parents=True)
+    (tmp_path / "benchmarks/fit/ncca.tsv").write_text("s\tcpu_time\tmax_rss\n125.0\t1.0\t10\n")
+    said = make_stage("plan", tmp_path, "--sample", 8, "--compare")
+    assert "forecast / took" in said and "2 min 5 s" in said and (tmp_path / "plan.json").read_bytes() == before
 
 
 def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

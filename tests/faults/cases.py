@@ -190,7 +190,7 @@ def _generators(root: Path, run: Path) -> Found:
 
 def _pages(root: Path, run: Path, place: Path) -> Found:
     given, embeddings = _options(root, run, "manifest"), ["--embeddings", run / "embeddings"]
-    page, plan, demo = run / "report/index.html", run / "plan.json", place / "demo"
+    page, demo = run / "report/index.html", place / "demo"
     shown = [
         *_options(root, run, "features"), "--summary", run / "evaluation/summary.json",
         "--sheet", run / "regions/tuned/sheet.png",
@@ -198,6 +198,6 @@ def _pages(root: Path, run: Path, place: Path) -> Found:
     ]  # fmt: skip
     calls = [[run / "index/ncca", *given, *embeddings, *shown, *_options(root, run, "config"), "--output", page]]
     yield "report", "report", calls, [page]
-    yield "plan", "plan", [[*given, *_options(root, run, "encoders", "network"), "--output", plan]], [plan]
+    yield "plan", "plan", whole(root / "network.yaml", run), [run / "plan.json"]
     drawn = ["--config", root / "demo.yaml", "--processes", 0]
     yield "make_demo", "make_demo", [[*drawn, "--output", demo]], [demo]

@@ -66,7 +66,6 @@ def pages_needed(command: Command, disk: Disk, whole: dict[str, bytes]) -> int:
         return command.run(disk.root).code == 0
 
     enough = least + 2  # of the lock, and of JSON files with measured times, which may be longer
-    least -= 1  # `plan` takes no lock
     while not suffices(enough):
         least, enough = enough, 2 * enough
     while enough - least > 1:
