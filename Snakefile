@@ -55,8 +55,6 @@ RUN_Q, RESOLVED_Q, DATA_Q = quoted(RUN), quoted(RESOLVED), quoted(CONFIG.data_ro
 PROGRAM = Path(sys.executable).with_name("jointspace")
 JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
-SET_ROWS = [row for row in ROWS if MODELS[row].spec.multi_vector and not CONFIG.members(row)]
-PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
 ENCODERS = [encoder.name for encoder in CONFIG.encoders]
 STUDY = f"{RUN}/study"
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
@@ -222,7 +220,6 @@ localrules:
 rule all:
     input:
         *FLOW.targets,
-        f"{RUN}/report/index.html",
         expand(
             f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.json",
             generator=CONFIG.generators,
@@ -386,52 +383,6 @@ rule evaluate_boxes:
         f"{JOINTSPACE} evaluate-descriptions {{input[0]:q}} --generator {RUN_Q}/generators/{{wildcards.generator:q}}"
         f" --manifest {RUN_Q}/manifest --features {RUN_Q}/features --tokens {RUN_Q}/text/tokens --parses {RUN_Q}/text/parses"
         f" --vocabulary {{input.vocabulary:q}} --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule report:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
-        f"{RUN}/evaluation/summary.json.json",
-        sheets=[
-            *expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
-            *expand(f"{RUN}/alignments/{{row}}/{{split}}.png", row=SET_ROWS, split=CONFIG.align.splits),
-            *expand(
-                f"{RUN}/phrases/{{row}}/{{split}}{{kind}}.png",
-                row=PHRASE_ROWS,
-                split=CONFIG.phrases.splits,
-                kind=["", ".plane"],
-            ),
-        ],
-        descriptions=expand(
-            f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
-            generator=CONFIG.generators,
-            split=CONFIG.describe.splits[:1],
-        ),
-        judged=[
-            path
-            for generator in CONFIG.generators
-            for ending, splits in (("", CONFIG.describe.splits), (".boxes", BOXED))
-            for path in expand(f"{RUN}/evaluation/descriptions/{generator}.{{split}}{ending}.json", split=splits)
-        ],
-        plan=f"{RUN}/plan.json",
-    output:
-        shown(f"{RUN}/report/index.html", "report", "Report"),
-    params:
-        slice=slice_of(collection=CONFIG.reproduce.collection),
-        bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
-        sheets=lambda wildcards, input: each("--sheet", input.sheets),
-        descriptions=lambda wildcards, input: each("--descriptions", input.descriptions),
-        judged=lambda wildcards, input: each("--judged", input.judged),
-    benchmark:
-        f"{BENCHMARKS}/report/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} report {{params.bundles:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
-        f" --features {RUN_Q}/features"
-        f" --summary {RUN_Q}/evaluation/summary.json --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
-        f" {{params.judged:q}} --config {RESOLVED_Q} --output {{output:q}}"
 
 
 include: "stages/rules/images.smk"

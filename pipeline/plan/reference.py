@@ -105,7 +105,7 @@ STAGES = {
         ("describe", "language_text", "phrases", "data_root", "seed", "device"), "generator and split; again for boxes",
         "images of the split",
     ),
-    "report": Stage(("name", "data_root", "encoders", "reproduce", "collection"), "run", "models"),
+    "report": Stage(("name", "data_root", "models", "encoders", "reproduce", "collection"), "run", "models"),
     "reproduce": Stage(("reproduce", "name", "encoders", "regions", *MODELS), "run", "models"),
     "verify": Stage((), "call", "bytes of the run"),
     "explain": Stage((), "call", "shards"),

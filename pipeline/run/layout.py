@@ -87,7 +87,7 @@ class Layout:
         return self._shards(f"regions/{encoder}")
 
     def region_sheet(self, encoder: str) -> Artefact:
-        return self.file(f"regions/{encoder}/sheet.png")
+        return self._sidecar(f"regions/{encoder}/sheet.png")
 
     # --- text
 
@@ -154,7 +154,7 @@ class Layout:
         return self._sidecar(f"alignments/{model}/{split}.jsonl")
 
     def alignment_sheet(self, model: str, split: str) -> Artefact:
-        return self.file(f"alignments/{model}/{split}.png")
+        return self._sidecar(f"alignments/{model}/{split}.png")
 
     def magnitudes(self, model: str, split: str) -> Artefact:
         return self.file(f"alignments/{model}/{split}.magnitudes.json")
@@ -167,10 +167,10 @@ class Layout:
         return Artefact(f"phrases/{model}/{split}", folder, folder / "phrases.parquet.json")
 
     def phrase_sheet(self, model: str, split: str) -> Artefact:
-        return self.file(f"phrases/{model}/{split}.png")
+        return self._sidecar(f"phrases/{model}/{split}.png")
 
     def phrase_plane(self, model: str, split: str) -> Artefact:
-        return self.file(f"phrases/{model}/{split}.plane.png")
+        return self._sidecar(f"phrases/{model}/{split}.plane.png")
 
     # --- evaluation
 
@@ -211,11 +211,6 @@ class Layout:
     @property
     def tables(self) -> Artefact:
         return self._sidecar("study/tables.md")
-
-    @property
-    def tables_page(self) -> Artefact:
-        """The same file, as Snakemake's report shows it."""
-        return self.file("study/tables.md")
 
     def sweep(self, model: str) -> Artefact:
         return self._folder(f"sweeps/{model}", "sweep.json")

@@ -64,17 +64,14 @@ class Workflow:
         return files
 
     def output(self, name: str) -> list[Any]:
-        """The commits of what a rule makes, as patterns."""
+        """The commits of what a rule makes, and the files that Snakemake's report shows, as patterns."""
         stage = self.stages[name]
         made = stage.outputs(self.layout, *(f"{{{one}}}" for one in stage.names))
-        paths = [one.part(PART) if isinstance(one, Shards) else one.commit for one in made]
-        marked = {len(paths) - len(stage.shown) + i: item for i, item in enumerate(stage.shown.items())}
-        return [
-            self._shown(str(path), caption=f"docs/captions/{marked[i][0]}.rst", category=marked[i][1])
-            if i in marked
-            else str(path)
-            for i, path in enumerate(paths)
-        ]
+        found = [str(one.part(PART) if isinstance(one, Shards) else one.commit) for one in made]
+        for one, (caption, category) in zip(made[len(made) - len(stage.shown) :], stage.shown.items(), strict=True):
+            shown = self._shown(str(one.path), caption=f"docs/captions/{caption}.rst", category=category)
+            found = [*(path for path in found if path != str(one.path)), shown]
+        return found
 
     def params(self, name: str) -> dict[str, Callable[[Any], str]]:
         """What makes Snakemake run a job again: the stage's version and keys, and what a part holds."""

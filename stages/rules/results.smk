@@ -21,3 +21,14 @@ rule summarise:
     benchmark: FLOW.benchmark("summarise")
     resources: **FLOW.resources("summarise")
     shell: FLOW.shell("summarise")
+
+
+rule report:
+    input: FLOW.input("report")
+    output: FLOW.output("report")
+    wildcard_constraints: **FLOW.constraints("report")
+    params: **FLOW.params("report")
+    threads: FLOW.threads("report")
+    benchmark: FLOW.benchmark("report")
+    resources: **FLOW.resources("report")
+    shell: FLOW.shell("report")

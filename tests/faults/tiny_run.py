@@ -119,15 +119,15 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
         return given
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
-    _link(Path(_value(arguments, "--config")), folder / "config.yaml")
+    link(Path(_value(arguments, "--config")), folder / "config.yaml")
     # A file of a whole stage has others beside it, which it may be made from; a shard's folder holds its like.
     above = place.parent.relative_to(run).parents if declared()[stage].sharded else place.relative_to(run).parents
     for part in above:
         (folder / part).mkdir(parents=True, exist_ok=True)
-        for path in (run / part).iterdir():
+        for path in (run / part).iterdir() if (run / part).exists() else ():
             own = path.parent == place.parent and path.name.startswith(place.stem)
             if not (place.is_relative_to(path) or own):
-                _link(path, folder / path.relative_to(run))
+                link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 
 
@@ -135,7 +135,7 @@ def _value(arguments: list[str], option: str) -> str:
     return arguments[arguments.index(option) + 1]
 
 
-def _link(path: Path, link: Path) -> None:
+def link(path: Path, link: Path) -> None:
     if not link.is_symlink():
         link.symlink_to(path)
 

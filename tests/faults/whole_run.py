@@ -44,6 +44,7 @@ NETWORK = {
 CONFIGS = {
     "demo": {"demo": {"train": 4, "dev": 2, "test": 2, "weak": 2}},
     "network": NETWORK,
+    "shown": {**NETWORK, "models": ["ncca", "dvsa"], "ensembles": {}, "generators": ["mrnn"]},
     "encoders": {
         **NETWORK,
         "models": ["ncca"],
