@@ -228,20 +228,6 @@ rule all:
         expand(f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.boxes.json", generator=CONFIG.generators, split=BOXED),
 
 
-rule make_demo:
-    output:
-        DEMO,
-    params:
-        slice=slice_of("demo"),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/make_demo/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} make-demo --config {RESOLVED_Q} --output {DATA_Q}"
-
-
 checkpoint ingest:
     input:
         collection_files,
@@ -392,3 +378,4 @@ include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
 include: "stages/rules/operations.smk"
+include: "stages/rules/collections.smk"

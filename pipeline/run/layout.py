@@ -47,9 +47,10 @@ def shard_path(folder: Path, number: int, suffix: str = ".h5") -> Path:
 
 @dataclass(frozen=True)
 class Layout:
-    """The artefacts of the run whose folder is `root`."""
+    """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
 
     root: Path
+    data_root: Path = Path()
 
     @property
     def config(self) -> Path:
@@ -62,6 +63,11 @@ class Layout:
         return self.root / "benchmarks"
 
     # --- the collection
+
+    @property
+    def demo(self) -> Artefact:
+        """The collection itself where the run has drawn it; it lies outside of the run's folder."""
+        return Artefact("demo", self.data_root, self.data_root / "demo.json")
 
     @property
     def manifest(self) -> Artefact:

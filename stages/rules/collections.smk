@@ -1,0 +1,12 @@
+# The collection.
+
+
+rule make_demo:
+    input: FLOW.input("make_demo")
+    output: FLOW.output("make_demo")
+    wildcard_constraints: **FLOW.constraints("make_demo")
+    params: **FLOW.params("make_demo")
+    threads: FLOW.threads("make_demo")
+    benchmark: FLOW.benchmark("make_demo")
+    resources: **FLOW.resources("make_demo")
+    shell: FLOW.shell("make_demo")
