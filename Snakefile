@@ -11,13 +11,11 @@ import json
 import os
 import shlex
 import sys
-from functools import cache
 from pathlib import Path
 
 import yaml
 from snakemake.exceptions import WorkflowError
 
-from pipeline.collections.watching import describe_state, list_files
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.settings.section import DESCRIBED
 from pipeline.specs.generators import GENERATORS, generator_spec
@@ -51,7 +49,7 @@ def quoted(path):
 # Inputs and outputs take paths as they are; commands take `..._Q`, and `:q` of whatever Snakemake fills in.
 RUN = str(Path(CONFIG.results_root, CONFIG.name))
 RESOLVED = f"{RUN}/config.yaml"
-RUN_Q, RESOLVED_Q, DATA_Q = quoted(RUN), quoted(RESOLVED), quoted(CONFIG.data_root)
+RUN_Q, RESOLVED_Q = quoted(RUN), quoted(RESOLVED)
 PROGRAM = Path(sys.executable).with_name("jointspace")
 JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
 ROWS = list(CONFIG.models)
@@ -101,31 +99,6 @@ def each(option, paths):
 def shown(path, caption, category):
     """An output that `snakemake --report` shows."""
     return report(path, caption=f"docs/captions/{caption}.rst", category=category)
-
-
-def collection_files(wildcards):
-    """What `ingest` reads: the demo's commit, or the lists of the collection's format, and the takedown list."""
-    taken = [CONFIG.collection.takedown] if CONFIG.collection.takedown else []
-    if CONFIG.demo.generate:
-        return [DEMO, *taken]
-    return [str(path) for path in of_collection(list_files)] + taken
-
-
-def collection_state(wildcards):
-    """What `ingest` depends on beside: a digest of names, sizes and times of the collection's files."""
-    return "" if CONFIG.demo.generate else of_collection(describe_state)
-
-
-@cache
-def of_collection(told):
-    """What `list_files` or `describe_state` tells of the collection."""
-    root = Path(CONFIG.data_root)
-    if not root.is_dir():
-        raise WorkflowError(f"data_root {CONFIG.data_root} is not a folder; set it to your collection's")
-    try:
-        return told(root, CONFIG.collection.format, CONFIG.collection.files)
-    except JointspaceError as error:
-        raise WorkflowError(str(error))
 
 
 FLOW = Workflow(CONFIG, declared(), lambda: checkpoints.ingest.get(), report, ancient)
@@ -226,25 +199,6 @@ rule all:
             split=CONFIG.describe.splits,
         ),
         expand(f"{RUN}/evaluation/descriptions/{{generator}}.{{split}}.boxes.json", generator=CONFIG.generators, split=BOXED),
-
-
-checkpoint ingest:
-    input:
-        collection_files,
-    output:
-        summary=f"{RUN}/manifest/manifest.json",
-        rejects=f"{RUN}/manifest/rejects.jsonl",
-        tables=expand(f"{RUN}/manifest/{{table}}.parquet", table=["images", "sentences", "documents", "boxes"]),
-    params:
-        slice=slice_of("data_root", "collection", "shard_size"),
-        state=collection_state,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/ingest/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} ingest --root {DATA_Q} --config {RESOLVED_Q} --output {RUN_Q}/manifest"
 
 
 rule gong:

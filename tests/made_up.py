@@ -30,6 +30,7 @@ from pipeline.text.tfidf import encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 from stages.cli import cli
+from stages.collections.ingest import STAGE as INGEST
 from stages.index.build_index import STAGE
 
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
@@ -194,9 +195,16 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
 
 
 def open_run(run: Path, *settings: dict) -> Run:
-    """The run by its own configuration with `settings` laid over it."""
-    values = reduce(merge, settings, yaml.safe_load(Layout(run).config.read_text()))
+    """The run by its own configuration, or the default one, with `settings` laid over it."""
+    path = Layout(run).config
+    values = reduce(merge, settings, yaml.safe_load(path.read_text()) if path.exists() else {})
     return Run(run, validate(merge(read_mapping(default_path()), values)))
+
+
+def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
+    """The manifest of the collection in `data` by the run's configuration, if it has one, with `settings` over it."""
+    collection = {"data_root": str(data), "demo": {"generate": False}}
+    make(open_run(run, collection, *settings), INGEST, processes=processes)
 
 
 def write_plan(run: Path, path: Path | None = None) -> None:

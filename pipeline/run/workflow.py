@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,12 @@ class Workflow:
         """What makes Snakemake run a job again: the stage's version and keys, and what a part holds."""
         stage = self.stages[name]
 
+        @cache  # `ingest` looks at every file of its collection
+        def told(*names: str) -> str:
+            return json.dumps(stage.depends(self.config, *names), sort_keys=True, default=str)
+
         def depends(wildcards: Any) -> str:
-            return json.dumps(stage.depends(self.config, *self._names(stage, wildcards)), sort_keys=True, default=str)
+            return told(*self._names(stage, wildcards))
 
         if not stage.sharded:
             return {"depends": depends}

@@ -27,7 +27,7 @@ from pipeline.storage.rows import TokenRows
 @pytest.fixture(scope="module")
 def other(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the same images and sentences whose encoder `colour` sees other things."""
-    root = tiny_run.copy(collection, tmp_path_factory.mktemp("other") / "data")
+    root = tiny_run.copy_collection(collection, tmp_path_factory.mktemp("other") / "data")
     features = np.load(root / "features.npy")
     np.save(root / "features.npy", np.roll(features, 1, axis=1) ** 2)
     run = root.parent / "run"
