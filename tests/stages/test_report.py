@@ -1,4 +1,4 @@
-"""`report` of a run that has a row of fragments: its figures are shown, its answers are another row's."""
+"""`report` of a run that has a model of fragments: its figures are shown, its answers are another model's."""
 
 import shutil
 from pathlib import Path
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_stage("evaluate", run, model, "test", "all-sentences")
     worse = {name: value for name, value in read_json(evaluation(run, "ncca")).items() if name != CHECK}
     worse["sentence_to_image"] |= {"recall@1": 0.0, "recall@5": 0.0, "recall@10": 0.0}
-    publish_json(evaluation(run, "ncca"), worse)  # so that the row of fragments is the best
+    publish_json(evaluation(run, "ncca"), worse)  # so that the model of fragments is the best
     make_stage("summarise", run)
     return run
 
@@ -46,7 +46,7 @@ def report(run: Path, *settings: dict) -> str:
     return Layout(run).report.path.read_text()
 
 
-def test_the_best_row_of_one_vector_an_image_is_shown(run: Path) -> None:
+def test_the_best_model_of_one_vector_an_image_is_shown(run: Path) -> None:
     html = report(run)
     assert "What ncca finds" in html
     assert f"--index {run / 'index/ncca'}" in html and f"--index {run / 'index/dvsa'}" not in html
