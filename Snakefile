@@ -58,7 +58,6 @@ STUDY = f"{RUN}/study"
 DEMO = str(Path(CONFIG.data_root, "demo.json"))
 BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
 BENCHMARKS = f"{RUN}/benchmarks"
-BENCHMARKS_Q = quoted(BENCHMARKS)
 GPU = CONFIG.device != "cpu"
 
 

@@ -101,7 +101,6 @@ def test_a_stage_names_the_keys_that_its_module_reads(command: str) -> None:
 
 def test_a_stage_names_the_keys_that_its_rule_depends_on() -> None:
     rules = list(RULE.finditer((ROOT / "Snakefile").read_text()))
-    assert len(rules) > 5
     for rule in rules:
         slices = " ".join(re.findall(r"slice_of\((.*?)\n?\s*\),?\n", rule[0], flags=re.S))
         keys = KEYS & {*re.findall(r'"(\w+)"', slices), *re.findall(r"CONFIG\.(\w+)", slices)}

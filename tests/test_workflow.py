@@ -494,7 +494,6 @@ def test_every_word_of_a_command_is_quoted() -> None:
     """What Snakemake fills in by `:q`, and paths of ours by their quoted names."""
     text = (ROOT / "Snakefile").read_text()
     shells = re.findall(r"^    shell:\n((?:        .*\n)+)", text, flags=re.M)
-    assert len(shells) > 5
     for shell in shells:
         filled = re.findall(r"\{\{(.+?)\}\}", shell)
         assert all(word == "threads" or word.endswith(":q") for word in filled), shell
