@@ -4,145 +4,38 @@
 #   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
 #   snakemake all --cores 2 --report report.html                        what a finished run has made, and how
 #
-# Only this file knows where artefacts lie. A rule's `slice` is its part of the configuration: a changed key
-# reruns the rules whose slice holds it, and what depends on them. Jobs are shards, never images.
+# The rules stand in stages/rules. What a rule reads, writes, needs and depends on is what the declaration of its stage
+# says, and pipeline/run/workflow.py tells it to Snakemake: a changed key, or a higher version, reruns what it decides.
 
-import json
-import shlex
-import sys
-from functools import cache
-from pathlib import Path
-
-import yaml
 from snakemake.exceptions import WorkflowError
 
-from pipeline.collections.watching import describe_state, list_files
-from pipeline.config import default_path, read_mapping, validate
-from pipeline.errors import JointspaceError, UsageError
-from pipeline.plan.needs import NEEDS
-from pipeline.plan.sizes import sizes_of
-from pipeline.storage.atomic import publish_text
-from pipeline.storage.leftovers import remove_leftovers
+from pipeline.config import default_path
+from pipeline.errors import JointspaceError
 from pipeline.run.workflow import Workflow
 from stages.cli import declared
-from stages.closing import closing_lines
+from stages.closing import close
 
 
 configfile: str(default_path())
 
 
 try:
-    for path in workflow.configfiles:
-        read_mapping(path)  # Snakemake takes a key that is given twice without a word
-    CONFIG = validate(config)
-    MODELS = {name: CONFIG.model(name) for name in CONFIG.every_model()}
-except UsageError as error:
+    FLOW = Workflow.of(config, workflow.configfiles, declared(), lambda: checkpoints.ingest.get(), report, ancient)
+except JointspaceError as error:
     raise WorkflowError(str(error))
-
-
-def quoted(path):
-    """`path` as part of a rule's command: one word of the shell, whose braces mean nothing to Snakemake."""
-    return shlex.quote(path).replace("{", "{{").replace("}", "}}")
-
-
-# Inputs and outputs take paths as they are; commands take `..._Q`, and `:q` of whatever Snakemake fills in.
-RUN = str(Path(CONFIG.results_root, CONFIG.name))
-RESOLVED = f"{RUN}/config.yaml"
-RUN_Q, RESOLVED_Q, DATA_Q = quoted(RUN), quoted(RESOLVED), quoted(CONFIG.data_root)
-PROGRAM = Path(sys.executable).with_name("jointspace")
-JOINTSPACE = f"{quoted(str(PROGRAM))} --threads {{threads}}"
-ROWS = list(CONFIG.models)
-SET_ROWS = [row for row in ROWS if MODELS[row].spec.multi_vector and not CONFIG.members(row)]
-PHRASE_ROWS = [row for row in ROWS if MODELS[row].spec.phrases]
-STUDY = f"{RUN}/study"
-DEMO = str(Path(CONFIG.data_root, "demo.json"))
-BOXED = CONFIG.describe.splits if CONFIG.describe.boxes else ()
-BENCHMARKS = f"{RUN}/benchmarks"
-BENCHMARKS_Q = quoted(BENCHMARKS)
-GPU = CONFIG.device != "cpu"
 
 
 wildcard_constraints:
     part=r"\d{5}",
 
 
-def slice_of(*sections, **values):
-    """The part of the configuration that a rule depends on, as a string that Snakemake compares."""
-    parts = {name: getattr(CONFIG, name) for name in sections}
-    parts = {name: part.model_dump() if hasattr(part, "model_dump") else part for name, part in parts.items()}
-    return json.dumps({**parts, **values}, sort_keys=True, default=str)
-
-
-def sizes():
-    """The sizes of the run: the manifest's where `ingest` is done, the demo's until then."""
-    path = Path(f"{RUN}/manifest/manifest.json")
-    return sizes_of(CONFIG, json.loads(path.read_text()) if path.exists() else None)
-
-
-# What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more.
-RESOURCES = {
-    "mem_mb": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].memory(sizes())),
-    "disk_mb": lambda wildcards, rulename: 100 + round(NEEDS[rulename].disk(sizes())),
-    "runtime": lambda wildcards, attempt, rulename: attempt * round(NEEDS[rulename].minutes(sizes())),
-    "gpu": lambda wildcards, rulename: int(GPU and NEEDS[rulename].gpu is not None),
-}
-
-
-def each(option, paths):
-    """The words of a command that give `option` once for each path."""
-    return [word for path in paths for word in (option, path)]
-
-
-def shown(path, caption, category):
-    """An output that `snakemake --report` shows."""
-    return report(path, caption=f"docs/captions/{caption}.rst", category=category)
-
-
-def collection_files(wildcards):
-    """What `ingest` reads: the demo's commit, or the lists of the collection's format, and the takedown list."""
-    taken = [CONFIG.collection.takedown] if CONFIG.collection.takedown else []
-    if CONFIG.demo.generate:
-        return [DEMO, *taken]
-    return [str(path) for path in of_collection(list_files)] + taken
-
-
-def collection_state(wildcards):
-    """What `ingest` depends on beside: a digest of names, sizes and times of the collection's files."""
-    return "" if CONFIG.demo.generate else of_collection(describe_state)
-
-
-@cache
-def of_collection(told):
-    """What `list_files` or `describe_state` tells of the collection."""
-    root = Path(CONFIG.data_root)
-    if not root.is_dir():
-        raise WorkflowError(f"data_root {CONFIG.data_root} is not a folder; set it to your collection's")
-    try:
-        return told(root, CONFIG.collection.format, CONFIG.collection.files)
-    except JointspaceError as error:
-        raise WorkflowError(str(error))
-
-
-FLOW = Workflow(CONFIG, declared(), lambda: checkpoints.ingest.get(), report, ancient)
-
-
-def say_what_was_found():
-    """Recalls, the report and a search to begin with, where this run was asked for these."""
-    if {"summarise", "report"} & {job.rule.name for job in workflow.dag.jobs}:
-        try:
-            print("\n".join(closing_lines(Path(RUN), PROGRAM)), flush=True)
-        except JointspaceError as error:
-            logger.warning(str(error))
+onstart:
+    FLOW.begin(config)
 
 
 onsuccess:
-    for warning in remove_leftovers(Path(RUN)):
+    for warning in close(FLOW.run, FLOW.begun):
         logger.warning(warning)
-    say_what_was_found()
-
-
-onstart:
-    publish_text(Path(RESOLVED), yaml.safe_dump(dict(config), sort_keys=False))
 
 
 localrules:
@@ -153,113 +46,18 @@ localrules:
 rule all:
     input:
         *FLOW.targets,
-        f"{RUN}/report/index.html",
 
 
-rule make_demo:
-    output:
-        DEMO,
-    params:
-        slice=slice_of("demo"),
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/make_demo/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} make-demo --config {RESOLVED_Q} --output {DATA_Q}"
-
-
-checkpoint ingest:
-    input:
-        collection_files,
-    output:
-        summary=f"{RUN}/manifest/manifest.json",
-        rejects=f"{RUN}/manifest/rejects.jsonl",
-        tables=expand(f"{RUN}/manifest/{{table}}.parquet", table=["images", "sentences", "documents", "boxes"]),
-    params:
-        slice=slice_of("data_root", "collection", "shard_size"),
-        state=collection_state,
-    threads: 8
-    benchmark:
-        f"{BENCHMARKS}/ingest/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} ingest --root {DATA_Q} --config {RESOLVED_Q} --output {RUN_Q}/manifest"
-
-
-rule plan:
-    input:
-        f"{RUN}/manifest/manifest.json",
-    output:
-        f"{RUN}/plan.json",
-    params:
-        slice=slice_of("plan", "encoders", "text"),
-    threads: 8
-    priority: 1
-    benchmark:
-        f"{BENCHMARKS}/plan/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} plan --manifest {RUN_Q}/manifest --encoders {RUN_Q}/encoders --config {RESOLVED_Q} --output {{output:q}}"
-
-
-rule gong:
-    input:
-        f"{STUDY}/tables.md",
-
-
-rule report:
-    input:
-        f"{RUN}/manifest/manifest.json",
-        expand(f"{RUN}/index/{{row}}/card.json", row=ROWS),
-        f"{RUN}/evaluation/summary.json.json",
-        sheets=[
-            *expand(f"{RUN}/regions/{{encoder}}/sheet.png", encoder=CONFIG.regions.encoders),
-            *expand(f"{RUN}/alignments/{{row}}/{{split}}.png", row=SET_ROWS, split=CONFIG.align.splits),
-            *expand(
-                f"{RUN}/phrases/{{row}}/{{split}}{{kind}}.png",
-                row=PHRASE_ROWS,
-                split=CONFIG.phrases.splits,
-                kind=["", ".plane"],
-            ),
-        ],
-        descriptions=expand(
-            f"{RUN}/descriptions/{{generator}}.{{split}}/descriptions.json",
-            generator=CONFIG.generators,
-            split=CONFIG.describe.splits[:1],
-        ),
-        judged=[
-            path
-            for generator in CONFIG.generators
-            for ending, splits in (("", CONFIG.describe.splits), (".boxes", BOXED))
-            for path in expand(f"{RUN}/evaluation/descriptions/{generator}.{{split}}{ending}.json", split=splits)
-        ],
-        plan=f"{RUN}/plan.json",
-    output:
-        shown(f"{RUN}/report/index.html", "report", "Report"),
-    params:
-        slice=slice_of(collection=CONFIG.reproduce.collection),
-        bundles=expand(f"{RUN}/index/{{row}}", row=ROWS),
-        sheets=lambda wildcards, input: each("--sheet", input.sheets),
-        descriptions=lambda wildcards, input: each("--descriptions", input.descriptions),
-        judged=lambda wildcards, input: each("--judged", input.judged),
-    benchmark:
-        f"{BENCHMARKS}/report/all.tsv"
-    resources:
-        **RESOURCES,
-    shell:
-        f"{JOINTSPACE} report {{params.bundles:q}} --manifest {RUN_Q}/manifest --embeddings {RUN_Q}/embeddings"
-        f" --features {RUN_Q}/features"
-        f" --summary {RUN_Q}/evaluation/summary.json --benchmarks {BENCHMARKS_Q} --plan {{input.plan:q}} {{params.sheets:q}} {{params.descriptions:q}}"
-        f" {{params.judged:q}} --config {RESOLVED_Q} --output {{output:q}}"
-
-
+include: "stages/rules/collections.smk"
 include: "stages/rules/images.smk"
 include: "stages/rules/text.smk"
 include: "stages/rules/models.smk"
 include: "stages/rules/index.smk"
 include: "stages/rules/results.smk"
 include: "stages/rules/papers.smk"
+include: "stages/rules/operations.smk"
+
+
+rule gong:
+    input:
+        rules.tabulate.output,

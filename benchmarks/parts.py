@@ -52,10 +52,10 @@ def begin(folder: Path, shards: int) -> Path:
         lines.append(f"{number:05d}.jpg\t0\tan image of chance\n")
         Image.fromarray(pixels).resize((SIDE, SIDE)).save(folder / f"data/images/{number:05d}.jpg")
     (folder / "data/captions.tsv").write_text("".join(lines))
-    config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(CONFIG | {"shard_size": IMAGES}))
-    jointspace("ingest", "--root", folder / "data", "--config", config, "--output", run / "manifest")
-    jointspace("prepare-encoder", "--name", "network", "--config", config, "--output", run / "encoders/network")
+    config = CONFIG | {"shard_size": IMAGES, "data_root": str(folder / "data")}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    jointspace("ingest", "--run", run)
+    jointspace("prepare-encoder", "network", "--run", run)
     return run
 
 

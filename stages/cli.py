@@ -62,7 +62,7 @@ class Commands(click.Group):
         if module is None:
             return None
         found = importlib.import_module(module)
-        return command_of(found.STAGE) if hasattr(found, "STAGE") else found.command
+        return found.command if hasattr(found, "command") else command_of(found.STAGE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Those that a user needs first, then each group's; no sentence is cut."""

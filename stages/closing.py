@@ -1,10 +1,29 @@
-"""What `snakemake` says at the end of a run that has made its report."""
+"""The end of a run: what it removes of itself, and what it says it has found."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from pipeline.errors import JointspaceError
+from pipeline.run.run import Run
 
 LONGEST, LOOKED_AT = 80, 20
 """Characters of the sentence in the printed command, and how many sentences it is chosen from."""
 FALLBACK = "a dog on the grass"
+
+
+def close(run: Run, begun: float) -> Iterator[str]:
+    """Remove what is left over, and print the closing lines where the summary or the report is newer than `begun`;
+    yields warnings."""
+    from pipeline.storage.leftovers import remove_leftovers
+
+    yield from remove_leftovers(run.root)
+    made = (run.layout.summary.path, run.layout.report.path)
+    if any(path.exists() and path.stat().st_mtime >= begun for path in made):
+        try:
+            print("\n".join(closing_lines(run.root, Path(sys.executable).with_name("jointspace"))), flush=True)
+        except JointspaceError as error:
+            yield str(error)
 
 
 def closing_lines(run: Path, program: Path) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from functools import reduce
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ from PIL import Image
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
-from pipeline.run.layout import Layout, shard_path
+from pipeline.run.layout import Artefact, Layout, shard_path
 from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.specs.models import model_spec
-from pipeline.storage.atomic import CHECK, publish_json, to_json
+from pipeline.storage.atomic import CHECK, DRAWING, publish, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
@@ -29,6 +30,7 @@ from pipeline.text.tfidf import encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 from stages.cli import cli
+from stages.collections.ingest import STAGE as INGEST
 from stages.index.build_index import STAGE
 
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
@@ -187,11 +189,37 @@ def make_stage(name: str, run: Path, *arguments: object) -> str:
 def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
     """The bundle of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid over the
     run's configuration for it alone."""
-    values = reduce(merge, settings, yaml.safe_load(Layout(run).config.read_text()))
-    opened = Run(run, validate(merge(read_mapping(default_path()), values)))
-    make(opened, STAGE, (model,), **options)
+    make(opened := open_run(run, *settings), STAGE, (model,), **options)
     shutil.rmtree(run / output, ignore_errors=True)
     return opened.layout.index(model).path.rename(run / output)
+
+
+def open_run(run: Path, *settings: dict) -> Run:
+    """The run by its own configuration, or the default one, with `settings` laid over it."""
+    path = Layout(run).config
+    values = reduce(merge, settings, yaml.safe_load(path.read_text()) if path.exists() else {})
+    return Run(run, validate(merge(read_mapping(default_path()), values)))
+
+
+def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
+    """The manifest of the collection in `data` by the run's configuration, if it has one, with `settings` over it."""
+    collection = {"data_root": str(data), "demo": {"generate": False}}
+    make(open_run(run, collection, *settings), INGEST, processes=processes)
+
+
+def write_plan(run: Path, path: Path | None = None) -> None:
+    """A plan of the run, or of its manifest at `path`, whose rates nobody has measured."""
+    rates = dict.fromkeys(("inspected", "encoded", "first_text", "flops", "starts", "starts_light", "share"), 1.0)
+    rates |= dict.fromkeys(("images", "decoded", "forward"), {"colour": 1.0})
+    inputs = {"manifest": Manifest(Layout(run).manifest.path).fingerprint}
+    plan = {"rates": rates, "dims": {"colour": 8}, "terms": 8, "gpu": False, "inputs": inputs}
+    publish_json(path or Layout(run).plan.path, plan)
+
+
+def write_sheet(sheet: Artefact) -> None:
+    """A black drawing."""
+    Image.new("RGB", (9, 9)).save(drawn := BytesIO(), "png")
+    publish(sheet.path, drawn.getvalue(), kind=DRAWING, rows=1, fingerprint="sheet")
 
 
 def retell(path: Path, *keys: str, value: object) -> None:

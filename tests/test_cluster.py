@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.plan.needs import NEEDS, needs_of
+from pipeline.plan.needs import needs_of
 from pipeline.storage.atomic import to_json
-from stages.cli import COMMANDS, declared
+from stages.cli import declared
 
 ROOT = Path(__file__).parents[1]
 ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
@@ -30,9 +30,6 @@ SMALL = {
 }
 
 
-RULE = re.compile(r"^(?:rule|checkpoint) (\w+):\n(?:(?!^\S).*\n)*", flags=re.M)
-
-
 def snakemake(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -41,24 +38,8 @@ def snakemake(folder: Path, *arguments: str) -> str:
     return result.stdout + result.stderr
 
 
-def test_every_rule_says_what_it_needs_and_is_timed() -> None:
-    text = (ROOT / "Snakefile").read_text()
-    rules = {match[1]: match[0] for match in RULE.finditer(text) if "    shell:" in match[0]}
-    assert rules
-    for name, body in rules.items():
-        assert name in NEEDS, f"put {name} into pipeline/plan/needs.py"
-        assert "    resources:\n        **RESOURCES,\n" in body, name
-        assert "    benchmark:\n" in body, name
-
-
 def test_what_may_use_a_gpu_asks_for_one() -> None:
-    text = (ROOT / "Snakefile").read_text()
     without = {"evaluate"}  # Its rule leaves out --through-index, for which the command uses one.
-    for match in RULE.finditer(text):
-        if (command := re.search(r"{JOINTSPACE} ([\w-]+)", match[0])) and match[1] not in without:
-            source = (ROOT / COMMANDS[command[1]].replace(".", "/")).with_suffix(".py").read_text()
-            uses = bool(re.search(r"(settings|configured)\.device|read_(gpu|study|generator)\(", source))
-            assert uses == (NEEDS[match[1]].gpu is not None), match[1]
     for name, stage in ((name, stage) for name, stage in declared().items() if name not in without):
         source = Path(inspect.getfile(stage.function)).read_text()
         uses = bool(re.search(r"(config|settings)\.device|read_generator\(", source))

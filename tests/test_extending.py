@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import build_bundle, make_run, make_stage, run_command
+from made_up import build_bundle, ingest, make_run, make_stage
 from made_up_training import add_moments, make_trainable, read_model
 from PIL import Image
 
@@ -136,5 +136,5 @@ def test_a_format_is_a_reader_in_a_table(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(FORMATS, "folder", read)
     (tmp_path / "data").mkdir()
     Image.new("RGB", (32, 32), "red").save(tmp_path / "data" / "red.png")
-    run_command("ingest", "--root", tmp_path / "data", "--processes", 0, "--output", tmp_path / "manifest")
+    ingest(tmp_path, tmp_path / "data")
     assert read_json(tmp_path / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1

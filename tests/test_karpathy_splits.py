@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import run_command
+from made_up import ingest, run_command
 from made_up_downloads import Drawn, keep_weights, write_coco, write_flickr8k, write_flickr30k
 
 from pipeline import config
@@ -70,8 +70,7 @@ def test_images_keep_the_order_of_the_dataset(name: str, tmp_path: Path) -> None
     given = json.loads((tmp_path / f"dataset_{collection}.json").read_text())["images"]
     settings = config.load(ROOT / "config" / f"{name}.yaml")
     assert settings.evaluate.folds == (5 if name == "coco" else 1) and settings.reproduce.collection == collection
-    shipped = ("--config", ROOT / "config" / f"{name}.yaml", "--output", tmp_path / "manifest")
-    run_command("ingest", "--root", tmp_path, *shipped)
+    ingest(tmp_path, tmp_path, config.read_mapping(ROOT / "config" / f"{name}.yaml"), {"data_root": str(tmp_path)})
     manifest = Manifest(tmp_path / "manifest")
     assert manifest.splits.tolist() == [TRANSLATED.get(image["split"], image["split"]) for image in given]
     assert [Path(path).name for path in manifest.images["path"].to_pylist()] == [image["filename"] for image in given]

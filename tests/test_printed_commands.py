@@ -15,11 +15,19 @@ from snakemake.cli import get_argument_parser, parse_config
 
 from pipeline import config
 from pipeline.config.loading import default_path, merge, validate
-from stages.cli import COMMANDS, cli
+from pipeline.run.layout import Layout
+from stages.cli import COMMANDS, cli, declared
 
 SNAKEFILE = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "stages/rules").glob("*.smk")])
 DEFAULTS = yaml.safe_load(default_path().read_text())
 KEYS = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/configuration.md").read_text(), flags=re.M))
+MADE = {
+    str(one.commit)
+    for stage in declared().values()
+    if not stage.sharded
+    for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
+}
+"""Targets of rules, as patterns."""
 FILES = ("faiss", "h5", "html", "json", "jsonl", "lists", "md", "parquet", "py", "safetensors", "tsv", "txt")
 """Endings of file names, which look like keys: `phrases.parquet`."""
 PRINTED = [yaml.safe_load(block.text) for block in blocks("yaml")]
@@ -48,7 +56,7 @@ def check_snakemake(words: list[str], whole: bool) -> None:
     parsed = get_argument_parser().parse_args(words)
     for target in parsed.targets:
         made = re.sub(r"^results/[\w-]+/", "{RUN}/", target)
-        known = f'"{made}"' in SNAKEFILE or re.search(rf"^(rule|checkpoint) {target}:", SNAKEFILE, flags=re.M)
+        known = made in MADE or re.search(rf"^(rule|checkpoint) {target}:", SNAKEFILE, flags=re.M)
         assert known, f"the Snakefile does not make {target}"
     values = DEFAULTS
     for file in map(str, parsed.configfile or ()):

@@ -24,7 +24,6 @@ PAGE = {
     if line.startswith("| `")
 }
 """Command -> the cells of its line."""
-RULE = re.compile(r"^(?:rule|checkpoint) \w+:.*?\{JOINTSPACE\} (?P<command>[a-z-]+).*?(?=^\S|\Z)", flags=re.M | re.S)
 
 
 def read_keys(tree: ast.AST) -> set[str]:
@@ -97,12 +96,3 @@ def test_a_stage_names_the_keys_that_its_module_reads(command: str) -> None:
     tree = ast.parse((ROOT / f"{COMMANDS[command].replace('.', '/')}.py").read_text())
     read = read_keys(tree) | shared_keys(tree)
     assert read <= named(command), f"{command} reads {read} too"
-
-
-def test_a_stage_names_the_keys_that_its_rule_depends_on() -> None:
-    rules = list(RULE.finditer((ROOT / "Snakefile").read_text()))
-    assert rules
-    for rule in rules:
-        slices = " ".join(re.findall(r"slice_of\((.*?)\n?\s*\),?\n", rule[0], flags=re.S))
-        keys = KEYS & {*re.findall(r'"(\w+)"', slices), *re.findall(r"CONFIG\.(\w+)", slices)}
-        assert keys <= named(rule["command"]), f"{rule['command']} depends on {keys}"

@@ -47,9 +47,10 @@ def shard_path(folder: Path, number: int, suffix: str = ".h5") -> Path:
 
 @dataclass(frozen=True)
 class Layout:
-    """The artefacts of the run whose folder is `root`."""
+    """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
 
     root: Path
+    data_root: Path = Path()
 
     @property
     def config(self) -> Path:
@@ -62,6 +63,11 @@ class Layout:
         return self.root / "benchmarks"
 
     # --- the collection
+
+    @property
+    def demo(self) -> Artefact:
+        """The collection itself where the run has drawn it; it lies outside of the run's folder."""
+        return Artefact("demo", self.data_root, self.data_root / "demo.json")
 
     @property
     def manifest(self) -> Artefact:
@@ -87,7 +93,7 @@ class Layout:
         return self._shards(f"regions/{encoder}")
 
     def region_sheet(self, encoder: str) -> Artefact:
-        return self.file(f"regions/{encoder}/sheet.png")
+        return self._sidecar(f"regions/{encoder}/sheet.png")
 
     # --- text
 
@@ -154,7 +160,7 @@ class Layout:
         return self._sidecar(f"alignments/{model}/{split}.jsonl")
 
     def alignment_sheet(self, model: str, split: str) -> Artefact:
-        return self.file(f"alignments/{model}/{split}.png")
+        return self._sidecar(f"alignments/{model}/{split}.png")
 
     def magnitudes(self, model: str, split: str) -> Artefact:
         return self.file(f"alignments/{model}/{split}.magnitudes.json")
@@ -167,10 +173,10 @@ class Layout:
         return Artefact(f"phrases/{model}/{split}", folder, folder / "phrases.parquet.json")
 
     def phrase_sheet(self, model: str, split: str) -> Artefact:
-        return self.file(f"phrases/{model}/{split}.png")
+        return self._sidecar(f"phrases/{model}/{split}.png")
 
     def phrase_plane(self, model: str, split: str) -> Artefact:
-        return self.file(f"phrases/{model}/{split}.plane.png")
+        return self._sidecar(f"phrases/{model}/{split}.plane.png")
 
     # --- evaluation
 
@@ -211,11 +217,6 @@ class Layout:
     @property
     def tables(self) -> Artefact:
         return self._sidecar("study/tables.md")
-
-    @property
-    def tables_page(self) -> Artefact:
-        """The same file, as Snakemake's report shows it."""
-        return self.file("study/tables.md")
 
     def sweep(self, model: str) -> Artefact:
         return self._folder(f"sweeps/{model}", "sweep.json")

@@ -26,27 +26,28 @@ class Run:
     """
 
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
-        self.layout = Layout(Path(root))
+        self.root = Path(root)
         self._fingerprints: dict[str, str] = {}
         self._others: dict[tuple[str, Names], Mapping[str, str]] = {}
         if config is not None:
             self.__dict__["config"] = config
 
-    @property
-    def root(self) -> Path:
-        return self.layout.root
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.root, Path(self.config.data_root))
 
     @cached_property
     def config(self) -> "Config":
         """Raises UsageError where the folder holds no run."""
         from pipeline.config import load
 
-        if not self.layout.config.exists():
+        path = Layout(self.root).config
+        if not path.exists():
             raise UsageError(
-                f"{self.root} holds no run (there is no {self.layout.config}); name the folder of one, or begin one"
+                f"{self.root} holds no run (there is no {path}); name the folder of one, or begin one"
                 " there with --config FILE"
             )
-        return load(self.layout.config)
+        return load(path)
 
     @cached_property
     def manifest(self) -> "Manifest":

@@ -120,7 +120,8 @@ class Stage:
                     f" {', '.join(there) or 'none'}"
                 )
         if not found:
-            raise UsageError(f"{self.command}: the configuration has no {' and '.join(self.names)} to make")
+            missing = f"has no {' and '.join(self.names)} to make" if self.names else "leaves it out"
+            raise UsageError(f"{self.command}: the configuration {missing}")
         return found
 
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:

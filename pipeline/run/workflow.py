@@ -1,6 +1,6 @@
 """What Snakemake is told: each rule's input, output, parameters, resources and command, from its stage's declaration.
 
-FLOW = Workflow(config, declared(), lambda: checkpoints.ingest.get(), report, ancient)
+FLOW = Workflow.of(config, workflow.configfiles, declared(), lambda: checkpoints.ingest.get(), report, ancient)
 
 rule extract:
     input: FLOW.input("extract")
@@ -10,20 +10,25 @@ rule extract:
 """
 
 import json
+import math
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Config
+import yaml
+
+from pipeline.config import Config, read_mapping, validate
 from pipeline.plan.needs import needs_of
 from pipeline.plan.sizes import Sizes, sizes_of
 from pipeline.run.layout import Artefact, Shards
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Outside, Stage
+from pipeline.storage.atomic import publish_text
 
 CAPTIONS = "../../docs/captions"
 """As Snakemake finds it from the files of rules, in stages/rules."""
@@ -37,7 +42,7 @@ class Workflow:
 
     `stages` are all declarations by name; `ingested()` raises until the manifest is there, when Snakemake looks again.
     Snakemake's `shown(path, caption=, category=)` marks an output that its report shows, and `ancient(path)` an input
-    whose age does not matter.
+    whose age does not matter. `begun` is when `begin` was called.
     """
 
     def __init__(
@@ -51,6 +56,20 @@ class Workflow:
         self.config, self.stages, self._ingested, self._shown, self._ancient = config, stages, ingested, shown, ancient
         self.run = Run(Path(config.results_root) / config.name, config)
         self.layout = self.run.layout
+        self.begun = math.inf
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], files: Sequence[str], *given: Any) -> "Workflow":
+        """By the configuration as Snakemake has read it from `files` and its command line; for the others see above.
+        Raises UsageError."""
+        for path in files:
+            read_mapping(path)  # Snakemake takes a key that is given twice without a word
+        return cls(validate(config), *given)
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Leave the configuration where commands find it."""
+        self.begun = time.time()
+        publish_text(self.layout.config, yaml.safe_dump(dict(config), sort_keys=False))
 
     def input(self, name: str) -> Callable[[Any], list[str]]:
         """The input function of a rule: the commits of what its stage reads. Of the manifest a sharded stage needs only
@@ -66,24 +85,25 @@ class Workflow:
         return files
 
     def output(self, name: str) -> list[Any]:
-        """The commits of what a rule makes, as patterns."""
+        """The commits of what a rule makes, and the files that Snakemake's report shows, as patterns."""
         stage = self.stages[name]
         made = stage.outputs(self.layout, *(f"{{{one}}}" for one in stage.names))
-        paths = [one.part(PART) if isinstance(one, Shards) else one.commit for one in made]
-        marked = {len(paths) - len(stage.shown) + i: item for i, item in enumerate(stage.shown.items())}
-        return [
-            self._shown(str(path), caption=f"{CAPTIONS}/{marked[i][0]}.rst", category=marked[i][1])
-            if i in marked
-            else str(path)
-            for i, path in enumerate(paths)
-        ]
+        found = [str(one.part(PART) if isinstance(one, Shards) else one.commit) for one in made]
+        for one, (caption, category) in zip(made[len(made) - len(stage.shown) :], stage.shown.items(), strict=True):
+            shown = self._shown(str(one.path), caption=f"{CAPTIONS}/{caption}.rst", category=category)
+            found = [*(path for path in found if path != str(one.path)), shown]
+        return found
 
     def params(self, name: str) -> dict[str, Callable[[Any], str]]:
         """What makes Snakemake run a job again: the stage's version and keys, and what a part holds."""
         stage = self.stages[name]
 
+        @cache  # `ingest` looks at every file of its collection
+        def told(*names: str) -> str:
+            return json.dumps(stage.depends(self.config, *names), sort_keys=True, default=str)
+
         def depends(wildcards: Any) -> str:
-            return json.dumps(stage.depends(self.config, *self._names(stage, wildcards)), sort_keys=True, default=str)
+            return told(*self._names(stage, wildcards))
 
         if not stage.sharded:
             return {"depends": depends}

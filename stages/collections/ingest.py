@@ -1,21 +1,19 @@
 """ingest: photographs and texts of any known form into the manifest."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from stages import options
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Outside, Stage
 
 logger = logging.getLogger(__name__)
 
 
-@click.command("ingest")
-@click.option("--root", type=options.FOLDER, required=True, help="Folder of the collection.")
-@options.output("folder", "The manifest.")
-@options.config
-@click.option("--processes", type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]")
-def command(root: Path, output: Path, config_path: Path | None, processes: int | None) -> None:
+def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     """Read a collection, check every image, and write the manifest of what can be used."""
     from functools import partial
 
@@ -27,7 +25,6 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import Options
     from pipeline.collections.takedown import leave_out, parse_takedown
-    from pipeline.config import load
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
@@ -35,8 +32,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     from pipeline.storage.sources import ImageSource, read_list
     from pipeline.workers import isolated_map
 
-    config = load(config_path)
-    settings = config.collection
+    root, settings = run.layout.data_root, run.config.collection
     records = FORMATS[settings.format](
         root, Options(settings.files, settings.columns, settings.default_split, settings.follow_links)
     )
@@ -50,7 +46,7 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
     collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
 
     rejects = [reject._asdict() for reject in collection.rejects]
-    report = output.with_name("rejects.jsonl")
+    report = job.path.with_name("rejects.jsonl")
     remove_rejects(report)
     try:
         collection.check(settings.reject_limit, str(report))
@@ -58,6 +54,44 @@ def command(root: Path, output: Path, config_path: Path | None, processes: int |
         if rejects:
             write_rejects(report, rejects)  # outside of the manifest, which is not written
         raise
-    write_manifest(output, root.resolve(), collection.tables, rejects, collection.counts, config.shard_size)
+    write_manifest(job.path, root.resolve(), collection.tables, rejects, collection.counts, run.config.shard_size)
     for line in collection.describe():
         logger.info(line)
+
+
+def _keys(config) -> Mapping[str, Any]:
+    """`state` tells of a changed collection, whose photographs are too many to be inputs; a demo has its commit."""
+    from pipeline.collections.watching import describe_state
+
+    chosen, state = config.collection, ""
+    if not config.demo.generate:
+        state = describe_state(Path(config.data_root), chosen.format, chosen.files)
+    collection = chosen.model_dump()
+    return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
+
+
+def _reads(config, layout) -> Mapping[str, Input]:
+    """The demo, or the lists of the collection; and the list of what is to be taken down."""
+    from pipeline.collections.watching import list_files
+
+    chosen = config.collection
+    taken = {"takedown": Outside(Path(chosen.takedown))} if chosen.takedown else {}
+    if config.demo.generate:
+        return {"demo": layout.demo, **taken}
+    lists = list_files(layout.data_root, chosen.format, chosen.files)
+    return {**{str(path): Outside(path) for path in lists}, **taken}
+
+
+STAGE = Stage(
+    ingest,
+    version=4,
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout: layout.manifest,
+    threads=8,
+    options=(
+        click.Option(
+            ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
+        ),
+    ),
+)

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import click
 
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
 from stages import options
+from stages.commands import begin
 
 
-@click.command("make-demo")
-@options.output("folder", "The collection: a new or empty folder, or one that this command has made.")
-@options.config
-@click.option("--processes", type=click.IntRange(min=0), help="Processes that draw; 0 for none. [default: --threads]")
-def command(output: Path, config_path: Path | None, processes: int | None) -> None:
+def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
     """Draw the demo collection: images, sentences and their trees, boxes, weak text."""
     from dataclasses import asdict, replace
     from functools import partial
@@ -20,16 +19,16 @@ def command(output: Path, config_path: Path | None, processes: int | None) -> No
     from tqdm import tqdm
 
     from examples.demo import VERSION, DemoSettings, collection_texts, scene_record
-    from pipeline import config, runtime
+    from pipeline import runtime
     from pipeline.errors import JointspaceError
     from pipeline.storage.drawn import DrawnFolder
     from pipeline.workers import Failure, isolated_map
 
     logger = logging.getLogger(__name__)
-    settings = DemoSettings(**config.load(config_path).demo.model_dump(exclude={"generate"}))
-    folder = DrawnFolder(output, VERSION, asdict(settings))
+    settings = DemoSettings(**run.config.demo.model_dump(exclude={"generate"}))
+    folder = DrawnFolder(job.path, VERSION, asdict(settings))
     if folder.is_complete():
-        logger.info("%s is there already", output)
+        logger.info("%s is there already", job.path)
         return
     folder.claim()
 
@@ -47,3 +46,32 @@ def command(output: Path, config_path: Path | None, processes: int | None) -> No
 
     folder.commit(collection_texts(records))
     logger.info("%d images with sentences and %d with weak text", settings.targets, settings.weak)
+
+
+STAGE = Stage(
+    make_demo,
+    version=1,
+    choices=lambda config: [()] if config.demo.generate else [],
+    keys=lambda config: config.demo.model_dump(),
+    writes=lambda layout: layout.demo,
+    threads=8,
+)
+
+
+@click.command("make-demo", help=make_demo.__doc__)
+@click.option("--run", "root", type=options.FOLDER, help="Folder of the run whose data_root becomes the demo.")
+@click.option("--output", type=options.FOLDER, help="Without a run: a folder that is new, empty, or a demo already.")
+@options.config
+@click.option("--processes", type=click.IntRange(min=0), help="Processes that draw; 0 for none. [default: --threads]")
+def command(root: Path | None, output: Path | None, config_path: Path | None, processes: int | None) -> None:
+    from pipeline.config import load
+    from pipeline.run.runner import make
+
+    if (root is None) == (output is None):
+        raise click.UsageError("give either --run or --output")
+    if root is not None:
+        run = begin(root, config_path)
+        STAGE.select(run.config, [])
+    else:
+        run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
+    make(run, STAGE, processes=processes)

@@ -1,38 +1,20 @@
 """`plan`: what a run will take on this machine, and after it what it took."""
 
-from pathlib import Path
-
 import click
 
-from stages import inputs, options
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+from stages import inputs
 
 SAMPLE_SENTENCES = 50000
 BUSY = 0.8
 """Share of the processors below which the machine is said to be busy."""
 
 
-@click.command("plan")
-@options.manifest
-@click.option("--sample", type=click.IntRange(min=8), help="Images that speed is measured on. [default: plan.sample]")
-@click.option(
-    "--encoders", "encoders_root", type=options.FOLDER, help="Folder of `prepare-encoder`. [default: untrained]"
-)
-@click.option(
-    "--compare", "benchmarks_folder", type=options.FOLDER, help="Folder benchmarks/ of the run, to show what it took."
-)
-@options.config
-@click.option("--output", type=options.FILE, help="The plan, a JSON file. [default: only the table]")
-def command(
-    manifest_folder: Path,
-    sample: int | None,
-    encoders_root: Path | None,
-    benchmarks_folder: Path | None,
-    config_path: Path | None,
-    output: Path | None,
-) -> None:
+def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -> None:
     """Measure this machine on a few images, then forecast time, memory and disk of every stage."""
-    from pipeline import config, runtime
-    from pipeline.plan.comparison import add_up, compare, cost_table, misfits, render
+    from pipeline import runtime
+    from pipeline.plan import comparison
     from pipeline.plan.forecast import forecast
     from pipeline.plan.machine import free_disk, free_memory, gpu_memory
     from pipeline.plan.needs import MB
@@ -40,10 +22,9 @@ def command(
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.benchmarks import read_benchmarks
-    from pipeline.storage.manifest import Manifest
 
-    settings, manifest = config.load(config_path), Manifest(manifest_folder)
-    measured, dims = _measure_images(settings, manifest, encoders_root, sample or settings.plan.sample)
+    settings, manifest = run.config, run.manifest
+    measured, dims = _measure_images(run, sample or settings.plan.sample)
     texts, terms = _measure_sentences(settings, manifest)
     flops, share = measure_flops(runtime.threads())
     rates = Rates(
@@ -54,24 +35,24 @@ def command(
     gpu = bool(gpu_free) and settings.device != "cpu"
 
     stages = forecast(settings, sizes_of(settings, manifest.summary, dims, terms), rates, gpu)
-    results = Path(settings.results_root)
-    warnings = misfits(stages, free_memory() / MB, gpu_free, free_disk(results) / MB)
-    facts = add_up(read_benchmarks(benchmarks_folder)) if benchmarks_folder else {}
+    warnings = comparison.misfits(stages, free_memory() / MB, gpu_free, free_disk(run.root) / MB)
+    facts = comparison.add_up(read_benchmarks(run.layout.benchmarks)) if compare else {}
 
-    rows = compare(stages, facts)
-    for line in [*render(cost_table(rows)), *(f"does not fit: {warning}" for warning in warnings)]:
+    rows = comparison.compare(stages, facts)
+    table = comparison.render(comparison.cost_table(rows))
+    for line in [*table, *(f"does not fit: {warning}" for warning in warnings)]:
         click.echo(line)
     if unknown := [stage.rule for stage in stages if stage.seconds is None]:
         click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
     if share < BUSY:
         click.echo(f"other work had {1 - share:.0%} of the processors while this was measured, and all seconds are so")
-    if output:
+    if not compare:
         known = {"dims": dims, "terms": terms, "gpu": gpu}
         value = {"rates": vars(rates), **known, "stages": rows, "does_not_fit": warnings}
-        publish_record(output, {**value, "inputs": {"manifest": manifest.fingerprint}})
+        publish_record(job.path, {**value, "inputs": {"manifest": manifest.fingerprint}})
 
 
-def _measure_images(settings, manifest, encoders_root: Path | None, sample: int):
+def _measure_images(run: Run, sample: int):
     """What Rates says of images (None for an encoder that cannot be made yet), and the encoders' dimensions."""
     from functools import partial
     from operator import itemgetter
@@ -83,9 +64,9 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
     from pipeline.images.preprocess import Photograph, load
     from pipeline.index.vectors import evenly_spaced
     from pipeline.plan.rates import extraction_rate, rate
-    from pipeline.storage.parameters import ENCODER, read_parameters
     from pipeline.storage.sources import ImageSource
 
+    settings, manifest = run.config, run.manifest
     extract, collection = settings.extract, settings.collection
     rows = manifest.images.take(evenly_spaced(manifest.images.num_rows, sample)).to_pylist()
     photographs = [Photograph.from_row(row) for row in rows]
@@ -96,9 +77,8 @@ def _measure_images(settings, manifest, encoders_root: Path | None, sample: int)
     rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}
     dims = {}
     for chosen in networks:
-        folder = encoders_root / chosen.name / "model.safetensors" if encoders_root else None
-        if folder and folder.exists():
-            parameters = read_parameters(folder, ENCODER)
+        if run.layout.encoder(chosen.name).commit.exists():
+            parameters = run.encoder(chosen.name)
             encoder = restore(parameters.settings, parameters.tensors)
         elif chosen.architecture == STANDARD:
             continue
@@ -136,3 +116,21 @@ def _measure_sentences(settings, manifest) -> tuple[dict[str, float], int]:
     vocabulary = build_vocabulary(sentences, terms, **rules)
     encoded = rate(lambda: [encode(sentences, vocabulary)], len(sentences))
     return {"encoded": encoded, "first_text": first}, len(vocabulary.terms)
+
+
+STAGE = Stage(
+    plan,
+    version=1,
+    keys=lambda config: {
+        "plan": config.plan.model_dump(),
+        "encoders": [one.model_dump() for one in config.encoders],
+        "text": config.text.model_dump(),
+    },
+    reads=lambda config, layout: {"manifest": layout.manifest},
+    writes=lambda layout: layout.plan,
+    threads=8,
+    options=(
+        click.Option(["--sample"], type=click.IntRange(min=8), help="Images measured. [default: plan.sample]"),
+        click.Option(["--compare"], is_flag=True, help="Show what the run took, too, and leave plan.json as it is."),
+    ),
+)

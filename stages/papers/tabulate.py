@@ -42,6 +42,6 @@ STAGE = Stage(
     version=2,
     keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
     reads=lambda config, layout: {"study": layout.study},
-    writes=lambda layout: (layout.tables, layout.tables_page),
+    writes=lambda layout: layout.tables,
     shown={"tables": "Tables"},
 )

@@ -1,67 +1,30 @@
 """`report`: the page that a person looks at."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from stages import options
+from pipeline.run.layout import Artefact
+from pipeline.run.run import Run
+from pipeline.run.stage import Input, Job, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pipeline.config import Config
     from pipeline.report.examples import Gallery
     from pipeline.report.thumbnails import Photographs
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.manifest import Manifest
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 SHARDS, ROWS = 4, 512
 """How many shards of features are looked at, evenly spaced, and how many rows of each."""
 
 
-@click.command("report")
-@click.argument("bundles", type=options.FOLDER, nargs=-1, required=True)
-@options.manifest
-@click.option(
-    "--embeddings", "embeddings_root", type=options.FOLDER, required=True, help="Folder with the shards of each row."
-)
-@click.option("--features", "features_root", type=options.FOLDER, help="Stored features, to look at how they are.")
-@click.option("--summary", "summary_path", type=options.FILE, required=True, help="What `summarise` wrote.")
-@click.option("--benchmarks", "benchmarks_root", type=options.FOLDER, help="Snakemake's, a folder for each rule.")
-@click.option("--plan", "plan_path", type=options.FILE, help="What `plan` wrote, to lay beside what the run took.")
-@click.option(
-    "--sheet",
-    "sheets",
-    type=options.FILE,
-    multiple=True,
-    help="A drawing of `show-regions`, `align` or `show-phrases`.",
-)
-@click.option("--descriptions", type=options.FILE, multiple=True, help="JSON that `describe` wrote, one a generator.")
-@click.option("--judged", type=options.FILE, multiple=True, help="JSON that `evaluate-descriptions` wrote.")
-@options.config
-@options.output("file", "The page, an HTML file that needs nothing else.")
-def command(
-    bundles: tuple[Path, ...],
-    manifest_folder: Path,
-    embeddings_root: Path,
-    features_root: Path | None,
-    summary_path: Path,
-    benchmarks_root: Path | None,
-    plan_path: Path | None,
-    sheets: tuple[Path, ...],
-    descriptions: tuple[Path, ...],
-    judged: tuple[Path, ...],
-    config_path: Path | None,
-    output: Path,
-) -> None:
-    """Show a run: its figures, its collection, and what the best of BUNDLES, folders of indices, finds."""
+def report(run: Run, job: Job) -> None:
+    """Show a run: its figures, its collection, and what the best of its models finds."""
     import logging
     import shlex
 
     from benchmarks.papers.printed import ranking_tables
-    from pipeline import config
     from pipeline.report.atlas import draw_map
     from pipeline.report.examples import ask
     from pipeline.report.generated import compare_generators
@@ -74,27 +37,27 @@ def command(
     from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions, Judgement, Plan
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.records import read_record
     from pipeline.storage.sources import find_photographs
 
-    settings = config.load(config_path)
-    manifest, evaluations = Manifest(manifest_folder), read_summary(summary_path)
-    opened = {bundle.card["model"]: bundle for bundle in map(Bundle, bundles)}
-    plan = read_record(plan_path, Plan) if plan_path else None
-    told = [read_record(path, Descriptions) for path in descriptions]
-    assessed = [read_record(path, Judgement) for path in judged]
-    records = dict(zip((*descriptions, *judged), (*told, *assessed), strict=True)) | ({plan_path: plan} if plan else {})
+    settings, layout, manifest = run.config, run.layout, run.manifest
+    evaluations = read_summary(layout.summary.path)
+    bundles = {name: Bundle(layout.index(name).path) for name in settings.models}
+    plan = read_record(layout.plan.path, Plan)
+    described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
+    judged = {one.path: read_record(one.path, Judgement) for one in _judged(settings, layout)}
+    records = {layout.plan.path: plan, **described, **judged}
     made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
-    made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in opened.values()}
-    require_same("manifest", {str(manifest_folder): manifest.fingerprint, **made_from})
-    _require_own(evaluations, summary_path, manifest, opened)
+    made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in bundles.values()}
+    require_same("manifest", {str(manifest.folder): manifest.fingerprint, **made_from})
+    _require_own(run, evaluations, bundles)
     photographs = find_photographs(manifest.root, Path(settings.data_root))
     show = _photographs(settings, photographs, moved=photographs != manifest.root)
     # Of multi-vector models all pairs must be scored, so that they are shown only where there is no other.
-    single = {row: bundle for row, bundle in opened.items() if bundle.index_name("images") == "images"}
-    best = opened[best_row(evaluations, single or opened)]
-    gallery = _read_gallery(manifest, embeddings_root, best, shown_split(evaluations))
+    single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
+    name = best_row(evaluations, single or bundles)
+    best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
+    sheets = [one.path for one in _sheets(settings, layout)]
 
     page = render(
         Report(
@@ -105,28 +68,28 @@ def command(
             manifest=manifest.summary,
             rejects=manifest.rejects,
             evaluations=evaluations,
-            cards=[bundle.card for bundle in opened.values()],
-            models={name: bundle.model().details for name, bundle in opened.items()},
+            cards=[bundle.card for bundle in bundles.values()],
+            models={name: bundle.model().details for name, bundle in bundles.items()},
             examples=ask(gallery, show),
             samples=draw_samples(manifest.images, manifest.sentences, manifest.documents, show),
             atlas=draw_map(gallery, show) if single else None,
-            health=_health(settings, manifest, features_root, benchmarks_root),
-            costs=_costs(settings, manifest, benchmarks_root, plan),
-            share=plan["rates"]["share"] if plan else 1.0,
+            health=_health(run),
+            costs=_costs(run, plan),
+            share=plan["rates"]["share"],
             tradeoffs=[
                 vector_drawing(name.removesuffix(".tradeoff.svg"), best.read(name))
                 for name in sorted(best.card["files"])
                 if name.endswith(".tradeoff.svg")
             ],
             sheets=[drawing(f"{path.parent.name}, {path.stem}", read_verified(path, DRAWING)[0]) for path in sheets],
-            generated=compare_generators(told, manifest.images, show),
-            judged=assessed,
+            generated=compare_generators(list(described.values()), manifest.images, show),
+            judged=list(judged.values()),
             versions=_versions(),
             printed=ranking_tables(settings.reproduce.collection),
         )
     )
 
-    publish_text(output, page)
+    publish_text(job.path, page)
     if missing := list(show.shown.values()).count(False):
         logging.getLogger(__name__).warning(
             "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
@@ -134,14 +97,13 @@ def command(
         )  # fmt: skip
 
 
-def _require_own(
-    evaluations: "list[dict[str, Any]]", summary_path: Path, manifest: "Manifest", bundles: "Mapping[str, Bundle]"
-) -> None:
+def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mapping[str, Bundle]") -> None:
     """Raises IntegrityError where the summary is of another run than the manifest and the bundles."""
     from pipeline.storage.evaluations import embedded, require_one_run
     from pipeline.storage.fingerprint import require_same
 
-    files = {f"{summary_path}, evaluation {number}": value for number, value in enumerate(evaluations)}
+    manifest, summary = run.manifest, run.layout.summary.path
+    files = {f"{summary}, evaluation {number}": value for number, value in enumerate(evaluations)}
     require_one_run(files)
     for file, value in files.items():
         require_same("manifest", {str(manifest.folder): manifest.fingerprint, file: value["inputs"]["manifest"]})
@@ -150,16 +112,14 @@ def _require_own(
             require_same(f"embeddings of {value['model']}", own)
 
 
-def _read_gallery(manifest: "Manifest", embeddings_root: Path, bundle: "Bundle", split: str) -> "Gallery":
-    """The images and sentences of `split` as the row of `bundle` compares them."""
+def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "Gallery":
+    """The images and sentences of `split` as a model compares them."""
     from pipeline.report.examples import read_gallery
-    from pipeline.storage.bundle import CARD
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.names import plain
 
-    row = bundle.card["model"]
-    embeddings = Embeddings(manifest, embeddings_root / plain(row, bundle.folder / CARD), row)
+    manifest = run.manifest
+    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model)
     require_same(
         "model", {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     )
@@ -167,10 +127,8 @@ def _read_gallery(manifest: "Manifest", embeddings_root: Path, bundle: "Bundle",
     return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
 
 
-def _health(
-    settings: "Config", manifest: "Manifest", features_root: Path | None, benchmarks_root: Path | None
-) -> "list[dict[str, Any]]":
-    """How the stored features of every encoder are; nothing where their folder was not given.
+def _health(run: Run) -> "list[dict[str, Any]]":
+    """How the stored features of every encoder are, as far as the run has these.
 
     Of SHARDS shards, checked against their sha256 and the manifest, ROWS rows each are looked at, and their bytes are
     carried over to all. `rate` is of the jobs that wrote all shards, None where some of these are not known.
@@ -182,12 +140,10 @@ def _health(
     from pipeline.storage.benchmarks import read_shard_jobs
     from pipeline.storage.gather import Features
 
-    if not features_root:
-        return []
-    rules = ("extract", "pool_regions") if benchmarks_root else ()
-    jobs = {name: found for rule in rules for name, found in read_shard_jobs(benchmarks_root / rule).items()}
-    features, found = Features(manifest, features_root), []
-    for name in (encoder.name for encoder in settings.encoders if (features_root / encoder.name).is_dir()):
+    manifest, folders = run.manifest, [run.layout.benchmarks / rule for rule in ("extract", "pool_regions")]
+    jobs = {name: found for folder in folders for name, found in read_shard_jobs(folder).items()}
+    features, found = Features(manifest, run.root / "features"), []
+    for name in (one.name for one in run.config.encoders if run.layout.features(one.name).folder.is_dir()):
         shards = [features.open(name, int(number)) for number in evenly_spaced(manifest.n_shards, SHARDS)]
         sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
         images, own = manifest.images.num_rows, jobs.get(name, [])
@@ -207,11 +163,8 @@ def _health(
     return found
 
 
-def _costs(
-    settings: "Config", manifest: "Manifest", benchmarks_root: Path | None, plan: "dict[str, Any] | None"
-) -> "list[dict[str, Any]]":
-    """What `jointspace plan --compare` shows, by the rates that the run's plan has measured; without a plan, only what
-    the run took."""
+def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
+    """What `jointspace plan --compare` shows, by the rates that the run's plan has measured."""
     import logging
 
     from pipeline.errors import IntegrityError
@@ -221,13 +174,12 @@ def _costs(
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.benchmarks import read_benchmarks
 
-    stages, facts = [], {}
-    if plan:
-        sizes = sizes_of(settings, manifest.summary, plan["dims"], plan["terms"])
-        stages = forecast(settings, sizes, Rates(**plan["rates"]), plan["gpu"])
-    if benchmarks_root:
+    facts, folder = {}, run.layout.benchmarks
+    sizes = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["terms"])
+    stages = forecast(run.config, sizes, Rates(**plan["rates"]), plan["gpu"])
+    if folder.is_dir():
         try:
-            facts = add_up(read_benchmarks(benchmarks_root))
+            facts = add_up(read_benchmarks(folder))
         except IntegrityError as error:
             logging.getLogger(__name__).warning("%s; what the run took is not shown", error)
     return compare(stages, facts)
@@ -255,3 +207,41 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _sheets(config, layout) -> Iterator[Artefact]:
+    """The drawings of regions, alignments and phrases."""
+    yield from (layout.region_sheet(name) for name in config.regions.encoders)
+    yield from (layout.alignment_sheet(*names) for names in config.multi_vector_splits(config.align.splits))
+    for names in config.phrase_splits(config.phrases.splits):
+        yield from (layout.phrase_sheet(*names), layout.phrase_plane(*names))
+
+
+def _descriptions(config, layout) -> list[Artefact]:
+    """What each generator says of the first split."""
+    return [layout.descriptions(name, split) for name in config.generators for split in config.describe.splits[:1]]
+
+
+def _judged(config, layout) -> list[Artefact]:
+    splits = config.describe.splits
+    subjects = [*splits, *(f"{split}.boxes" for split in splits if config.describe.boxes)]
+    return [layout.description_evaluation(name, subject) for name in config.generators for subject in subjects]
+
+
+def _reads(config, layout) -> Mapping[str, Input]:
+    indices = [layout.index(name) for name in config.models]
+    read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
+    return {"manifest": layout.manifest, "summary": layout.summary, "plan": layout.plan} | {
+        one.name: one for one in read
+    }
+
+
+STAGE = Stage(
+    report,
+    version=1,
+    wanted=lambda config: [()],
+    keys=lambda config: {"collection": config.reproduce.collection},
+    reads=_reads,
+    writes=lambda layout: layout.report,
+    shown={"report": "Report"},
+)

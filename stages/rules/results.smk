@@ -54,3 +54,14 @@ rule evaluate_descriptions:
     benchmark: FLOW.benchmark("evaluate_descriptions")
     resources: **FLOW.resources("evaluate_descriptions")
     shell: FLOW.shell("evaluate_descriptions")
+
+
+rule report:
+    input: FLOW.input("report")
+    output: FLOW.output("report")
+    wildcard_constraints: **FLOW.constraints("report")
+    params: **FLOW.params("report")
+    threads: FLOW.threads("report")
+    benchmark: FLOW.benchmark("report")
+    resources: **FLOW.resources("report")
+    shell: FLOW.shell("report")

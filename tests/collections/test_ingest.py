@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner
 from hostile import many_scans, slow_image
-from made_up import run_command
+from made_up import ingest, open_run
 
 from pipeline.collections.assembly import divide
 from pipeline.collections.records import DIVIDED, Reject
 from pipeline.errors import InputError, RejectLimitError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
-from stages.collections.ingest import command
+from stages.collections.ingest import STAGE
 
 
 @pytest.fixture
@@ -35,14 +34,9 @@ def root(tmp_path: Path, photograph) -> Path:
     return folder
 
 
-def ingest(root: Path, output: Path, *options: str) -> None:
-    arguments = ["--root", str(root), "--output", str(output), *options]
-    CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
-
-
 def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
     (root / "images" / "03.jpg").write_bytes(b"")
-    ingest(root, tmp_path / "manifest", "--processes", "2")
+    ingest(tmp_path, root, processes=2)
     manifest = Manifest(tmp_path / "manifest")
     assert manifest.summary["counts"]["images"] == {"given": 20, "kept": 19, "rejected": 1, "duplicate": 0}
     assert manifest.summary["splits"] == {"train": 15, "dev": 2, "test": 2}
@@ -59,17 +53,13 @@ def test_the_manifest(root: Path, tmp_path: Path, photograph) -> None:
     assert not (tmp_path / "rejects.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("processes", "slow", "seconds"), [("0", many_scans(100, 4000), 0.2), ("2", slow_image(), 0.7)]
-)
+@pytest.mark.parametrize(("processes", "slow", "seconds"), [(0, many_scans(100, 4000), 0.2), (2, slow_image(), 0.7)])
 def test_images_that_take_too_long_are_rejected_and_nothing_else(
-    root: Path, tmp_path: Path, processes: str, slow: bytes, seconds: float
+    root: Path, tmp_path: Path, processes: int, slow: bytes, seconds: float
 ) -> None:
     (root / "images" / "03.jpg").write_bytes(slow)
     (root / "images" / "17.jpg").write_bytes(many_scans(13_000))
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump({"collection": {"decode_seconds": seconds, "reject_limit": 0.5}}))
-    ingest(root, tmp_path / "manifest", "--processes", processes, "--config", str(config))
+    ingest(tmp_path, root, {"collection": {"decode_seconds": seconds, "reject_limit": 0.5}}, processes=processes)
     manifest = Manifest(tmp_path / "manifest")
     assert {row["file"]: row["reason"] for row in manifest.rejects if row["what"] == "images"} == {
         "images/03.jpg": f"too-slow: took longer than {seconds} s to decode (collection.decode_seconds)",
@@ -78,12 +68,12 @@ def test_images_that_take_too_long_are_rejected_and_nothing_else(
     assert manifest.images.num_rows == 18
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
-def test_a_second_run_writes_the_same(root: Path, tmp_path: Path, processes: str) -> None:
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_second_run_writes_the_same(root: Path, tmp_path: Path, processes: int) -> None:
     fingerprints = set()
     for name in ("one", "two"):
-        ingest(root, tmp_path / name, "--processes", processes)
-        fingerprints.add(Manifest(tmp_path / name).fingerprint)
+        ingest(tmp_path / name, root, processes=processes)
+        fingerprints.add(Manifest(tmp_path / name / "manifest").fingerprint)
     assert len(fingerprints) == 1
 
 
@@ -91,12 +81,10 @@ def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: 
     for name in ("03.jpg", "04.jpg"):
         (root / "images" / name).write_bytes(b"<html>")
     with pytest.raises(RejectLimitError, match=r"2 of 20 images .* collection\.reject_limit 0\.05 .*rejects\.jsonl"):
-        ingest(root, tmp_path / "manifest", "--processes", "0")
+        ingest(tmp_path, root)
     assert not (tmp_path / "manifest").exists()
     assert (tmp_path / "rejects.jsonl").read_text().count("not-an-image") == 2
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump({"collection": {"reject_limit": 0.1}}))
-    ingest(root, tmp_path / "manifest", "--processes", "0", "--config", str(config))
+    ingest(tmp_path, root, {"collection": {"reject_limit": 0.1}})
     assert Manifest(tmp_path / "manifest").n_shards == 1
     assert not (tmp_path / "rejects.jsonl").exists()
 
@@ -107,7 +95,7 @@ def test_an_empty_split(root: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=rf"split test is empty.*splits\.tsv.*missing.*; {tmp_path}/rejects\.jsonl lists"
     ):
-        ingest(root, tmp_path / "manifest", "--processes", "0")
+        ingest(tmp_path, root)
     assert not (tmp_path / "manifest").exists()
     rejects = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
     assert [(reject["file"], reject["what"]) for reject in rejects] == [
@@ -121,38 +109,41 @@ def test_where_nothing_is_rejected_no_list_is_named_or_left(root: Path, tmp_path
     (tmp_path / "rejects.jsonl").write_text(json.dumps(of_an_earlier_run) + "\n")
     (root / "captions.tsv").write_text("")
     with pytest.raises(InputError, match="none of the 20 images has a sentence, .* write some$"):
-        ingest(root, tmp_path / "manifest", "--processes", "0")
+        ingest(tmp_path, root)
     assert not (tmp_path / "rejects.jsonl").exists()
 
 
-def jointspace(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "stages.cli", *map(str, arguments)]
+def command(root: Path, run: Path) -> list[str]:
+    """The command, of a run that it begins."""
+    config = run.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump({"data_root": str(root), "demo": {"generate": False}}))
+    return [sys.executable, "-m", "stages.cli", "--quiet", "ingest", "--run", str(run), "--config", str(config)]
 
 
 def test_exit_code_and_one_sentence(root: Path, tmp_path: Path) -> None:
     (root / "images" / "03.jpg").write_bytes(b"")
     (root / "images" / "04.jpg").write_bytes(b"")
-    program = jointspace("ingest", "--root", root, "--output", tmp_path / "m")
-    result = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command(root, tmp_path / "run"), capture_output=True, text=True, timeout=60)
     assert result.returncode == 3
     assert result.stderr.startswith("jointspace: 2 of 20 images") and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
 def test_a_killed_ingest_leaves_a_whole_manifest_or_none(root: Path, tmp_path: Path, delay: float) -> None:
-    process = subprocess.Popen(jointspace("--quiet", "ingest", "--root", root, "--output", tmp_path / "m"))
+    run = tmp_path / "run"
+    process = subprocess.Popen(command(root, run))
     time.sleep(delay)
     process.kill()
     process.wait()
-    if (tmp_path / "m" / "manifest.json").exists():
-        assert Manifest(tmp_path / "m").images.num_rows == 20
-    ingest(root, tmp_path / "m", "--processes", "0")
-    assert Manifest(tmp_path / "m").images.num_rows == 20
+    if (run / "manifest/manifest.json").exists():
+        assert Manifest(run / "manifest").images.num_rows == 20
+    ingest(run, root)
+    assert Manifest(run / "manifest").images.num_rows == 20
 
 
 def test_flickr8k(real_data: Path, tmp_path: Path) -> None:
     """7,000 photographs, two of which have the same bytes."""
-    ingest(real_data / "flickr8k", tmp_path / "manifest", "--processes", "2")
+    ingest(tmp_path, real_data / "flickr8k", processes=2)
     counts = Manifest(tmp_path / "manifest").summary["counts"]
     assert counts["images"] == {"given": 7000, "kept": 6999, "rejected": 0, "duplicate": 1}
     assert counts["sentences"] == {"given": 35000, "kept": 34995, "rejected": 0, "duplicate": 5}
@@ -182,7 +173,26 @@ def test_a_folder_without_splits_is_divided(tmp_path: Path, photograph) -> None:
     for number in range(20):
         (tmp_path / f"images/{number:02d}.jpg").write_bytes(photograph(number))
     (tmp_path / "captions.tsv").write_text("".join(f"{n:02d}.jpg\t0\tA dog .\n" for n in range(20)))
-    run_command("ingest", "--root", tmp_path, "--output", tmp_path / "manifest")
+    ingest(tmp_path, tmp_path)
     manifest = Manifest(tmp_path / "manifest")
     assert manifest.summary["splits"] == {"train": 16, "dev": 2, "test": 2}
     assert manifest.splits[[4, 14]].tolist() == ["dev", "dev"] and manifest.splits[[9, 19]].tolist() == ["test"] * 2
+
+
+def test_what_it_reads_and_depends_on(root: Path, tmp_path: Path) -> None:
+    """A demo's commit, or a collection's lists and the state of all its files; and the takedown list."""
+    chosen = {"data_root": str(root), "collection": {"takedown": "gone.txt"}}
+    drawn = open_run(tmp_path, chosen)
+    read = STAGE.reads(drawn.config, drawn.layout)
+    assert {name: str(getattr(one, "commit", None) or one.path) for name, one in read.items()} == {
+        "demo": f"{root}/demo.json", "takedown": "gone.txt",
+    }  # fmt: skip
+    assert STAGE.keys(drawn.config)["state"] == ""
+    mine = open_run(tmp_path, chosen, {"demo": {"generate": False}})
+    read = STAGE.reads(mine.config, mine.layout).values()
+    assert {str(one.path) for one in read} == {f"{root}/captions.tsv", f"{root}/splits.tsv", "gone.txt"}
+    before = STAGE.keys(mine.config)
+    (root / "images/03.jpg").unlink()
+    after = STAGE.keys(mine.config)
+    assert before["state"].startswith("22 files") and after["state"].startswith("21 files")
+    assert {**before, "state": ""} == {**after, "state": ""}

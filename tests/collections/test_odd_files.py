@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from made_up import run_command
+from made_up import ingest
 from outcomes import check_counts, found
 from test_formats import write_tar
 
@@ -178,9 +178,7 @@ def test_the_command_follows_links_by_the_configuration(collection: Path, tmp_pa
         (collection / name).rename(data / name)
     (data / "images" / "b.jpg").unlink()
     (data / "images" / "b.jpg").symlink_to(tmp_path / "elsewhere.jpg")
-    (tmp_path / "config.yaml").write_text("collection: {follow_links: true}")
-    parts = ["--root", data, "--output", tmp_path / "manifest", "--processes", 0]
-    run_command("ingest", *parts, "--config", tmp_path / "config.yaml")
+    ingest(tmp_path, data, {"collection": {"follow_links": True}})
     assert '"kept": 3' in (tmp_path / "manifest" / "manifest.json").read_text()
 
 

@@ -183,15 +183,8 @@ def _generators(root: Path, run: Path) -> Found:
 
 
 def _pages(root: Path, run: Path, place: Path) -> Found:
-    given, embeddings = _options(root, run, "manifest"), ["--embeddings", run / "embeddings"]
-    page, plan, demo = run / "report/index.html", run / "plan.json", place / "demo"
-    shown = [
-        *_options(root, run, "features"), "--summary", run / "evaluation/summary.json",
-        "--sheet", run / "regions/tuned/sheet.png",
-        "--descriptions", run / "descriptions/mrnn.test/descriptions.json",
-    ]  # fmt: skip
-    calls = [[run / "index/ncca", *given, *embeddings, *shown, *_options(root, run, "config"), "--output", page]]
-    yield "report", "report", calls, [page]
-    yield "plan", "plan", [[*given, *_options(root, run, "encoders", "network"), "--output", plan]], [plan]
+    yield "plan", "plan", whole(root / "network.yaml", run), [run / "plan.json"]
+    yield "report", "report", whole(root / "shown.yaml", run), [run / "report/index.html"]
+    demo = place / "demo"
     drawn = ["--config", root / "demo.yaml", "--processes", 0]
     yield "make_demo", "make_demo", [[*drawn, "--output", demo]], [demo]

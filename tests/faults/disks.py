@@ -56,5 +56,10 @@ def files_of(root: Path) -> dict[str, Path]:
     return {path.relative_to(root).as_posix(): path for path in files}
 
 
+def contents(root: Path) -> dict[str, bytes]:
+    """The bytes of the files under `root`, but for where they name it, as a report does."""
+    return {name: path.read_bytes().replace(os.fsencode(root), b"ROOT") for name, path in files_of(root).items()}
+
+
 def pages(paths: list[Path]) -> int:
     return sum(-(-path.stat().st_size // PAGE) for path in paths)

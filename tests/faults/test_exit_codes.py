@@ -83,7 +83,7 @@ def test_a_command_that_was_told_to_ignore_interrupts_goes_on(tmp_path: Path) ->
 
 
 def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:
-    root = tiny_run.copy(collection, tmp_path / "data")
+    root = tiny_run.copy_collection(collection, tmp_path / "data")
     spoil(root)
     ((arguments,), _) = tiny_run.stages(root, tmp_path / "run")["ingest"]
     result = jointspace("ingest", *arguments)

@@ -27,7 +27,7 @@ from pipeline.storage.rows import TokenRows
 @pytest.fixture(scope="module")
 def other(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the same images and sentences whose encoder `colour` sees other things."""
-    root = tiny_run.copy(collection, tmp_path_factory.mktemp("other") / "data")
+    root = tiny_run.copy_collection(collection, tmp_path_factory.mktemp("other") / "data")
     features = np.load(root / "features.npy")
     np.save(root / "features.npy", np.roll(features, 1, axis=1) ** 2)
     run = root.parent / "run"
@@ -47,8 +47,9 @@ class Reader(NamedTuple):
     changes: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, root: Path, run: Path) -> None:
-        stage, given = (self.stage, ()) if self.stage != "report" else ("report", report_of(root, run))
-        arguments = list(given or tiny_run.stages(root, run)[stage][0][self.call])
+        calls = {name: calls for name, (calls, _) in tiny_run.stages(root, run).items()}
+        calls["report"] = [["--run", str(run), "--config", str(root / "config.yaml")]]
+        arguments = list(calls[self.stage][self.call])
         if "--output" in arguments:
             # Elsewhere, and under a name that says nothing: what is there already would not be made again.
             arguments[arguments.index("--output") + 1] = str(run.parent / "out" / "x.out")
@@ -57,7 +58,7 @@ class Reader(NamedTuple):
             arguments = [places.get(argument, argument) for argument in arguments]
         atomic._checked.clear()
         with _knowing_both(run, arguments) if self.changes else nullcontext():
-            tiny_run.call(stage, arguments)
+            tiny_run.call(self.stage, arguments)
 
 
 @contextmanager
@@ -71,12 +72,6 @@ def _knowing_both(run: Path, arguments: list[str]) -> Iterator[None]:
         yield
     finally:
         path.write_bytes(before)
-
-
-def report_of(root: Path, run: Path) -> list[str]:
-    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings", "--config", root / "config.yaml"]
-    summary = ["--summary", run / "evaluation/summary.json"]
-    return list(map(str, [run / "index/ncca", *given, *summary, "--output", run / "report.html"]))
 
 
 FIT, INDEX, EVALUATE, SUMMARISE = Reader("fit"), Reader("build_index"), Reader("evaluate"), Reader("summarise")

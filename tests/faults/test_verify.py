@@ -98,7 +98,7 @@ def test_artefacts_of_something_else_are_mixed(run: Path) -> None:
 
 
 def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_path: Path) -> None:
-    root = tiny_run.copy(collection, tmp_path / "data")
+    root = tiny_run.copy_collection(collection, tmp_path / "data")
     lines = (root / "captions.tsv").read_text().splitlines()
     (root / "captions.tsv").write_text("\n".join(["00.png\t0\tnothing", *lines[1:]]) + "\n")
     tiny_run.call("ingest", tiny_run.stages(root, run)["ingest"][0][0])

@@ -57,7 +57,13 @@ def make_collection(root: Path) -> None:
     features = np.eye(len(THINGS))[np.arange(COUNT) % len(THINGS)] + 0.1 * rng.random((COUNT, len(THINGS)))
     np.save(root / "features.npy", features.astype(np.float32))
     (root / "features.txt").write_text("".join(f"images/{name}\n" for name in names))
-    (root / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    write_config(root)
+
+
+def write_config(root: Path) -> None:
+    """The configuration by which a run reads the collection in `root`."""
+    places = {"data_root": str(root), "demo": {"generate": False}}
+    (root / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **places}))
 
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
@@ -71,7 +77,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         return [[*names, "--run", run, *config]]
 
     calls = {
-        "ingest": [["--root", root, "--processes", 0, *config, "--output", run / "manifest"]],
+        "ingest": [["--run", run, "--processes", 0, *config]],
         "import_features": [
             [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
             + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
@@ -119,15 +125,15 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
         return given
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
-    _link(Path(_value(arguments, "--config")), folder / "config.yaml")
+    link(Path(_value(arguments, "--config")), folder / "config.yaml")
     # A file of a whole stage has others beside it, which it may be made from; a shard's folder holds its like.
     above = place.parent.relative_to(run).parents if declared()[stage].sharded else place.relative_to(run).parents
     for part in above:
         (folder / part).mkdir(parents=True, exist_ok=True)
-        for path in (run / part).iterdir():
+        for path in (run / part).iterdir() if (run / part).exists() else ():
             own = path.parent == place.parent and path.name.startswith(place.stem)
             if not (place.is_relative_to(path) or own):
-                _link(path, folder / path.relative_to(run))
+                link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
 
 
@@ -135,7 +141,7 @@ def _value(arguments: list[str], option: str) -> str:
     return arguments[arguments.index(option) + 1]
 
 
-def _link(path: Path, link: Path) -> None:
+def link(path: Path, link: Path) -> None:
     if not link.is_symlink():
         link.symlink_to(path)
 
@@ -182,6 +188,12 @@ def add_other_kinds(run: Path, folder: Path) -> None:
     write_trees(folder / "other/trees.h5", trees, np.arange(3), np.arange(3), fingerprint="t", details=inputs)
     conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
     write_parses(folder / "other/parses.conllu", conllu, brackets, 3, fingerprint="p", details=inputs)
+
+
+def copy_collection(root: Path, target: Path) -> Path:
+    copy(root, target)
+    write_config(target)
+    return target
 
 
 def copy(run: Path, target: Path) -> Path:

@@ -45,6 +45,9 @@ NETWORK = {
 CONFIGS = {
     "demo": {"demo": {"train": 4, "dev": 2, "test": 2, "weak": 2}},
     "network": NETWORK,
+    "shown": {
+        **NETWORK, "models": ["ncca", "dvsa"], "ensembles": {}, "generators": ["mrnn"], "align": {"splits": ["dev"]},
+    },
     "encoders": {
         **NETWORK,
         "models": ["ncca"],

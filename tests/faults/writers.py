@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import tiny_run
+from made_up import write_plan
 
 from pipeline.storage.atomic import publish_json
 from pipeline.storage.checkpoints import Checkpoints
@@ -32,9 +33,11 @@ def stage(name: str) -> Callable[[Path, Path, Path], None]:
 
 
 def report(folder: Path, run: Path, collection: Path) -> None:
-    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings", "--config", collection / "config.yaml"]
-    summary = ["--summary", run / "evaluation/summary.json"]
-    tiny_run.call("report", list(map(str, [run / "index/ncca", *given, *summary, "--output", folder / "index.html"])))
+    call = ["--run", str(run), "--config", str(collection / "config.yaml")]
+    given, plan = tiny_run.elsewhere("report", call, folder), folder.parent / "plan.json"
+    write_plan(run, plan)
+    tiny_run.link(plan, folder / plan.name)
+    tiny_run.call("report", given)
 
 
 def picture(folder: Path, run: Path, collection: Path) -> None:

@@ -7,17 +7,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_up import build_bundle, make_run, make_stage, retell, run_command, write_config, write_feature_shards
+from made_up import make_run, make_stage, open_run, retell, write_config, write_feature_shards, write_plan, write_sheet
 from PIL import Image
 
 from pipeline.errors import IntegrityError
 from pipeline.images.decode import ImageLimits
 from pipeline.report.thumbnails import Photographs
 from pipeline.run.layout import Layout
-from pipeline.storage.atomic import publish_json, read_json
+from pipeline.run.runner import make
+from pipeline.storage.atomic import CHECK, publish_json, read_json
 from pipeline.storage.evaluations import write_summary
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSource
+from stages.results.report import STAGE
 
 VOID = {"meta", "img", "br"}
 
@@ -46,27 +48,25 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(folder)
     chosen = {"splits": ["train", "test"], "protocols": ["all-sentences"]}
     write_config(folder, {"models": ["ncca"], "evaluate": chosen})
+    write_plan(folder)
+    make_stage("build_index", folder, "ncca")
     for split in chosen["splits"]:
         make_stage("evaluate", folder, "ncca", split, "all-sentences")
     make_stage("summarise", folder)
     return folder
 
 
-def report(run: Path, *more: object) -> Outline:
-    given = (
-        "--manifest",
-        run / "manifest",
-        "--embeddings",
-        run / "embeddings",
-        "--summary",
-        Layout(run).summary.path,
-        "--output",
-        run / "report" / "index.html",
-    )
-    run_command("report", run / "bundle", *given, *more)
+@pytest.fixture
+def own(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be changed."""
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def report(run: Path, *settings: dict) -> Outline:
+    """The page of the run by its configuration with `settings` over it."""
+    make(open_run(run, *settings), STAGE)
     outline = Outline()
     outline.feed((run / "report" / "index.html").read_text())
     assert outline.open == []
@@ -76,7 +76,7 @@ def report(run: Path, *more: object) -> Outline:
 def test_the_page_tells_the_run(run: Path) -> None:
     text = " ".join(report(run).text.split())
     assert "24 images and 48 sentences" in text
-    assert f"jointspace search --index {run / 'bundle'} 'a dog'" in text
+    assert f"jointspace search --index {run / 'index/ncca'} 'a dog'" in text
     assert "Test split, all-sentences: 8 images, 16 sentences" in text
     assert "The encoder colour has learned nothing: its weights were drawn at random (untrained, seed 0)" in text
     assert "colour eyes, layer average Weights: untrained, seed 0" in text
@@ -87,65 +87,85 @@ def test_the_page_tells_the_run(run: Path) -> None:
     assert "bird-2.png its best sentence comes first" in text
 
 
-def test_what_the_seeds_printed_of_the_collection_stands_beside_ours(run: Path, tmp_path: Path) -> None:
+def test_what_the_seeds_printed_of_the_collection_stands_beside_ours(run: Path) -> None:
     assert "As printed" not in report(run).text
-    (tmp_path / "config.yaml").write_text("reproduce: {collection: flickr8k}")
-    text = " ".join(report(run, "--config", tmp_path / "config.yaml").text.split())
+    text = " ".join(report(run, {"reproduce": {"collection": "flickr8k"}}).text.split())
     assert "As printed: Karpathy and Fei-Fei, Table 5, Flickr8K" in text and "Flickr30K" not in text
     assert "BRNN 16.5 40.6 54.2 7.6 11.8 32.1 44.7 12.4" in text
 
 
-def test_stored_features_are_looked_at(run: Path, tmp_path: Path) -> None:
-    write_feature_shards(Manifest(run / "manifest"), run / "features" / "colour")
-    (tmp_path / "config.yaml").write_text("encoders: [{name: colour, architecture: squeezenet1_1}]")
-    (run / "benchmarks" / "extract").mkdir(parents=True, exist_ok=True)
+def test_stored_features_are_looked_at(own: Path) -> None:
+    write_feature_shards(Manifest(own / "manifest"), own / "features" / "colour")
+    (own / "benchmarks" / "extract").mkdir(parents=True)
     for shard in range(3):
-        path = run / "benchmarks" / "extract" / f"colour.{shard:05d}.tsv"
+        path = own / "benchmarks" / "extract" / f"colour.{shard:05d}.tsv"
         path.write_text("s\tcpu_time\tmax_rss\n2.0\t1.0\t10\n")
-    given = ("--config", tmp_path / "config.yaml", "--features", run / "features", "--benchmarks", run / "benchmarks")
-    text = " ".join(report(run, *given).text.split())
+    text = " ".join(report(own).text.split())
     assert re.search(
         r"colour 24 3 5 float16 [\d.]+ kB [\d.]+ ± [\d.]+ 1 1 0 4 ", text
     )  # zero, equal, constant, images/s
 
 
 def test_how_an_index_was_chosen_is_drawn(run: Path) -> None:
-    card = run / "bundle/card.json"
+    card = run / "index/ncca/card.json"
     before, data = card.read_bytes(), b"<svg/>"
-    (run / "bundle/images.tradeoff.svg").write_bytes(data)
+    (run / "index/ncca/images.tradeoff.svg").write_bytes(data)
     files = {"images.tradeoff.svg": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}
     publish_json(card, {**read_json(card), "files": read_json(card)["files"] | files})
     try:
         assert "How the index of images was chosen" in report(run).text
-        (run / "bundle/images.tradeoff.svg").write_bytes(b"<xml/>")
+        (run / "index/ncca/images.tradeoff.svg").write_bytes(b"<xml/>")
         with pytest.raises(IntegrityError, match="images.tradeoff.svg is not what its card says"):
             report(run)
     finally:
         card.write_bytes(before)
 
 
-def test_judged_sentences_stand_in_a_table(run: Path, tmp_path: Path) -> None:
+JUDGED = {"generators": ["mrnn"], "regions": {"encoders": ["colour"]}, "describe": {"splits": ["test"], "boxes": True}}
+
+
+def write_judged(run: Path, whole: dict, boxes: dict) -> None:
+    """What a generator says, which is nothing, what it and the boxes are judged to be worth, and a drawing of these."""
+    inputs, layout = {"manifest": Manifest(run / "manifest").fingerprint}, Layout(run)
+    described = {"generator": "mrnn", "of": "images", "split": "test", "images": [], "fingerprint": "d"}
+    publish_json(layout.descriptions("mrnn", "test").commit, {**described, "inputs": inputs})
+    for subject, value in {"test": whole, "test.boxes": boxes}.items():
+        publish_json(layout.description_evaluation("mrnn", subject).path, {**value, "inputs": inputs})
+    write_sheet(layout.region_sheet("colour"))
+
+
+def test_judged_sentences_stand_in_a_table(own: Path, run: Path) -> None:
     figures = {"bleu_1": 51.23, "bleu_2": 40, "bleu_3": 30, "bleu_4": 20, "rouge_l": 45, "cider": 99.04}
     figures |= {"meteor": 18.4, "copied": 5, "length": 2.6, "n_images": 8, "split": "test", "not_measured": {}}
-    figures["inputs"] = {"manifest": Manifest(run / "manifest").fingerprint}
-    publish_json(tmp_path / "whole.json", {**figures, "generator": "mrnn", "of": "images", "n_boxes": None})
-    publish_json(tmp_path / "boxes.json", {**figures, "generator": "<i>", "of": "boxes", "n_boxes": 21})
-    text = " ".join(report(run, "--judged", tmp_path / "whole.json", "--judged", tmp_path / "boxes.json").text.split())
-    assert "mrnn 8 images test 51.2 40.0 30.0 20.0 45.0 99.0 18.4 5.0 2.6 <i> 21 boxes test 51.2" in text
+    whole = {**figures, "generator": "mrnn", "of": "images", "n_boxes": None}
+    write_judged(own, whole, {**whole, "of": "boxes", "n_boxes": 21})
+    text = " ".join(report(own, JUDGED).text.split())
+    assert "mrnn 8 images test 51.2 40.0 30.0 20.0 45.0 99.0 18.4 5.0 2.6 mrnn 21 boxes test 51.2" in text
     assert "Not measured" not in text
     assert "judged" not in report(run).text
 
 
-def test_metrics_that_were_not_measured_are_dashes_with_their_reason(run: Path, tmp_path: Path) -> None:
+def test_metrics_that_were_not_measured_are_dashes_with_their_reason(own: Path) -> None:
     names = ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor"]
-    about = {"copied": 5, "length": 2.6, "n_images": 8, "split": "test", "generator": "mrnn", "n_boxes": None}
-    about |= {"of": "images", "inputs": {"manifest": Manifest(run / "manifest").fingerprint}}
-    without = {**dict.fromkeys(names), **about, "not_measured": dict.fromkeys(names, "get <it>")}
-    one = {**dict.fromkeys(names, 1.0), **about, "meteor": None, "not_measured": {"meteor": "no Java"}}
-    publish_json(tmp_path / "without.json", without)
-    publish_json(tmp_path / "one.json", one)
-    text = " ".join(report(run, "--judged", tmp_path / "without.json", "--judged", tmp_path / "one.json").text.split())
-    assert "mrnn 8 images test – – – – – – – 5.0 2.6 mrnn 8 images test 1.0 1.0 1.0 1.0 1.0 1.0 – 5.0" in text
+    about = {"copied": 5, "length": 2.6, "n_images": 8, "split": "test", "generator": "mrnn"}
+    without = {
+        **dict.fromkeys(names),
+        **about,
+        "of": "images",
+        "n_boxes": None,
+        "not_measured": dict.fromkeys(names, "get <it>"),
+    }
+    one = {
+        **dict.fromkeys(names, 1.0),
+        **about,
+        "of": "boxes",
+        "n_boxes": 21,
+        "meteor": None,
+        "not_measured": {"meteor": "no Java"},
+    }
+    write_judged(own, without, one)
+    text = " ".join(report(own, JUDGED).text.split())
+    assert "mrnn 8 images test – – – – – – – 5.0 2.6 mrnn 21 boxes test 1.0 1.0 1.0 1.0 1.0 1.0 – 5.0" in text
     assert "Not measured: BLEU-1, BLEU-2, BLEU-3, BLEU-4, ROUGE-L, CIDEr, METEOR (get <it>)." in text
     assert "Not measured: METEOR (no Java)." in text
 
@@ -159,17 +179,17 @@ def test_the_page_needs_nothing_else(run: Path) -> None:
     assert not re.search(r"url\(", html)
 
 
-def test_text_from_outside_is_escaped(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("name: a")
-    summary = read_json(Layout(run).summary.path)
-    evil = [{**evaluation, "protocol": "<script>alert(1)</script>"} for evaluation in summary]
-    write_summary(tmp_path / "summary.json", [{k: v for k, v in e.items() if k != "check"} for e in evil], "")
-    run_command(
-        *("report", run / "bundle", "--manifest", run / "manifest", "--summary", tmp_path / "summary.json"),
-        *("--embeddings", run / "embeddings"),
-        *("--config", tmp_path / "config.yaml", "--output", tmp_path / "index.html"),
-    )
-    html = (tmp_path / "index.html").read_text()
+def write_evaluations(run: Path, changes: dict) -> None:
+    """The run's summary, whose evaluations say something else."""
+    path = Layout(run).summary.path
+    values = [{key: said for key, said in value.items() if key != CHECK} | changes for value in read_json(path)]
+    write_summary(path, values, "")
+
+
+def test_text_from_outside_is_escaped(own: Path) -> None:
+    write_evaluations(own, {"protocol": "<script>alert(1)</script>"})
+    report(own, {"name": "a"})
+    html = (own / "report" / "index.html").read_text()
     assert "<script" not in html and "&lt;script&gt;alert(1)" in html
     assert "<h1>a</h1>" in html
 
@@ -185,38 +205,36 @@ def test_a_photograph_that_is_gone_leaves_a_place(run: Path) -> None:
     assert "not readable" not in report(run).text
 
 
-def test_bundles_of_another_manifest_are_refused(run: Path, tmp_path: Path) -> None:
-    other = make_run(tmp_path, images=16)
-    with pytest.raises(IntegrityError, match="manifest of"):
-        run_command(
-            *("report", run / "bundle", "--manifest", other / "manifest", "--summary", Layout(run).summary.path),
-            *("--embeddings", run / "embeddings"),
-            *("--output", tmp_path / "index.html"),
-        )
+def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", images=16)
+    write_plan(other)
+    shutil.rmtree(own / "manifest")
+    shutil.copytree(other / "manifest", own / "manifest")
+    shutil.copy(other / "plan.json", own)
+    with pytest.raises(IntegrityError, match="manifest of .*manifest and of .*index/ncca differ"):
+        report(own)
 
 
-def test_a_summary_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
-    """Of other images, and of the same with other embeddings."""
-    values = [{k: v for k, v in value.items() if k != "check"} for value in read_json(Layout(run).summary.path)]
-    for changes, said in (
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
         ({"manifest": "another"}, "manifest of .*manifest and of .*, evaluation 0 differ"),
-        ({"embeddings/00001": "another"}, "embeddings of ncca of .*bundle and of .*, evaluation 0 differ"),
-    ):
-        others = [{**value, "inputs": {**value["inputs"], **changes}} for value in values]
-        write_summary(tmp_path / "summary.json", others, "")
-        with pytest.raises(IntegrityError, match=said):
-            report(run, "--summary", tmp_path / "summary.json")
+        ({"embeddings/00001": "another"}, "embeddings of ncca of .*index/ncca and of .*, evaluation 0 differ"),
+    ],
+)
+def test_a_summary_of_another_run_is_refused(changes: dict, said: str, own: Path) -> None:
+    """Of other images, and of the same with other embeddings."""
+    inputs = read_json(Layout(own).summary.path)[0]["inputs"]
+    write_evaluations(own, {"inputs": {**inputs, **changes}})
+    with pytest.raises(IntegrityError, match=said):
+        report(own)
 
 
-def test_embeddings_of_another_model_are_refused(run: Path, tmp_path: Path) -> None:
-    others = shutil.copytree(run / "embeddings", tmp_path / "embeddings")
-    for path in (others / "ncca").glob("*.json"):
+def test_embeddings_of_another_model_are_refused(own: Path) -> None:
+    for path in Layout(own).embeddings("ncca").folder.glob("*.json"):
         retell(path, "details", "inputs", "model", value="another")
-    with pytest.raises(IntegrityError, match="model of .*bundle and of .*embeddings/ncca differ"):
-        run_command(
-            *("report", run / "bundle", "--manifest", run / "manifest", "--embeddings", others),
-            *("--summary", Layout(run).summary.path, "--output", tmp_path / "index.html"),
-        )
+    with pytest.raises(IntegrityError, match="model of .*index/ncca and of .*embeddings/ncca differ"):
+        report(own)
 
 
 DAMAGED = {
@@ -228,32 +246,35 @@ DAMAGED = {
 
 @pytest.mark.parametrize("others", [True, False])
 def test_damaged_benchmarks_are_left_out_with_a_warning(
-    others: bool, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    others: bool, own: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = tmp_path / "benchmarks/fit"
+    folder = own / "benchmarks/fit"
     folder.mkdir(parents=True)
     for name, data in DAMAGED.items():
         (folder / f"{name}.00000.tsv").write_bytes(data)
     if others:
         (folder / "sound.tsv").write_text("s\tcpu_time\tmax_rss\n12345.0\t1.0\t10\n")
-    text = report(run, "--benchmarks", tmp_path / "benchmarks").text
+    text = report(own).text
     assert ("205 min 45 s" in text) == others
     for name in DAMAGED:
         assert f"{folder / name}.00000.tsv is not a benchmark of Snakemake's; it is left out" in caplog.text
     assert others or "holds no benchmark" in caplog.text
 
 
-def test_a_plan_of_another_run_or_form_is_refused(run: Path, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    publish_json(path, {"rates": {}, "inputs": {}})
+def test_a_plan_of_another_run_or_form_is_refused(own: Path) -> None:
+    retell(Layout(own).plan.path, "inputs", "manifest", value="another")
+    with pytest.raises(IntegrityError, match=r"manifest of .*manifest and of .*plan\.json differ"):
+        report(own)
+    publish_json(Layout(own).plan.path, {"rates": {}, "inputs": {}})
     with pytest.raises(IntegrityError, match=r"plan\.json has another form than this version reads \(rates"):
-        report(run, "--plan", path)
+        report(own)
 
 
-def test_a_sheet_without_its_commit_is_refused(run: Path, tmp_path: Path) -> None:
-    Image.new("RGB", (9, 9)).save(tmp_path / "sheet.png")
+def test_a_sheet_without_its_commit_is_refused(own: Path) -> None:
+    (own / "regions/colour").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(own / "regions/colour/sheet.png")
     with pytest.raises(IntegrityError, match=r"sheet\.png\.json does not exist"):
-        report(run, "--sheet", tmp_path / "sheet.png")
+        report(own, {"regions": {"encoders": ["colour"]}})
 
 
 def test_photographs_of_a_moved_collection_are_found_in_data_root(
@@ -261,10 +282,8 @@ def test_photographs_of_a_moved_collection_are_found_in_data_root(
 ) -> None:
     """Where they are neither, how many are not shown is said; a file that only has the name is not taken for one."""
     (run / "data").rename(tmp_path / "moved")
-    (tmp_path / "c.yaml").write_text(f"data_root: {tmp_path / 'moved'}")
-    (tmp_path / "nowhere.yaml").write_text(f"data_root: {tmp_path / 'nowhere'}")
     try:
-        sound = report(run, "--config", tmp_path / "c.yaml")
+        sound = report(run, {"data_root": str(tmp_path / "moved")})
         assert f"{run / 'data'} is not there any more; photographs are looked for in data_root" in caplog.text
         assert "photographs are not shown" not in caplog.text and "not readable" not in sound.text
         images = Manifest(run / "manifest").images.to_pylist()
@@ -272,7 +291,7 @@ def test_photographs_of_a_moved_collection_are_found_in_data_root(
         assert show(images[0]).address and not show({**images[1], "sha256": images[0]["sha256"]}).address
         assert show.shown == {0: True, 1: False}
         caplog.clear()
-        report(run, "--config", tmp_path / "nowhere.yaml")
+        report(run, {"data_root": str(tmp_path / "nowhere")})
         assert re.search(r"(\d+) of \1 photographs are not shown: .* set data_root to where they are", caplog.text)
     finally:
         (tmp_path / "moved").rename(run / "data")

@@ -36,7 +36,8 @@ def test_every_stage_has_a_rule_of_its_own_of_at_most_ten_lines() -> None:
         text = path.read_text()
         assert len(text.splitlines()) < 200
         for rule in re.split(r"\n\n\n", text)[1:]:
-            name = re.match(r"rule (\w+):", rule)[1]
+            assert "    shell: FLOW.shell(" in rule  # where every word is quoted
+            name = re.match(r"(?:rule|checkpoint) (\w+):", rule)[1]
             assert set(re.findall(r'FLOW\.\w+\("(\w+)"\)', rule)) == {name}
             assert name not in rules and len(rule.strip().splitlines()) <= 10
             rules[name] = path.stem

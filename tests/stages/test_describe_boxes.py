@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import MADE_BY, make_stage, run_command
+from made_up import MADE_BY, make_stage
 from made_up_generators import beside, describe, train
 from made_up_training import build_tokens
 
@@ -39,9 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenes with parses, and with regions on their boxes whose features say what each shows; a generator of them."""
     run = tmp_path_factory.mktemp("boxes")
     (run / "config.yaml").write_text(yaml.safe_dump({"data_root": str(run / "data"), **SETTINGS}))
-    about = ("--config", run / "config.yaml")
-    run_command("make_demo", *about, "--output", run / "data")
-    run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
+    make_stage("make_demo", run)
+    make_stage("ingest", run)
     build_tokens(run)
     make_stage("parse", run)
     manifest, names = Manifest(run / "manifest"), read_names(run / "data" / "names.tsv")

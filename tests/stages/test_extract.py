@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from made_up import make_stage, run_command
+from made_up import ingest, make_stage, run_command
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
@@ -59,9 +59,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         coarse = np.random.default_rng(i).integers(0, 256, (5, 5, 3), dtype=np.uint8)
         Image.fromarray(coarse).resize((60, 50)).save(folder / f"data/{i:02d}.png")
         (folder / f"data/{i:02d}.txt").write_text("A picture .\n")
-    config = configure(folder)
-    parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
-    run_command("ingest", *parts)
+    configure(folder)
+    ingest(folder, folder / "data")
     make_stage("prepare_encoder", folder, "small")
     return folder
 
@@ -272,9 +271,8 @@ def test_real_weights_on_real_photographs(real_data: Path, tmp_path: Path, name:
         (tmp_path / "data" / path.name).with_suffix(".txt").write_text("A photograph .\n")
     changes = {"architecture": name, "weights": "file", "file": str(real_data / "weights" / notes["file"])}
     changes |= {"sha256": notes["sha256"], "resize": notes["resize"], "crop": None, "precision": "auto"}
-    config = configure(tmp_path, **changes)
-    parts = ["--root", tmp_path / "data", "--output", tmp_path / "manifest", "--config", config, "--processes", 0]
-    run_command("ingest", *parts)
+    configure(tmp_path, **changes)
+    ingest(tmp_path, tmp_path / "data")
     make_stage("prepare_encoder", tmp_path, "small")
     features = extract(tmp_path, **changes)["features"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import make_stage, retell, run_command
+from made_up import ingest, make_stage, retell, run_command
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
@@ -75,9 +75,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             boxes += [f"{name}\t{x}\t{y}\t{x + 36}\t{y + 26}\t0.9\t{colour}", f"{name}\t-9\t0\t300\t50\t0.3\t{colour}"]
     for name, lines in (("boxes", boxes), ("captions", captions), ("splits", splits)):
         (folder / f"data/{name}.tsv").write_text("\n".join(lines) + "\n")
-    config = configure(folder)
-    parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
-    run_command("ingest", *parts)
+    configure(folder)
+    ingest(folder, folder / "data")
     make_stage("prepare_encoder", folder, "plain")
     return folder
 

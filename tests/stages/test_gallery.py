@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import build_bundle, make_stage, run_command
+from made_up import build_bundle, ingest, make_stage, run_command
 from PIL import Image
 
 from pipeline.storage.bundle import Bundle
@@ -43,8 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "data/splits.tsv").write_text(f"{name_of(TOLD)}\ttrain\n{name_of(TOLD + 1)}\tgallery\n")
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    config = ["--config", folder / "config.yaml"]
-    run_command("ingest", "--root", folder / "data", *config, "--processes", 0, "--output", folder / "manifest")
+    ingest(folder, folder / "data")
     for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from made_up import make_stage
 
 from pipeline.errors import JointspaceError, UsageError
 from stages.collections.make_demo import command
@@ -85,3 +86,22 @@ def test_a_failing_image_fails_the_command(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(JointspaceError, match="image 0 of the demo could not be drawn .*no paint"):
         make_demo(tmp_path / "demo")
     assert not (tmp_path / "demo" / "demo.json").exists()
+
+
+def test_the_demo_of_a_run_is_its_data_root(tmp_path: Path) -> None:
+    sizes = {"train": 4, "dev": 2, "test": 2, "weak": 4}
+    values = {"data_root": str(tmp_path / "of-the-run"), "demo": sizes}
+    (tmp_path / "run.yaml").write_text(json.dumps(values))
+    make_stage("make_demo", tmp_path / "run", "--config", tmp_path / "run.yaml", "--processes", 0)
+    make_demo(tmp_path / "alone")
+    assert contents(tmp_path / "of-the-run") == contents(tmp_path / "alone")
+    assert set(contents(tmp_path / "run")) == {"config.yaml"}
+    (tmp_path / "run.yaml").write_text(json.dumps({**values, "demo": {"generate": False}}))
+    with pytest.raises(UsageError, match="make-demo: the configuration leaves it out"):
+        make_stage("make_demo", tmp_path / "run", "--config", tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize("given", [[], ["--run", "run", "--output", "demo"]])
+def test_it_is_drawn_for_a_run_or_without_one(given: list[str]) -> None:
+    result = CliRunner().invoke(command, given)
+    assert result.exit_code == 2 and "give either --run or --output" in result.output

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from made_up import make_run, make_stage, run_command
+from made_up import ingest, make_run, make_stage
 from made_up_training import encode_parses
 
 from examples.demo import DemoSettings, collection_texts, scene_record
@@ -176,9 +176,9 @@ def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
         (collection / "images" / record.name).write_bytes(record.jpeg)
     for name, text in collection_texts(records).items():
         (collection / name).write_text(text)
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({"data_root": str(collection), "tokens": {"min_count": 1}}))
-    run_command("ingest", "--root", collection, "--config", path, "--output", tmp_path / "manifest")
+    values = {"data_root": str(collection), "tokens": {"min_count": 1}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    ingest(tmp_path, collection)
     make_stage("parse", tmp_path)
     output = tmp_path / "text/parses/shard-00000.conllu"
     trees, tokens = encode(tmp_path)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from made_up import MADE_BY, make_stage, run_command
+from made_up import MADE_BY, make_stage
 from made_up_training import encode_parses
 from PIL import Image
 
@@ -40,9 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "models": ["hmlstm"], "regions": {"encoders": ["eyes"]},
     }  # fmt: skip
     (run / "config.yaml").write_text(yaml.safe_dump(settings))
-    about = ("--config", run / "config.yaml")
-    run_command("make_demo", *about, "--output", run / "data")
-    run_command("ingest", "--root", run / "data", *about, "--output", run / "manifest")
+    make_stage("make_demo", run)
+    make_stage("ingest", run)
     make_stage("parse", run)
     encode_parses(run)
     manifest = Manifest(run / "manifest")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up import make_stage, run_command
+from made_up import ingest, make_stage
 from PIL import Image
 
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -62,9 +62,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         splits.append(f"{i:02d}.png\t{'train' if i < TRAIN else 'dev'}\n")
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "data/splits.tsv").write_text("".join(splits))
-    config = configure(folder)
-    parts = ["--root", folder / "data", "--output", folder / "manifest", "--config", config, "--processes", 0]
-    run_command("ingest", *parts)
+    configure(folder)
+    ingest(folder, folder / "data")
     prepare(folder)
     return folder
 
@@ -150,7 +149,7 @@ def test_few_images_reduce_the_dimensions(run: Path, caplog: pytest.LogCaptureFi
 
 
 def test_what_is_missing_is_said(run: Path) -> None:
-    config = configure(run)
+    configure(run)
     shutil.rmtree(run / "manifest")
     shutil.rmtree(run / "encoders")
     with pytest.raises(IntegrityError, match=r"manifest/manifest\.json does not exist; run its stage first"):
@@ -158,7 +157,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
     make_stage("prepare_encoder", run, "net")
     splits = (run / "data/splits.tsv").read_text()
     (run / "data/splits.tsv").write_text(splits.replace("train", "test").replace("00.png\ttest", "00.png\ttrain"))
-    run_command("ingest", "--root", run / "data", "--output", run / "manifest", "--config", config, "--processes", 0)
+    ingest(run, run / "data")
     with pytest.raises(UsageError, match="learns from the train split, which has 1 images"):
         prepare(run)
     assert not list(run.glob("encoders/plain/model*"))
