@@ -127,10 +127,10 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def make_encoder(architecture: str, data: str | None):
     from pipeline.images import weights
-    from pipeline.images.encoders import EncoderSpec, trained, untrained
+    from pipeline.images.networks import NetworkSpec, trained, untrained
 
     side = SIDES[architecture]
-    spec = EncoderSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), flip=False)
+    spec = NetworkSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), flip=False)
     if data is None:
         return untrained(spec, seed=0)
     notes = json.loads((Path(data) / "weights/weights.json").read_text())[architecture]

@@ -27,8 +27,8 @@ import torch  # noqa: E402
 from pairs import DIM_X, DIM_Y, make_pairs  # noqa: E402
 
 from pipeline.device import find_device, full_float32, upload  # noqa: E402
-from pipeline.images.encoders import EncoderSpec, untrained  # noqa: E402
 from pipeline.images.extraction import Extractor, choose_plan  # noqa: E402
+from pipeline.images.networks import NetworkSpec, untrained  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.index.exact import search_exact  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
@@ -104,7 +104,7 @@ def finished(work: Callable[[], Any], device: torch.device) -> Callable[[], None
 
 
 def extraction(architecture: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    spec = EncoderSpec(architecture, "average", Preprocessing(224, None, MEAN, STD), flip=False)
+    spec = NetworkSpec(architecture, "average", Preprocessing(224, None, MEAN, STD), flip=False)
     encoder = untrained(spec, seed=0)
     plan = choose_plan(encoder, str(device), "auto", options.batch)
     extractor, bare = Extractor(encoder, plan), encoder.optimised(device, plan.dtype)

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from pipeline.images.boxes import NONE, Candidates  # noqa: E402
-from pipeline.images.encoders import Encoder, EncoderSpec, untrained  # noqa: E402
 from pipeline.images.extraction import choose_plan  # noqa: E402
 from pipeline.images.maps import region_encoder  # noqa: E402
+from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
 from pipeline.images.preparation import Prepared  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.proposals import Selection, select  # noqa: E402
@@ -40,13 +40,13 @@ SHARD_IMAGES, REGIONS, DIM, BATCH = 2048, 20, 512, 128
 
 def main() -> None:
     architecture, side = (sys.argv[1], int(sys.argv[2])) if len(sys.argv) > 1 else ("squeezenet1_0", 224)
-    spec = EncoderSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), False)
+    spec = NetworkSpec(architecture, "average", Preprocessing(side, None, MEAN, STD), False)
     features(untrained(spec, 0))
     with tempfile.TemporaryDirectory() as folder:
         minibatches(Path(folder))
 
 
-def features(encoder: Encoder) -> None:
+def features(encoder: NetworkEncoder) -> None:
     """Rendered images to features of 20 regions each; decoding is left out, since it is the same for both."""
     plan = choose_plan(encoder, "cpu", "auto", 32)
     side = encoder.spec.preprocessing.side

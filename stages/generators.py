@@ -207,3 +207,42 @@ def _thumbnails(settings: "Config", manifest: "Manifest", described: list[dict])
         except (InputError, OSError):
             addresses.append(None)
     return addresses
+
+
+def read_tagged_text(settings: "Config") -> list | None:
+    """The sentences of `language_text.treebank`, None where it names none. Raises InputError for a file
+    that cannot be read, and naming a line."""
+    from pipeline.generate.tagging import read_treebank
+
+    name = settings.language_text.treebank
+    return list(read_treebank(_read_lines(name), name)) if name else None
+
+
+def read_extra_text(settings: "Config") -> list[str]:
+    """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
+    from pipeline.errors import InputError
+
+    chosen = settings.language_text
+    extra: list[str] = []
+    for number, line in enumerate(_read_lines(chosen.file) if chosen.file else [], 1):
+        columns = line.rstrip("\r\n").split("\t")
+        if len(columns) <= chosen.column:
+            raise InputError(
+                f"{chosen.file}, line {number} has no column {chosen.column}; correct language_text.column"
+            )
+        extra.append(columns[chosen.column])
+    return extra
+
+
+def _read_lines(name: str) -> list[str]:
+    """The lines of a text, plain or .gz."""
+    import gzip
+
+    from pipeline.errors import InputError
+
+    opened = gzip.open if name.endswith(".gz") else open
+    try:
+        with opened(name, "rt", encoding="utf-8", newline="\n") as file:
+            return list(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {name} ({error}); correct language_text") from error

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config import Config
-    from pipeline.images.encoders import Encoder
+    from pipeline.images.encoders import Material
     from pipeline.models.linear.study import Study
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run.run import Run
-    from pipeline.settings.images import Encoder as EncoderSection
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
@@ -67,24 +66,33 @@ def read_study(
     )
 
 
-def read_network(
-    settings: "Config", chosen: "EncoderSection", weights: str, file: str | None, sha256: str | None
-) -> "Encoder":
-    """The network of an encoder cut off after its layer, its `weights` untrained, torchvision's, or those of `file`."""
-    from pipeline.images.encoders import EncoderSpec, trained, untrained
-    from pipeline.images.preprocess import Preprocessing
-    from pipeline.images.weights import download, parse
+def read_material(run: "Run") -> "Material":
+    """What image encoders of the run are made from."""
+    from pipeline.images.decode import ImageLimits
+    from pipeline.images.encoders import Material, TrainImages
     from pipeline.storage.features import read_weights
+    from pipeline.storage.sources import ImageSource
 
-    preprocessing = Preprocessing(chosen.resize, chosen.crop, chosen.mean, chosen.std)
-    spec = EncoderSpec(chosen.architecture, chosen.layer, preprocessing, chosen.flip)
-    if weights == "untrained":
-        return untrained(spec, settings.seed)
-    if weights == "torchvision":
-        state, origin = download(chosen.architecture)
-        return trained(spec, state, {"origin": origin})
-    data, sha256 = read_weights(Path(settings.weights_root) / file, sha256)
-    return trained(spec, parse(data, file), {"origin": file, "sha256": sha256})
+    settings, collection = run.config, run.config.collection
+
+    def train_images() -> TrainImages:
+        manifest = run.manifest
+        return TrainImages(
+            manifest.images,
+            (manifest.splits == "train").nonzero()[0],
+            manifest.fingerprint,
+            ImageSource(manifest.root, collection.follow_links).read,
+            ImageLimits.from_settings(collection),
+            settings.extract.decode_workers,
+        )
+
+    return Material(
+        settings.seed,
+        settings.regions.decisive(),
+        lambda file, sha256: read_weights(Path(settings.weights_root) / file, sha256),
+        run.encoder,
+        train_images,
+    )
 
 
 class Described(NamedTuple):
@@ -144,56 +152,6 @@ def read_trees(
     found = (entry.parse for entry in read_conllu(parses.conllu, str(parses.path)))
     trees = (tree for _, tree in read_brackets(parses.brackets, str(parses.brackets_path)))
     return fit_trees(found, trees, texts, analyze)
-
-
-class LanguageText(NamedTuple):
-    """Sentences without images, and the tagged ones of a treebank; None where there is no treebank."""
-
-    extra: list[str]
-    treebank: list | None
-
-
-def read_language_text(settings: "Config") -> LanguageText:
-    """What the section `language_text` names. Raises InputError for a file that cannot be read, and naming a line."""
-    return LanguageText(read_extra_text(settings), read_tagged_text(settings))
-
-
-def read_tagged_text(settings: "Config") -> list | None:
-    """The sentences of `language_text.treebank`, None where it names none. Raises as `read_language_text`."""
-    from pipeline.generate.tagging import read_treebank
-
-    name = settings.language_text.treebank
-    return list(read_treebank(_read_lines(name), name)) if name else None
-
-
-def read_extra_text(settings: "Config") -> list[str]:
-    """The sentences of `language_text.file`. Raises InputError for a file that cannot be read, and naming a line."""
-    from pipeline.errors import InputError
-
-    chosen = settings.language_text
-    extra: list[str] = []
-    for number, line in enumerate(_read_lines(chosen.file) if chosen.file else [], 1):
-        columns = line.rstrip("\r\n").split("\t")
-        if len(columns) <= chosen.column:
-            raise InputError(
-                f"{chosen.file}, line {number} has no column {chosen.column}; correct language_text.column"
-            )
-        extra.append(columns[chosen.column])
-    return extra
-
-
-def _read_lines(name: str) -> list[str]:
-    """The lines of a text, plain or .gz."""
-    import gzip
-
-    from pipeline.errors import InputError
-
-    opened = gzip.open if name.endswith(".gz") else open
-    try:
-        with opened(name, "rt", encoding="utf-8", newline="\n") as file:
-            return list(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {name} ({error}); correct language_text") from error
 
 
 def open_photographs(

@@ -45,7 +45,7 @@ def read(text: str):
         ),
         (
             "encoders: [{name: net, architecture: standard, weights: finetuned}]",
-            "encoder net: standard features are not finetuned; give no `weights`",
+            "encoder net: kind standard has no weights finetuned; give none as `weights`",
         ),
         (
             "study: {encoders: [{name: net, architecture: alexnet, weights: finetuned}]}",

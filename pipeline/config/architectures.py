@@ -1,6 +1,7 @@
 """Names of torchvision's networks, so that a misspelt one is found without the seconds that torch takes to import."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.config.messages import suggest
 
@@ -28,13 +29,19 @@ WITHOUT_MAPS = ("vit_",)
 """How the networks begin that have no map of activations."""
 
 
-def require_network(name: str) -> None:
-    """ValueError names the nearest network. One that is not listed here is looked for in torchvision itself."""
+def check_network(encoder: Any) -> None:
+    """ValueError names the nearest network, or says why the encoder's has no such layer. One that is not listed here is
+    looked for in torchvision itself."""
+    name, hidden = encoder.architecture, encoder.layer != "average"
     _require(name, "architecture", NETWORKS, "")
+    if hidden and not name.startswith(HIDDEN_LAYERS):
+        raise ValueError(f"{name} has no layer {encoder.layer}, only AlexNet and VGG do; set layer to average")
+    if not hidden and name.startswith(WITHOUT_MAPS):
+        raise ValueError(f"{name} has no map of activations to average; choose a convolutional network")
 
 
 def require_detector(name: str) -> None:
-    """The same of a detector."""
+    """ValueError names the nearest detector."""
     _require(name, "detector", DETECTORS, "fasterrcnn")
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pipeline.config.architectures import HIDDEN_LAYERS, WITHOUT_MAPS, require_detector, require_network
+from pipeline.config.architectures import require_detector
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
-from pipeline.settings.images import Encoder
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS, model_spec
 from pipeline.specs.trainings import TRAININGS
@@ -86,33 +85,9 @@ def _check_encoders(config: "Config") -> None:
     names = [encoder.name for encoder in config.encoders]
     if len(set(names)) < len(names):
         raise ValueError(f"two encoders of one name among {', '.join(names)}")
-    for encoder in (*config.encoders, *config.study.encoders):
-        if encoder.architecture == "standard":
-            if encoder.weights == "finetuned":
-                raise ValueError(f"encoder {encoder.name}: standard features are not finetuned; give no `weights`")
-        elif encoder.of is None:
-            _check_network(encoder)
     for encoder in config.study.encoders:
         if encoder.of is not None or encoder.weights == "finetuned":
             raise ValueError(f"study.encoders: {encoder.name} is made by another stage; give it among encoders")
-
-
-def _check_network(encoder: Encoder) -> None:
-    try:
-        require_network(encoder.architecture)
-    except ValueError as error:
-        raise ValueError(f"encoder {encoder.name}: {error}") from None
-    hidden = encoder.layer != "average"
-    if hidden and not encoder.architecture.startswith(HIDDEN_LAYERS):
-        raise ValueError(
-            f"encoder {encoder.name}: {encoder.architecture} has no layer {encoder.layer}, only AlexNet and VGG do; set"
-            " layer to average"
-        )
-    if not hidden and encoder.architecture.startswith(WITHOUT_MAPS):
-        raise ValueError(
-            f"encoder {encoder.name}: {encoder.architecture} has no map of activations to average; choose a"
-            " convolutional network"
-        )
 
 
 def _check_regions(config: "Config") -> None:
@@ -126,9 +101,7 @@ def _check_regions(config: "Config") -> None:
         if encoder.of is not None and regions.score == "classifier":
             raise ValueError(f"encoder {encoder.name} pools regions; set regions.score to proposal")
     for encoder in map(encoders.__getitem__, regions.encoders):
-        if encoder.of is not None:
-            raise ValueError(f"regions.encoders: {encoder.name} pools regions and describes none; leave it out")
-        if encoder.architecture == "standard":
+        if not encoder.spec.regions:
             raise ValueError(f"regions.encoders: {encoder.name} describes whole images only; name a network")
         if regions.features == "roi-align" and encoder.layer != "average":
             raise ValueError(f"regions.features: roi-align needs layer average, not {encoder.layer} of {encoder.name}")

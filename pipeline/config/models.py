@@ -5,11 +5,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from pipeline.config.encoders import Encoder, EncoderDefaults
 from pipeline.config.messages import explain
 from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
 from pipeline.errors import UsageError
 from pipeline.settings.collection import Documents
-from pipeline.settings.images import Encoder, EncoderDefaults
 from pipeline.settings.models import Ensemble, EnsembleDefaults, Fit, Transfer
 from pipeline.settings.section import Name, Section, Seed
 from pipeline.specs.models import MODELS, combining, model_spec

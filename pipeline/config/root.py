@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from pipeline.config.checks import check
+from pipeline.config.encoders import Encoder, Study
 from pipeline.config.models import Models
 from pipeline.config.places import check_places
 from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
 from pipeline.settings.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
 from pipeline.settings.generators import Describe, ExtraText, Optimisation
-from pipeline.settings.images import Encoder, Extract, Finetune, ImageView, Regions
-from pipeline.settings.models import Align, Csls, Phrases, Study, Train, WordVectors
+from pipeline.settings.images import Extract, Finetune, ImageView, Regions
+from pipeline.settings.models import Align, Csls, Phrases, Train, WordVectors
 from pipeline.settings.parse import Parse
 from pipeline.settings.section import (
     DESCRIBED,

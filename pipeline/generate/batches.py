@@ -8,9 +8,9 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.kinds import encode_images, restore
-from pipeline.index.query import Parameters
+from pipeline.images.encoders import Parameters
 from pipeline.models.neural.task import Rows
+from pipeline.specs.stored import restore_encoder
 
 
 class Batch(NamedTuple):
@@ -42,7 +42,7 @@ def encode_photographs(
 
     Raises InputError where none can be used.
     """
-    restored, batch, made = {name: restore(p.settings, p.tensors) for name, p in encoders.items()}, [], False
+    restored, batch, made = {name: restore_encoder(p.settings, p.tensors) for name, p in encoders.items()}, [], False
     for number, photograph in enumerate(photographs, 1):
         try:
             batch.append((photograph.shown, _open(photograph, limits)))
@@ -50,7 +50,7 @@ def encode_photographs(
             logging.getLogger(__name__).warning("%s is left out: %s", photograph.shown["image"], error)
         if batch and (len(batch) == size or number == len(photographs)):
             shown, images = zip(*batch, strict=True)
-            yield Batch(shown, {name: encode_images(encoder, images) for name, encoder in restored.items()})
+            yield Batch(shown, {name: encoder.encode(images) for name, encoder in restored.items()})
             batch, made = [], True
     if not made:
         raise InputError(f"none of {len(photographs)} photographs can be used; give others")

@@ -11,15 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 
+import cv2
 import numpy as np
 from threadpoolctl import ThreadpoolController
-
-from pipeline.errors import UsageError
-
-try:
-    import cv2
-except ModuleNotFoundError as error:
-    raise UsageError("standard visual features need OpenCV; pip install 'jointspace[standard]'") from error
 
 GIST_SIDE, GIST_CELLS = 128, 4
 GIST_DIRECTIONS = (8, 8, 4)

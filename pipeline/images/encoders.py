@@ -1,103 +1,102 @@
-"""Image encoders: a backbone cut off after a layer, its weights, and the preprocessing that belongs to them."""
+"""What all image encoders have in common, and what one is made from."""
 
 import copy
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import fx, nn
+from PIL import Image
+from torch import nn
 
-from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
-from pipeline.images.preprocess import Preprocessing
-from pipeline.images.weights import State, select
+from pipeline.device import find_device
+from pipeline.images.decode import ImageLimits
+from pipeline.images.extraction import Extractor, Plan
+from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
+
+
+class Parameters(Protocol):
+    """What an encoder is rebuilt from."""
+
+    settings: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class EncoderSpec:
-    """What an encoder is apart from its weights: `layer` is average, fc6 or fc7, `flip` averages over mirror images."""
+class TrainImages:
+    """The images of the train split: `rows` of the table `images` of the manifest with the fingerprint `manifest`."""
 
-    architecture: str
-    layer: str
-    preprocessing: Preprocessing
-    flip: bool
+    images: Any
+    rows: np.ndarray
+    manifest: str
+    read: Callable[..., bytes]
+    limits: ImageLimits
+    processes: int
+
+    def draw(self, count: int, seed: int) -> list[Photograph]:
+        """`count` of them, or all where there are fewer."""
+        rows = np.random.default_rng(seed).permutation(self.rows)[:count]
+        return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
+
+    def describe(
+        self, what: str, photographs: Sequence[Photograph], preprocessing: Preprocessing, describe: Callable
+    ) -> list:
+        """What `describe` makes of the pixels of each; `what` names the bar."""
+        from tqdm import tqdm
+
+        made = load_all(photographs, self.read, self.limits, preprocessing, self.processes, describe)
+        return list(tqdm(made, what, len(photographs), unit=" images", disable=None))
 
 
-class Encoder(nn.Module):
-    """Pixels (n, side, side, 3) uint8 to features (n, dim) float32, in the arithmetic of `body`.
+@dataclass(frozen=True)
+class Material:
+    """What an encoder is made from beside its entry: the `seed`; `regions`, the settings that decide which regions an
+    image has; a file of weights by its name and SHA-256, with the latter; another encoder by its name; and the images
+    to learn from."""
 
-    `body` is the network up to the node `node` of its graph; `weights` says where its weights come from.
+    seed: int
+    regions: Mapping[str, Any]
+    weights: Callable[[str, str | None], tuple[bytes, str]]
+    encoder: Callable[[str], Parameters]
+    train_images: Callable[[], TrainImages]
+
+
+class Work(NamedTuple):
+    """An encoder's work: `describe` the pixels of one picture where they are decoded (None: leave them as they are),
+    and extract the features of many at once."""
+
+    describe: Callable[[np.ndarray], np.ndarray] | None
+    extractor: Extractor
+
+
+class ImageEncoder(nn.Module):
+    """Pixels (n, side, side, 3) uint8, as `preprocessing` makes them, to features (n, dim) float32.
+
+    pipeline.specs.encoders.EncoderSpec says what its class has beside `forward`.
     """
 
-    def __init__(self, spec: EncoderSpec, body: fx.GraphModule, node: str, weights: Mapping[str, Any]) -> None:
+    def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        self.spec = spec
-        self.body = body
-        self.node = node
-        self.weights = weights
-        self.dtype = next(body.parameters()).dtype
-        for name in ("mean", "std"):
-            values = torch.tensor(getattr(spec.preprocessing, name)).reshape(3, 1, 1) * 255
-            self.register_buffer(name, values, persistent=False)
+        self.preprocessing = preprocessing
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        images = self.normalise(pixels)
-        features = self._features(images)
-        return (features + self._features(images.flip(3))) / 2 if self.spec.flip else features
+    @property
+    def dim(self) -> int:
+        side = self.preprocessing.side
+        with torch.inference_mode():
+            return self(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]
 
-    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (n, height, width, 3) uint8 to what the network takes (n, 3, height, width)."""
-        return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
+    def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """(n, dim) float32 of RGB images, on the CPU."""
+        pixels = np.stack([prepare(image, self.preprocessing) for image in images])
+        with torch.inference_mode():
+            return self(torch.from_numpy(pixels)).numpy()
 
-    def _features(self, images: torch.Tensor) -> torch.Tensor:
-        output = self.body(images)
-        return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """How to run it on `device` (auto, cpu, cuda, cuda:N), `batch_size` images at once, in float32 unless it says
+        otherwise."""
+        return Work(None, Extractor(self, Plan(find_device(device), torch.float32, batch_size)))
 
-    def optimised(self, device: torch.device, dtype: torch.dtype) -> "Encoder":
-        """The same encoder made fast: on `device`, in `dtype`, in fewer passes, channels last as the pixels come."""
-        body = fold_batch_norms(copy.deepcopy(self.body)).to(dtype=dtype, memory_format=torch.channels_last)
-        return Encoder(self.spec, body, self.node, self.weights).to(device)
-
-    def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
-        return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
-
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The weights that the layer needs, under their names in the whole network."""
-        return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
-
-    @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Encoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
-        names = ("architecture", "layer", "flip")
-        preprocessing = Preprocessing.from_dict(settings["preprocessing"])
-        spec = EncoderSpec(preprocessing=preprocessing, **{name: settings[name] for name in names})
-        body = cut(build(spec.architecture, seed=0), settings["node"])
-        body.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
-        return cls(spec, body, settings["node"], settings["weights"])
-
-
-def untrained(spec: EncoderSpec, seed: int) -> Encoder:
-    """An encoder whose weights are drawn from `seed`, as its architecture's are before training."""
-    network = build(spec.architecture, seed)
-    node = find_node(network, spec.layer, spec.preprocessing.side)
-    return Encoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
-
-
-def trained(spec: EncoderSpec, state: State, weights: Mapping[str, Any]) -> Encoder:
-    """An encoder that carries `state`: the weights of its network, or as many of them as the layer needs.
-
-    `weights["origin"]` names their source in errors. Raises InputError where they do not fit.
-    """
-    network = build(spec.architecture, seed=0)
-    node = find_node(network, spec.layer, spec.preprocessing.side)
-    body = cut(network, node)
-    body.load_state_dict(select(state, body.state_dict(), network.state_dict(), weights["origin"]))
-    return Encoder(spec, body, node, weights)
-
-
-def feature_dim(encoder: Encoder) -> int:
-    side = encoder.spec.preprocessing.side
-    with torch.inference_mode():
-        return encoder(torch.zeros(1, side, side, 3, dtype=torch.uint8)).shape[1]
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
+        """The same encoder made fast: on `device`, in `dtype`."""
+        return copy.deepcopy(self).to(device, dtype)

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from pipeline.device import Portions, find_device, upload
-from pipeline.images.encoders import Encoder
 from pipeline.precision import fast_at_bfloat16
+
+if TYPE_CHECKING:
+    from pipeline.images.encoders import ImageEncoder
 
 BFLOAT16_COSINE = 0.9997
 """What the features of every probe must keep to those in float32, or bfloat16 is not chosen by itself. Photographs
@@ -36,7 +38,7 @@ class Plan:
         return str(self.dtype).removeprefix("torch.")
 
 
-def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) -> Plan:
+def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> Plan:
     """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 where the device is fast at it and the encoder's features bear it. Raises UsageError for a
@@ -51,9 +53,9 @@ def choose_plan(encoder: Encoder, device: str, precision: str, batch_size: int) 
     return Plan(chosen, dtype, batch_size)
 
 
-def bfloat16_cosine(encoder: Encoder, device: torch.device) -> float:
+def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
     """The least cosine, over generated images, of an encoder's features in bfloat16 to those in float32."""
-    probes = make_probes(encoder.spec.preprocessing.side)
+    probes = make_probes(encoder.preprocessing.side)
     plans = (Plan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     exact, fast = (torch.from_numpy(np.concatenate(list(Extractor(encoder, plan)(probes)))) for plan in plans)
     return torch.nn.functional.cosine_similarity(exact, fast).min().item()
@@ -77,7 +79,7 @@ class Extractor:
     When a GPU has no memory for a batch, that batch and all that follow are halved.
     """
 
-    def __init__(self, encoder: Encoder, plan: Plan) -> None:
+    def __init__(self, encoder: "ImageEncoder", plan: Plan) -> None:
         self.plan = plan
         self._encoder = encoder.optimised(plan.device, plan.dtype)
 

@@ -13,7 +13,7 @@ from torch import nn
 from pipeline.device import drawn_from
 from pipeline.errors import JointspaceError
 from pipeline.images.classifier import Classifier
-from pipeline.images.encoders import Encoder, feature_dim
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.sampling import Sample
 
 WARM_UP = 0.1
@@ -66,12 +66,12 @@ class Finetuning:
     """
 
     def __init__(
-        self, encoder: Encoder, classes: int, schedule: Schedule, device: torch.device, dtype: torch.dtype, seed: int,
-        pretrained: bool,
+        self, encoder: NetworkEncoder, classes: int, schedule: Schedule, device: torch.device, dtype: torch.dtype,
+        seed: int, pretrained: bool,
     ) -> None:  # fmt: skip
-        self.dim = feature_dim(encoder)
+        self.dim = encoder.dim
         self.spec, self.node = encoder.spec, encoder.node
-        body = Encoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
+        body = NetworkEncoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
         self.head = Head(self.dim, 1 + classes, seed)
         self.network = nn.Sequential(body, self.head).to(device, memory_format=torch.channels_last)
         self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
@@ -149,10 +149,10 @@ class Finetuning:
                 self.optimiser.state[parameter]["momentum_buffer"] = momentum.clone()
         self.iteration = iteration
 
-    def encoder(self, weights: Mapping[str, Any]) -> Encoder:
+    def encoder(self, weights: Mapping[str, Any]) -> NetworkEncoder:
         """The encoder as it is now, on the CPU; `weights` says where it comes from."""
         body = copy.deepcopy(self.network[0].body).to("cpu", memory_format=torch.contiguous_format).eval()
-        return Encoder(self.spec, body, self.node, weights)
+        return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> Classifier:
         """The classifier as it is now."""

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from pipeline.errors import UsageError
 from pipeline.images.backbones import fold_batch_norms
-from pipeline.images.encoders import Encoder
+from pipeline.images.networks import NetworkEncoder
 
 PROBE_SIDE = 224
 """Pixels of an image whose map has more than one cell in every network."""
@@ -25,7 +25,7 @@ class RegionEncoder(nn.Module):
     one bin is all there is to do; for fc6 and fc7 `head` turns the bins into the layer.
     """
 
-    def __init__(self, encoder: Encoder, trunk: fx.GraphModule, head: fx.GraphModule, bins: int) -> None:
+    def __init__(self, encoder: NetworkEncoder, trunk: fx.GraphModule, head: fx.GraphModule, bins: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.trunk = trunk
@@ -53,7 +53,7 @@ class RegionEncoder(nn.Module):
         return RegionEncoder(encoder, trunk, copy.deepcopy(self.head).to(device, dtype), self.bins)
 
 
-def region_encoder(encoder: Encoder) -> RegionEncoder:
+def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
     """`encoder` with its body split where its map of activations is complete. UsageError where it has no such map."""
     average, side = encoder.spec.layer == "average", encoder.spec.preprocessing.side
     trunk, head, extent = split(encoder.body, max(side, PROBE_SIDE) if average else side)

@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE
-from pipeline.images.encoders import Encoder
+from pipeline.images.encoders import ImageEncoder, Material, Work
 from pipeline.images.extraction import Plan
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting
 from pipeline.images.regions import RegionExtractor
 
@@ -25,7 +27,7 @@ def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
     return pooled / np.diff(offsets)[:, None].astype(np.float32) if pooling == "mean" else pooled
 
 
-class PooledEncoder:
+class PooledEncoder(ImageEncoder):
     """Images to features (n, dim) float32: `network` describes the regions that `regions` (a section of that name of a
     configuration) tells to cut out.
 
@@ -33,17 +35,26 @@ class PooledEncoder:
     its regions are the windows that fill up.
     """
 
-    def __init__(self, network: Encoder, regions: Mapping[str, Any], pooling: str) -> None:
+    def __init__(self, network: NetworkEncoder, regions: Mapping[str, Any], pooling: str) -> None:
+        super().__init__(network.preprocessing)
         self.network = network
         self.regions = regions
         self.pooling = pooling
-        self._cutting = Cutting.from_settings(regions, network.spec.preprocessing)
+        self._cutting = Cutting.from_settings(regions, network.preprocessing)
         self._extractor = RegionExtractor(network, Plan(torch.device("cpu"), torch.float32, BATCH), self._cutting.view)
+
+    @property
+    def dim(self) -> int:
+        return self.network.dim
 
     def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
         """(n, dim) float32 of RGB images."""
         features = self._extractor(self._cutting(image, NONE) for image in images)
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
+
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """Raises UsageError: the regions are extracted first."""
+        raise UsageError("an encoder of pooled regions takes them, and not images; extract-regions and pool-regions do")
 
     def settings(self) -> dict[str, Any]:
         """What `from_parts` needs beside the tensors, as JSON."""
@@ -64,4 +75,10 @@ class PooledEncoder:
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
         """The encoder whose `settings()` and `tensors()` these are."""
-        return cls(Encoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
+        return cls(NetworkEncoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
+
+    @classmethod
+    def prepare(cls, entry: Any, material: Material) -> "PooledEncoder":
+        """On the network of the encoder that its entry names."""
+        network = material.encoder(entry.of)
+        return cls(NetworkEncoder.from_parts(network.settings, network.tensors), material.regions, entry.pooling)

@@ -33,6 +33,11 @@ class Preprocessing:
         return self.crop or self.resize
 
     @classmethod
+    def from_entry(cls, entry: Any) -> "Preprocessing":
+        """That of an encoder's entry in a configuration."""
+        return cls(entry.resize, entry.crop, entry.mean, entry.std)
+
+    @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":
         return cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
 

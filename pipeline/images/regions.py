@@ -9,9 +9,9 @@ import torch
 
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.classifier import Classifier, rescore
-from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan
 from pipeline.images.maps import region_encoder
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Prepared
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import Failure
@@ -90,7 +90,7 @@ def describe(
 class RegionExtractor:
     """An encoder made ready by a plan, for the regions of images that `view` has rendered."""
 
-    def __init__(self, encoder: Encoder, plan: Plan, view: Crops | WholeImages) -> None:
+    def __init__(self, encoder: NetworkEncoder, plan: Plan, view: Crops | WholeImages) -> None:
         by_map = isinstance(view, WholeImages)
         self.extractor = Extractor(region_encoder(encoder) if by_map else encoder, plan)
         self._describe = self._describe_maps if by_map else self._describe_crops

@@ -12,8 +12,12 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from pipeline.device import find_device
+from pipeline.errors import UsageError
 from pipeline.images.descriptors import GLOBAL, LOCAL, Grid
-from pipeline.images.pooling import Codebook, Describer
+from pipeline.images.encoders import ImageEncoder, Material, Work
+from pipeline.images.extraction import Extractor, Plan
+from pipeline.images.pooling import Codebook, Describer, Sampler
 from pipeline.images.preprocess import Preprocessing
 
 KMEANS_BATCH = 4096
@@ -56,8 +60,8 @@ class Projection(nn.Module):
         return Projection(self.parts).to(device, dtype)
 
 
-class StandardEncoder:
-    """Pixels (n, side, side, 3) uint8 to features (n, dim) float32, as an Encoder makes them.
+class StandardEncoder(ImageEncoder):
+    """Descriptors, pooled and projected.
 
     `describer` works on one picture, wherever that was decoded; `projection` on many of its results at once.
     Gong et al. 2014, Table 1. Its VLADs of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors
@@ -67,13 +71,19 @@ class StandardEncoder:
     def __init__(
         self, spec: StandardSpec, codebooks: Mapping[str, Codebook], projection: Projection, weights: Mapping[str, Any]
     ) -> None:
+        super().__init__(spec.preprocessing)
         self.spec = spec
         self.describer = Describer(spec.grid, spec.flip, codebooks)
         self.projection = projection
         self.weights = weights
 
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
+
+    def work(self, device: str, precision: str, batch_size: int) -> Work:
+        """How to run it: pictures are described where they are decoded, and projected in float32."""
+        plan = Plan(find_device(device), torch.float32, batch_size)
+        return Work(self.describer, Extractor(self.projection, plan))
 
     def settings(self) -> dict[str, Any]:
         """What `from_parts` needs beside the tensors, as JSON."""
@@ -97,6 +107,25 @@ class StandardEncoder:
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
         parts = {part: (tensors[f"{part}.mean"], tensors[f"{part}.directions"]) for part in (*GLOBAL, *LOCAL)}
         return cls(spec, codebooks, Projection(parts), settings["weights"])
+
+    @classmethod
+    def prepare(cls, entry: Any, material: Material) -> "StandardEncoder":
+        """Learned from images of the train split; those of the codebooks are read twice."""
+        chosen, seed, train = entry.standard, material.seed, material.train_images()
+        photographs = train.draw(chosen.images, seed)
+        if len(photographs) < 2:
+            have = f"the train split, which has {len(photographs)} images; add some"
+            raise UsageError(f"encoder {entry.name} learns from {have}")
+        spec = StandardSpec(Preprocessing.from_entry(entry), Grid(chosen.grid_step, chosen.patch), entry.flip)
+        sampler = Sampler(spec.grid, chosen.descriptors, seed)
+        some = photographs[: chosen.codebook_images]
+        samples = train.describe("codebooks", some, spec.preprocessing, sampler)
+        codebooks = learn_codebooks(samples, chosen.codebook, chosen.descriptor_dim, seed)
+        parts = Describer(spec.grid, spec.flip, codebooks).parts
+        described = train.describe("reductions", photographs, spec.preprocessing, parts)
+        projection = learn_projection(described, chosen.dimensions.model_dump(), seed)
+        weights = {"origin": "learned", "images": len(photographs), "seed": seed, "manifest": train.manifest}
+        return cls(spec, codebooks, projection, weights)
 
 
 def learn_codebooks(

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import prod
 
 from pipeline.config import Config
+from pipeline.config.encoders import Encoder
 from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
-from pipeline.settings.images import Encoder
 from pipeline.settings.models import Fit
 from pipeline.specs.models import ModelSpec
 from pipeline.specs.trainings import STACKING, TRAININGS

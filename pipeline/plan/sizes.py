@@ -8,10 +8,8 @@ from pipeline.config import Config
 from pipeline.settings.section import DESCRIBED
 from pipeline.specs.models import made_by
 
-LAYER_DIM = {"fc6": 4096, "fc7": 4096}
-WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
-"""Channels that the average pooling of an architecture has; all others have at most `WIDEST`."""
 WIDEST = 2048
+"""Dimensions that features have at most, where nobody says how many."""
 TEXTS = 5
 """Sentences of an image where no manifest says how many there are."""
 
@@ -64,7 +62,7 @@ def sizes_of(
     terms: int | None = None,
 ) -> Sizes:
     """The sizes of a run whose manifest says `summary` (None: there is none yet, and the demo's are taken); `dims` are
-    the known dimensions of encoders, the others are taken from their architecture; `terms` are those of the vocabulary,
+    the known dimensions of encoders, the others are taken from their entries; `terms` are those of the vocabulary,
     `text.size` unless they are known."""
     demo = config.demo
     splits = summary["splits"] if summary else {name: getattr(demo, name) for name in ("train", "dev", "test", "weak")}
@@ -86,11 +84,7 @@ def sizes_of(
 
 
 def width(config: Config, encoder: Any) -> int:
-    """The dimension of an encoder's features, or for an unknown architecture the most that it can be."""
+    """The dimension of an encoder's features, or the most that it can be."""
     if encoder.of is not None:
         return width(config, config.encoder(encoder.of))
-    if encoder.architecture == "standard":
-        return sum(encoder.standard.dimensions.model_dump().values())
-    if encoder.layer in LAYER_DIM:
-        return LAYER_DIM[encoder.layer]
-    return next((width for name, width in WIDTHS.items() if encoder.architecture.startswith(name)), WIDEST)
+    return encoder.spec.dim(encoder) or WIDEST

@@ -38,57 +38,11 @@ class Standard(Section):
     dimensions: StandardDimensions
 
 
-class EncoderDefaults(Section):
-    layer: Literal["average", "fc6", "fc7"]
-    weights: Literal["untrained", "torchvision", "file", "finetuned"]
-    file: str | None
-    sha256: str | None
-    resize: Positive
-    crop: Positive | None
-    mean: tuple[Number, Number, Number]
-    std: tuple[Number, Number, Number]
-    flip: bool
-    standard: Standard
-    of: Name | None
-    pooling: Literal["mean", "max"]
-
-
-class Encoder(EncoderDefaults):
-    name: Name
-    architecture: str
-
-    @model_validator(mode="after")
-    def _file_goes_with_weights(self) -> "Encoder":
-        if (self.weights == "file") != (self.file is not None):
-            raise ValueError(f"encoder {self.name}: give `file` exactly when `weights` is file")
-        if self.sha256 is not None and self.file is None:
-            raise ValueError(f"encoder {self.name}: `sha256` is of a file; `weights` is {self.weights}")
-        return self
-
-    @model_validator(mode="after")
-    def _crop_fits(self) -> "Encoder":
-        if self.crop is not None and self.crop > self.resize:
-            raise ValueError(f"encoder {self.name}: crop {self.crop} is larger than resize {self.resize}")
-        return self
-
-    @model_validator(mode="after")
-    def _pooled_of_regions(self) -> "Encoder":
-        if (self.architecture == "pooled") != (self.of is not None):
-            raise ValueError(f"encoder {self.name}: give `of` exactly when `architecture` is pooled")
-        if self.of is not None and self.weights in ("file", "finetuned"):
-            raise ValueError(f"encoder {self.name}: its weights are those of {self.of}; give no `weights`")
-        return self
-
-    @model_validator(mode="after")
-    def _standard_features_fit(self) -> "Encoder":
-        if self.architecture != "standard":
-            return self
-        if self.file is not None:
-            raise ValueError(f"encoder {self.name}: architecture standard learns from the train split; give no `file`")
-        side = self.crop or self.resize
-        if self.standard.patch > side:
-            raise ValueError(f"encoder {self.name}: standard.patch {self.standard.patch} exceeds the side {side}")
-        return self
+def check_standard(encoder: Any) -> None:
+    """ValueError for descriptors that are larger than the picture."""
+    side = encoder.crop or encoder.resize
+    if encoder.standard.patch > side:
+        raise ValueError(f"standard.patch {encoder.standard.patch} exceeds the side {side}")
 
 
 class Extract(Section):

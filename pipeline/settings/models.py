@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.settings.images import Encoder
 from pipeline.settings.section import (
     AboveZero,
     BelowOne,
@@ -180,7 +179,6 @@ class Study(Section):
     draws: Positive
     further_draws: Positive
     protocol: Protocol
-    encoders: tuple[Encoder, ...]
     sizes: tuple[Positive, Positive, Positive]
     transfer_sizes: tuple[Positive, Positive, Positive]
     weak_sizes: tuple[Positive, Positive, Positive, Positive]

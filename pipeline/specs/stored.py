@@ -1,9 +1,10 @@
-"""Registered models as they were stored."""
+"""Models and encoders as they were stored."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import MALFORMED, IntegrityError, brief
+from pipeline.specs.encoders import stored_spec
 from pipeline.specs.models import model_spec
 from pipeline.specs.places import import_place
 
@@ -25,4 +26,14 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
         raise IntegrityError(
             f"the stored {name}{place} has another form than this version reads ({brief(error)}); run"
             f" {spec.made_by} again"
+        ) from error
+
+
+def restore_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    """The image encoder whose `settings()` and `tensors()` these are. IntegrityError where they are of another form."""
+    try:
+        return stored_spec(settings).load().from_parts(settings, tensors)
+    except MALFORMED as error:
+        raise IntegrityError(
+            f"the stored encoder has another form than this version reads ({brief(error)}); run prepare-encoder again"
         ) from error

@@ -16,15 +16,15 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.images.decode import ImageLimits
     from pipeline.images.extraction import Stopwatch
-    from pipeline.images.kinds import divide, restore
     from pipeline.images.preprocess import Photograph, load_all
+    from pipeline.specs.stored import restore_encoder
     from pipeline.storage.features import UnfinishedShard, to_stored
     from pipeline.storage.sources import ImageSource
 
     chosen, collection, manifest = run.config.extract, run.config.collection, run.manifest
     parameters = run.encoder(encoder)
-    network = restore(parameters.settings, parameters.tensors)
-    work = divide(network, run.config.device, chosen.precision, chosen.batch_size)
+    network = restore_encoder(parameters.settings, parameters.tensors)
+    work = network.work(run.config.device, chosen.precision, chosen.batch_size)
     limits, read = ImageLimits.from_settings(collection), ImageSource(manifest.root, collection.follow_links).read
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
     described["precision"] = work.extractor.plan.precision
@@ -35,7 +35,7 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
         unfinished = UnfinishedShard(job.path, job.fingerprint, images["image_id"].to_numpy(), chosen.checkpoint_images)
         missing, stopwatch = unfinished.missing(), Stopwatch()
         todo = [photographs[row] for part in missing for row in part]
-        pictures = load_all(todo, read, limits, network.spec.preprocessing, chosen.decode_workers, work.describe)
+        pictures = load_all(todo, read, limits, network.preprocessing, chosen.decode_workers, work.describe)
         pictures = stopwatch.iterate("decode", tqdm(pictures, "extract", len(todo), unit=" images", disable=None))
         for part in missing:
             features = np.concatenate(list(work.extractor(islice(pictures, len(part)))))
@@ -54,7 +54,7 @@ STAGE = Stage(
     names=("encoder",),
     sharded=True,
     threads=8,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.of is None],
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "pixels"],
     keys=lambda config, encoder: config.extract.model_dump(include={"precision", "storage"}),
     reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},
     columns=("images",),

@@ -25,25 +25,25 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.errors import UsageError
     from pipeline.images.classifier import Classifier
-    from pipeline.images.encoders import Encoder
     from pipeline.images.extraction import Stopwatch, choose_plan
-    from pipeline.images.kinds import restore
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import RegionExtractor, describe
+    from pipeline.specs.encoders import stored_spec
+    from pipeline.specs.stored import restore_encoder
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
     from pipeline.workers import isolated_map
 
     chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
-    network = restore(parameters.settings, parameters.tensors)
-    if not isinstance(network, Encoder):
+    if not stored_spec(parameters.settings).regions:
         raise UsageError(f"{folder} describes whole images only; give an encoder that is a network")
+    network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"
     judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
     plan = choose_plan(network, run.config.device, extract.precision, extract.batch_size)
-    preparation = _preparation(run, network.spec.preprocessing)
+    preparation = _preparation(run, network.preprocessing)
     extractor = RegionExtractor(network, plan, preparation.cutting.view)
     described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)

@@ -10,9 +10,10 @@ from pipeline.run.stage import Input, Job, Outside, Stage
 
 if TYPE_CHECKING:
     from pipeline import config
+    from pipeline.config.encoders import Encoder
     from pipeline.images.classifier import Classifier
-    from pipeline.images.encoders import Encoder
     from pipeline.images.finetune import Finetuning
+    from pipeline.images.networks import NetworkEncoder
     from pipeline.images.precision_recall import Precision
     from pipeline.images.sampling import LabelledImage, Sampler
     from pipeline.settings import images as sections
@@ -34,12 +35,13 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from pipeline.storage.checkpoints import Checkpoints
     from pipeline.storage.parameters import digest_tensors
     from pipeline.workers import isolated_map
-    from stages.inputs import read_network
+    from stages.inputs import read_material
 
     settings, manifest = run.config, run.manifest
     chosen, tuning = settings.encoder(encoder), settings.finetune
     labels, training, held_out = _labelled(manifest, tuning)
-    start = read_network(settings, chosen, tuning.start, tuning.file, tuning.sha256)
+    weights = {"weights": tuning.start, "file": tuning.file, "sha256": tuning.sha256}
+    start = chosen.spec.load().prepare(chosen.model_copy(update=weights), read_material(run))
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
 
     pretrained = tuning.start != "untrained"
@@ -103,7 +105,7 @@ def _labelled(
     return labels, images(learned), held_out[: tuning.held_out_images]
 
 
-def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "sections.Encoder") -> "Sampler":
+def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "Encoder") -> "Sampler":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.sampling import Proportions, Sampler
     from pipeline.images.warping import Crops
@@ -144,7 +146,7 @@ def _judge(
     return judge_regions(described, task.classifier(), images, tuning.suppression_iou)
 
 
-def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details: dict) -> None:
+def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", details: dict) -> None:
     """The encoder as `prepare-encoder` leaves it, together with the classifier beside it."""
     from pipeline.storage.batch import Batch
     from pipeline.storage.fingerprint import fingerprint
@@ -173,9 +175,8 @@ def _publish(output: Path, encoder: "Encoder", classifier: "Classifier", details
 
 
 def _keys(config, encoder: str) -> Mapping:
-    chosen = config.encoder(encoder).model_dump(exclude={"standard", "of", "pooling"})
     tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
-    return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
+    return {"seed": config.seed, "finetune": tuning, "encoder": config.encoder(encoder).decisive()}
 
 
 def _reads(config, layout, encoder: str) -> Mapping[str, Input]:

@@ -17,14 +17,15 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.pooled_regions import pool
+    from pipeline.specs.encoders import stored_spec
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.regions import open_regions
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder = run.layout.encoder(encoder).path
-    if "pooling" not in parameters.settings:
-        raise UsageError(f"{folder} pools no regions; give an encoder whose architecture is pooled")
+    if stored_spec(parameters.settings).reads != "regions":
+        raise UsageError(f"{folder} pools no regions; give an encoder that does")
     pooling = parameters.settings["pooling"]
     source = run.layout.regions(run.config.encoder(encoder).of).folder
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
@@ -56,7 +57,7 @@ STAGE = Stage(
     version=3,
     names=("encoder",),
     sharded=True,
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.of is not None],
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],
     keys=lambda config, encoder: {"storage": config.extract.storage},
     reads=lambda config, layout, encoder: {
         "encoder": layout.encoder(encoder),

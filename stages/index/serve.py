@@ -155,13 +155,13 @@ def _encoder_of(bundle: "Bundle", decode: "Callable[[bytes], Image.Image]") -> C
     encoders: dict[str, Any] = {}
 
     def features(data: bytes) -> Mapping[str, Any]:
-        from pipeline.images.kinds import restore
         from pipeline.index.query import encode_image
+        from pipeline.specs.stored import restore_encoder
 
         image = decode(data)
         if not encoders:
             parts = {name: bundle.encoder(name) for name in bundle.card["encoders"]}
-            encoders.update({name: restore(part.settings, part.tensors) for name, part in parts.items()})
+            encoders.update({name: restore_encoder(part.settings, part.tensors) for name, part in parts.items()})
         return encode_image(image, encoders)
 
     return features

@@ -60,10 +60,10 @@ def _measure_images(run: Run, sample: int):
     from pipeline import runtime
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
-    from pipeline.images.kinds import STANDARD, divide, restore
     from pipeline.images.preprocess import Photograph, load
     from pipeline.index.vectors import evenly_spaced
     from pipeline.plan.rates import extraction_rate, rate
+    from pipeline.specs.stored import restore_encoder
     from pipeline.storage.sources import ImageSource
 
     settings, manifest = run.config, run.manifest
@@ -73,22 +73,23 @@ def _measure_images(run: Run, sample: int):
     limits = ImageLimits.from_settings(collection)
     read, cores = ImageSource(manifest.root, collection.follow_links).read, runtime.threads()
     looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
-    networks = [chosen for chosen in settings.encoders if chosen.of is None]
+    networks = [chosen for chosen in settings.encoders if chosen.spec.reads == "pixels"]
     rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}
-    dims = {}
+    dims, material = {}, inputs.read_material(run)
     for chosen in networks:
         if run.layout.encoder(chosen.name).commit.exists():
             parameters = run.encoder(chosen.name)
-            encoder = restore(parameters.settings, parameters.tensors)
-        elif chosen.architecture == STANDARD:
+            encoder = restore_encoder(parameters.settings, parameters.tensors)
+        elif chosen.spec.learned:
             continue
         else:
-            encoder = inputs.read_network(settings, chosen, "untrained", None, None)
-        work = divide(encoder, settings.device, extract.precision, extract.batch_size)
-        pixels = [load(read, limits, encoder.spec.preprocessing, photograph) for photograph in photographs]
+            untrained = chosen.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
+            encoder = chosen.spec.load().prepare(untrained, material)
+        work = encoder.work(settings.device, extract.precision, extract.batch_size)
+        pixels = [load(read, limits, encoder.preprocessing, photograph) for photograph in photographs]
         describe = work.describe or (lambda picture: picture)
         decoded = rate(
-            lambda e=encoder, d=describe: (d(load(read, limits, e.spec.preprocessing, p)) for p in photographs),
+            lambda e=encoder, d=describe: (d(load(read, limits, e.preprocessing, p)) for p in photographs),
             len(photographs),
         )
         pictures = [describe(picture) for picture in pixels]

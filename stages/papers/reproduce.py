@@ -31,9 +31,7 @@ def _describe(config: "Config", name: str) -> dict[str, str]:
     model = config.model(name)
     own = model.settings.model_dump() if model.settings else {}
     encoders = [config.encoder(encoder) for encoder in model.encoders]
-    layers = [
-        one.architecture if one.architecture == "standard" else f"{one.architecture} {one.layer}" for one in encoders
-    ]
+    layers = [f"{one.architecture} {one.layer}" if one.spec.weights else one.architecture for one in encoders]
     described = {"encoders": ", ".join(layers)}
     if "loss" in own:
         described["loss"] = own["loss"] + (f", negatives {own['negatives']}" if own["loss"] != "squared" else "")

@@ -99,7 +99,7 @@ def _measure_perplexity(
     from pipeline.generate.space import JointSpace
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import require_same
-    from stages.inputs import read_tagged_text
+    from stages.generators import read_tagged_text
 
     settings, layout = run.config, run.layout
     gpu, index = find_gpu(settings.device), space_of(settings, layout, name)

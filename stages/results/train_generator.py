@@ -28,7 +28,8 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import join_origins
-    from stages.inputs import follow_training, read_described, read_language_text
+    from stages.generators import read_extra_text, read_tagged_text
+    from stages.inputs import follow_training, read_described
 
     settings, layout, spec = run.config, run.layout, generator_spec(generator)
     own, device = settings.section(spec), find_device(settings.device)
@@ -45,7 +46,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
         sides = (str(run.root / "features"), found.encoders), (str(bundle.folder), bundle.model().details["encoders"])
         join_origins(sides)
     space = JointSpace(bundle, find_gpu(settings.device)) if bundle else None
-    extra, treebank = read_language_text(settings) if spec.text else ([], None)
+    extra, treebank = (read_extra_text(settings), read_tagged_text(settings)) if spec.text else ([], None)
     inputs |= {"space": space.fingerprint} if space else {}
     with follow_training(generator, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
         learned = spec.load().learn(

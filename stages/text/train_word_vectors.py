@@ -18,7 +18,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.word_training import train_vectors
-    from stages.inputs import read_extra_text
+    from stages.generators import read_extra_text
 
     settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)

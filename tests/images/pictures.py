@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipeline.images.encoders import Encoder, EncoderSpec, untrained
+from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained
 from pipeline.images.preprocess import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -26,11 +26,11 @@ def encode_jpeg(image: Image.Image) -> bytes:
 
 def make_spec(
     architecture: str = "squeezenet1_1", layer: str = "average", side: int = 64, **more: object
-) -> EncoderSpec:
-    return EncoderSpec(architecture, layer, Preprocessing(side, None, MEAN, STD), **{"flip": False, **more})
+) -> NetworkSpec:
+    return NetworkSpec(architecture, layer, Preprocessing(side, None, MEAN, STD), **{"flip": False, **more})
 
 
-def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: object) -> Encoder:
+def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: object) -> NetworkEncoder:
     return untrained(make_spec(architecture, **more), seed)
 
 

@@ -10,13 +10,13 @@ from pictures import make_encoder, make_pixels, normalise
 from pipeline.errors import UsageError
 from pipeline.images import extraction
 from pipeline.images.backbones import build
-from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Extractor, Plan, Stopwatch, choose_plan
+from pipeline.images.networks import NetworkEncoder
 
 CPU = torch.device("cpu")
 
 
-def run(encoder: Encoder, pixels: np.ndarray, batch_size: int, dtype: torch.dtype = torch.float32) -> np.ndarray:
+def run(encoder: NetworkEncoder, pixels: np.ndarray, batch_size: int, dtype: torch.dtype = torch.float32) -> np.ndarray:
     return np.concatenate(list(Extractor(encoder, Plan(CPU, dtype, batch_size))(pixels)))
 
 

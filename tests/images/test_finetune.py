@@ -11,8 +11,8 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError
 from pipeline.images.boxes import Candidates, overlaps
 from pipeline.images.decode import ImageLimits
-from pipeline.images.encoders import Encoder
 from pipeline.images.finetune import Finetuning, Schedule
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.precision_recall import Judged, interpolated_precision, judge_detections, match
 from pipeline.images.preprocess import Photograph
 from pipeline.images.sampling import (
@@ -48,7 +48,7 @@ def make_batch(seed: int, count: int = 24) -> Sample:
 def start(
     iterations: int = 40,
     rate: float = 0.05,
-    encoder: Encoder | None = None,
+    encoder: NetworkEncoder | None = None,
     pretrained: bool = False,
     body_rate: float = 1,
 ) -> Finetuning:
@@ -57,7 +57,7 @@ def start(
     return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained)
 
 
-def with_long_features(factor: float) -> Encoder:
+def with_long_features(factor: float) -> NetworkEncoder:
     """A network whose features are `factor` times as long as another's, and otherwise the same."""
     encoder = make_encoder("shufflenet_v2_x0_5", side=32)
     last = [module for module in encoder.modules() if isinstance(module, torch.nn.BatchNorm2d)][-1]
@@ -132,7 +132,7 @@ def test_a_network_learns_what_boxes_show() -> None:
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
     assert (task.classifier().probabilities(features).argmax(1) == unseen.classes).mean() > 0.9
     # The artefact is one like any other: it comes back from its parts, and what it came from is as it was.
-    back = Encoder.from_parts(learned.settings(), learned.tensors())
+    back = NetworkEncoder.from_parts(learned.settings(), learned.tensors())
     with torch.inference_mode():
         np.testing.assert_allclose(back(torch.from_numpy(unseen.pixels)).numpy(), features, rtol=1e-4, atol=1e-5)
     assert all(np.array_equal(tensor, before[name]) for name, tensor in encoder.tensors().items())

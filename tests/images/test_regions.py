@@ -14,9 +14,9 @@ from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.classifier import Classifier, rescore
 from pipeline.images.components import fit_projection
 from pipeline.images.decode import ImageLimits
-from pipeline.images.encoders import Encoder
 from pipeline.images.extraction import Plan
 from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
 from pipeline.images.proposals import ProposalSettings, Selection, proposer
@@ -60,7 +60,12 @@ def _read(files: dict, name: str) -> bytes:
 
 
 def run(
-    encoder: Encoder, view: Crops | WholeImages, requests: list[Request], files: dict, batch: int = 5, **changes: object
+    encoder: NetworkEncoder,
+    view: Crops | WholeImages,
+    requests: list[Request],
+    files: dict,
+    batch: int = 5,
+    **changes: object,
 ) -> Described:
     plan = Plan(torch.device("cpu"), torch.float32, batch)
     images = isolated_map(make_preparation(files, view, **changes), requests, 0)

@@ -10,11 +10,11 @@ from pictures import MEAN, STD, make_encoder, make_pixels
 pytest.importorskip("cv2")
 
 from pipeline.images.descriptors import GIST_CELLS, LOCAL, Grid, colour_sift, gist, hog, rgb_histogram, rgb_sift
-from pipeline.images.encoders import Encoder, feature_dim
-from pipeline.images.kinds import divide, restore
+from pipeline.images.networks import NetworkEncoder
 from pipeline.images.pooling import Describer, Sampler, vlad
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
+from pipeline.specs.stored import restore_encoder
 
 SIDE, GRID = 48, Grid(step=8, patch=16)
 DIMS = {"gist": 6, "rgb": 5, "csift": 4, "rgbsift": 3, "hog": 7}
@@ -133,7 +133,7 @@ def test_samples_are_drawn_by_the_seed(pixels: np.ndarray) -> None:
 
 
 def test_parts_have_the_dimensions_asked_for(encoder: StandardEncoder, pixels: np.ndarray) -> None:
-    assert feature_dim(encoder) == sum(DIMS.values())
+    assert encoder.dim == sum(DIMS.values())
     features = encoder(torch.from_numpy(pixels)).numpy()
     assert features.dtype == np.float32
     for part in np.split(features, np.cumsum(list(DIMS.values()))[:-1], axis=1):
@@ -155,7 +155,7 @@ def test_all_directions_keep_all_distances(pixels: np.ndarray) -> None:
 
 
 def test_more_dimensions_than_pictures_are_reduced_and_said(pixels: np.ndarray, caplog) -> None:
-    assert feature_dim(learn(pixels[:5], {**DIMS, "gist": 500})) == 4 + 4 + 4 + 3 + 4
+    assert learn(pixels[:5], {**DIMS, "gist": 500}).dim == 4 + 4 + 4 + 3 + 4
     assert "dimensions from 5 images: gist 4 instead of 500, rgb 4 instead of 5" in caplog.text
 
 
@@ -168,7 +168,7 @@ def test_the_same_seed_learns_the_same(encoder: StandardEncoder, pixels: np.ndar
 
 def test_an_encoder_is_rebuilt_from_its_parts(encoder: StandardEncoder, pixels: np.ndarray) -> None:
     settings = json.loads(json.dumps(encoder.settings()))
-    again = restore(settings, encoder.tensors())
+    again = restore_encoder(settings, encoder.tensors())
     assert isinstance(again, StandardEncoder) and again.spec == encoder.spec and again.settings() == encoder.settings()
     images = torch.from_numpy(pixels)
     assert torch.equal(again(images), encoder(images))
@@ -176,12 +176,12 @@ def test_an_encoder_is_rebuilt_from_its_parts(encoder: StandardEncoder, pixels: 
 
 def test_networks_are_rebuilt_as_networks() -> None:
     network = make_encoder()
-    again = restore(json.loads(json.dumps(network.settings())), network.tensors())
-    assert isinstance(again, Encoder) and divide(again, "cpu", "float32", 2).describe is None
+    again = restore_encoder(json.loads(json.dumps(network.settings())), network.tensors())
+    assert isinstance(again, NetworkEncoder) and again.work("cpu", "float32", 2).describe is None
 
 
 def test_divided_work_makes_the_same_features(encoder: StandardEncoder, pixels: np.ndarray) -> None:
-    work = divide(encoder, "cpu", "bfloat16", batch_size=4)
+    work = encoder.work("cpu", "bfloat16", batch_size=4)
     assert work.extractor.plan.precision == "float32"
     blocks = list(work.extractor(work.describe(p) for p in pixels))
     assert [len(block) for block in blocks] == [4, 4, 2]

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from pipeline.errors import InputError, UsageError
 from pipeline.images import weights
 from pipeline.images.backbones import build
-from pipeline.images.encoders import trained
+from pipeline.images.networks import trained
 
 SPEC = make_spec("squeezenet1_1")
 

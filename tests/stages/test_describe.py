@@ -5,7 +5,6 @@ import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from made_up_generators import (
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS
+from pipeline.images.encoders import ImageEncoder
 from pipeline.images.preprocess import Preprocessing
 from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 
@@ -63,12 +63,13 @@ def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str
     assert value["copied"] == 100 * np.mean([one["sentences"][0]["verbatim"] for one in images])
 
 
-class Eyes:
+class Eyes(ImageEncoder):
     """An encoder that knows the made-up photographs by their mean colour."""
 
-    spec = SimpleNamespace(preprocessing=Preprocessing(8, None, (0, 0, 0), (1, 1, 1)))
+    def __init__(self) -> None:
+        super().__init__(Preprocessing(8, None, (0, 0, 0), (1, 1, 1)))
 
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         colours = torch.stack([torch.tensor(np.random.default_rng(i).integers(256, size=3)) for i in range(8)])
         distance = (pixels.float().mean(dim=(1, 2))[:, None] - colours.float()).abs().sum(dim=2)
         return torch.nn.functional.one_hot(distance.argmin(dim=1), 8).float()
@@ -76,7 +77,7 @@ class Eyes:
 
 @pytest.fixture
 def eyes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("pipeline.generate.batches"), "restore", lambda *parts: Eyes())
+    monkeypatch.setattr(importlib.import_module("pipeline.generate.batches"), "restore_encoder", lambda *parts: Eyes())
 
 
 def test_photographs_and_their_parts_are_described(run: Path, eyes: None) -> None:

@@ -91,11 +91,11 @@ def extract(run: Path, workers: int = 0, again: bool = False) -> Shard:
 
 
 def test_features_are_those_of_the_encoder_alone(run: Path) -> None:
-    from pipeline.images.kinds import restore
+    from pipeline.specs.stored import restore_encoder
 
     published = extract(run)
     parameters = read_parameters(run / "encoders/plain/model.safetensors", ENCODER)
-    encoder = restore(parameters.settings, parameters.tensors)
+    encoder = restore_encoder(parameters.settings, parameters.tensors)
     images = [Image.open(run / f"data/images/{i:02d}.png").convert("RGB") for i in range(COUNT)]
     pixels = [np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images]
     expected = encoder(torch.from_numpy(np.stack(pixels)))
@@ -170,7 +170,10 @@ def test_what_is_missing_is_said(run: Path) -> None:
         ({"standard": {"patch": 9}}, "standard.patch: .* multiple of 2"),
         ({"standard": {"words": 9}}, "unknown key encoders.0.standard.words; legal here: images, codebook_images"),
         ({"standard": {"dimensions": {"sift": 9}}}, "unknown key .*dimensions.sift; did you mean csift"),
-        ({"weights": "file", "file": "a.pt"}, "learns from the train split; give no `file`"),
+        (
+            {"weights": "file", "file": "a.pt"},
+            "kind standard has no weights file; give none as `weights`",
+        ),
         ({"weights": "finetuned", "architecture": "alexnet"}, "configuration has no encoder plain; there are net"),
     ],
 )

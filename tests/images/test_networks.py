@@ -8,11 +8,11 @@ import torch
 from pictures import make_encoder, make_pixels, make_spec, normalise
 
 from pipeline.images.backbones import build
-from pipeline.images.encoders import Encoder, EncoderSpec, feature_dim, trained
+from pipeline.images.networks import NetworkEncoder, NetworkSpec, trained
 from pipeline.images.preprocess import Preprocessing
 
 
-def encode(encoder: Encoder, pixels: np.ndarray) -> np.ndarray:
+def encode(encoder: NetworkEncoder, pixels: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
         return encoder(torch.from_numpy(pixels)).numpy()
 
@@ -35,7 +35,7 @@ def test_flipping_averages_over_the_mirror_image() -> None:
 def test_parts_rebuild_the_encoder(architecture: str) -> None:
     encoder, pixels = make_encoder(architecture, seed=4, flip=True), make_pixels(2)
     settings = json.loads(json.dumps(encoder.settings()))
-    again = Encoder.from_parts(settings, encoder.tensors())
+    again = NetworkEncoder.from_parts(settings, encoder.tensors())
     assert again.spec == encoder.spec and again.settings() == encoder.settings()
     assert np.array_equal(encode(again, pixels), encode(encoder, pixels))
     assert settings["weights"] == {"origin": "untrained", "seed": 4}
@@ -48,7 +48,7 @@ def test_untrained_weights_are_drawn_from_the_seed() -> None:
 
 @pytest.mark.parametrize(("layer", "dim"), [("average", 256), ("fc6", 4096)])
 def test_the_dimension_is_that_of_the_layer(layer: str, dim: int) -> None:
-    assert feature_dim(make_encoder("alexnet", layer=layer)) == dim
+    assert make_encoder("alexnet", layer=layer).dim == dim
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_0", "mobilenet_v2"])
@@ -58,8 +58,8 @@ def test_real_weights_give_the_features_that_their_notes_describe(real_data, nam
     notes = json.loads((real_data / "weights" / "weights.json").read_text())[name]
     preprocessing = Preprocessing(notes["resize"], None, tuple(notes["mean"]), tuple(notes["std"]))
     state = load_file(real_data / "weights" / notes["file"])
-    encoder = trained(EncoderSpec(name, "average", preprocessing, False), state, {"origin": notes["file"]})
-    assert feature_dim(encoder) == notes["dim"]
+    encoder = trained(NetworkSpec(name, "average", preprocessing, False), state, {"origin": notes["file"]})
+    assert encoder.dim == notes["dim"]
     network = build(name, seed=0)
     network.load_state_dict(state)
     pixels = make_pixels(1, notes["resize"])

@@ -1,0 +1,97 @@
+"""The entries of image encoders."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, create_model, model_validator
+
+from pipeline.settings import models
+from pipeline.settings.section import Name, Number, Positive, Section
+from pipeline.specs.encoders import ENCODERS, EncoderSpec, encoder_spec
+from pipeline.specs.places import import_place
+
+OWN = {spec.key: import_place(spec.section) for spec in ENCODERS if spec.section}
+"""Key of an entry -> the section of the kind of encoder whose settings it holds."""
+
+
+class EveryKind(Section):
+    layer: Literal["average", "fc6", "fc7"]
+    weights: Literal["untrained", "torchvision", "file", "finetuned"]
+    file: str | None
+    sha256: str | None
+    resize: Positive
+    crop: Positive | None
+    mean: tuple[Number, Number, Number]
+    std: tuple[Number, Number, Number]
+    flip: bool
+    of: Name | None
+    pooling: Literal["mean", "max"]
+    kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(exclude=True)
+
+
+EncoderDefaults = create_model(
+    "EncoderDefaults",
+    __base__=EveryKind,
+    **{key: (section, Field({}, validate_default=True)) for key, section in OWN.items()},
+)
+
+
+class Encoder(EncoderDefaults):
+    name: Name
+    architecture: str
+
+    @property
+    def spec(self) -> EncoderSpec:
+        return encoder_spec(self.kind, self.architecture)
+
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide what it is: none of other kinds', and `kind` where the architecture tells another."""
+        spec, told = self.spec, encoder_spec(None, self.architecture)
+        kind = {} if spec is told else {"kind": spec.name}
+        if spec.reads == "regions":
+            return kind | self.model_dump(include={"of", "pooling", spec.key})
+        return kind | self.model_dump(exclude={"of", "pooling", *OWN} - {spec.key})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_kind(cls, values: Any) -> Any:
+        """The architecture of most kinds is their name."""
+        if not isinstance(values, Mapping) or "architecture" in values:
+            return values
+        named = [spec.name for spec in ENCODERS if spec.name == values.get("kind") and not spec.architectures]
+        return {**values, "architecture": named[0]} if named else values
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> "Encoder":
+        if self.crop is not None and self.crop > self.resize:
+            raise ValueError(f"encoder {self.name}: crop {self.crop} is larger than resize {self.resize}")
+        return self
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> "Encoder":
+        try:
+            self._check(self.spec)
+        except ValueError as error:
+            raise ValueError(f"encoder {self.name}: {error}") from None
+        return self
+
+    def _check(self, spec: EncoderSpec) -> None:
+        """ValueError for what no encoder of its kind can be."""
+        if not spec.architectures and self.architecture != spec.name:
+            raise ValueError(f"kind {spec.name} has no architecture {self.architecture}; leave one of them out")
+        if self.weights not in spec.weights and (spec.weights or self.weights in ("file", "finetuned")):
+            known = f"one of {', '.join(spec.weights)}" if spec.weights else "none"
+            raise ValueError(f"kind {spec.name} has no weights {self.weights}; give {known} as `weights`")
+        if (self.weights == "file") != (self.file is not None):
+            raise ValueError("give `file` exactly when `weights` is file")
+        if self.sha256 is not None and self.file is None:
+            raise ValueError(f"`sha256` is of a file; `weights` is {self.weights}")
+        if (spec.reads == "regions") != (self.of is not None):
+            pooling = " or ".join(one.name for one in ENCODERS if one.reads == "regions")
+            raise ValueError(f"give `of` exactly when `architecture` is {pooling}")
+        if spec.check:
+            import_place(spec.check)(self)
+
+
+class Study(models.Study):
+    encoders: tuple[Encoder, ...]

@@ -1,0 +1,93 @@
+"""The kinds of image encoder."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.errors import UsageError
+from pipeline.specs.places import find, import_place
+
+WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
+"""How torchvision's networks begin -> the channels that their average pooling has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """A kind of image encoder: its class at `place`, and the class of its own settings, `section` (None: it has none),
+    which are a key of its entry in a configuration.
+
+    The class is a pipeline.images.encoders.ImageEncoder. `prepare(entry, material)` makes the encoder from its entry
+    and a Material of that module. `settings()` (JSON; `architecture`, `layer` and `weights` with their `origin`, and
+    `kind` if the architecture is not its name) and `tensors()` are what `from_parts(settings, tensors)` turns back into
+    it. `encode(images)` maps n RGB images to (n, dim) float32, and `work(device, precision, batch_size)` is the Work by
+    which many are extracted.
+    """
+
+    name: str
+    place: str
+    reads: Literal["pixels", "regions"] = "pixels"
+    """What it takes of an image; `regions`: those that another encoder, its entry's `of`, has described."""
+    architectures: bool = False
+    """Whether `architecture` says which of several it is; of all others it is the name of the kind."""
+    weights: tuple[str, ...] = ()
+    """What `weights` of its entry may be; nothing: it has none from elsewhere."""
+    learned: bool = False
+    """Whether it is learned from the images of the train split."""
+    regions: bool = False
+    """Whether it describes regions of images too."""
+    section: str | None = None
+    extra: str | None = None
+    """The extra of the distribution that it needs."""
+    check: str | None = None
+    """The place of a function that raises ValueError for an entry that cannot be."""
+    dim: Callable[[Any], int | None] = lambda entry: None
+    """The dimension of its features by its entry, or None."""
+
+    @property
+    def key(self) -> str:
+        """Its own settings in its entry."""
+        return self.name.replace("-", "_")
+
+    def load(self) -> Any:
+        """Its class. UsageError names the extra that is not installed."""
+        try:
+            return import_place(self.place)
+        except ModuleNotFoundError as error:
+            if self.extra is None:
+                raise
+            remedy = f"pip install 'jointspace[{self.extra}]'"
+            raise UsageError(f"{self.name} encoders need {error.name}; {remedy}") from error
+
+
+def _network_dim(entry: Any) -> int | None:
+    if entry.layer != "average":
+        return 4096
+    return next((width for name, width in WIDTHS.items() if entry.architecture.startswith(name)), None)
+
+
+def _spec(name: str, place: str, **more: Any) -> EncoderSpec:
+    return EncoderSpec(name=name, place=f"pipeline.images.{place}", **more)
+
+
+ENCODERS: tuple[EncoderSpec, ...] = (
+    _spec("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
+          weights=("untrained", "torchvision", "file", "finetuned"),
+          check="pipeline.config.architectures:check_network"),
+    _spec("standard", "standard:StandardEncoder", learned=True, extra="standard",
+          section="pipeline.settings.images:Standard", check="pipeline.settings.images:check_standard",
+          dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
+    _spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),
+)  # fmt: skip
+"""The first is the kind of every architecture that is not the name of a kind."""
+
+
+def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
+    """The `kind`, or where it is None the one that the architecture tells; UsageError lists the known ones."""
+    if kind is not None:
+        return find("kind of encoder", kind, ENCODERS)
+    return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])
+
+
+def stored_spec(settings: Mapping[str, Any]) -> EncoderSpec:
+    """The kind of the encoder whose `settings()` these are."""
+    return encoder_spec(settings.get("kind"), settings["architecture"])
