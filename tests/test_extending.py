@@ -1,47 +1,21 @@
-"""The checklists of docs/extending.md: one new part of each kind, added as they say."""
+"""The checklists of docs/extending.md: one new part of each kind, added as they say to a copy of the checkout."""
 
+import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from made_up import build_bundle, ingest, make_run, make_stage
-from made_up_training import add_moments, make_trainable, read_model
+from made_up import build_bundle, make_run, make_stage
 from PIL import Image
 
-from pipeline.collections.formats import FORMATS
-from pipeline.collections.records import ImageRecord, Options, SentenceRecord
-from pipeline.images import proposals
-from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.proposals import ProposalSettings
 from pipeline.run.run import Run
-from pipeline.settings.images import Grid, Search
-from pipeline.settings.section import merge
 from pipeline.storage.atomic import read_json
+from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 
 ROOT = Path(__file__).parents[1]
-TURNED = '''"""The registered model `turned`: a gru whose space may be turned round."""
-
-from pipeline.models.neural.word_models import GRU
-from pipeline.settings.models import Train
-
-
-class TurnedTrain(Train):
-    """`sign`: of every embedding."""
-
-    sign: int = 1
-
-
-class Turned(GRU):
-    @classmethod
-    def begin(cls, task):
-        assert task.settings.margin == 0.3 and task.settings.sign == -1
-        return super().begin(task)
-'''
 MIRRORED = '''"""The registered model `mirrored`: a normalized CCA whose space is turned round."""
 
 from pipeline.models.linear.cca import NormalizedCCA
@@ -54,87 +28,223 @@ class Mirrored(NormalizedCCA):
     def embed_sentences(self, sentences):
         return -super().embed_sentences(sentences)
 '''
-MODELS = {
-    "turned": (
-        TURNED,
-        '_trained("turned", "turned:Turned", "pipeline.models.neural.turned:TurnedTrain", defaults="gru"),',
-        {"loss": "ranking", "margin": 0.3, "sign": -1},
-    ),
-    "mirrored": (MIRRORED, '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),', {"fit": {"eigenvalue_power": [3]}}),
+COLOURS = '''"""The image encoder `cell-colours`: the mean colour of each cell of a grid."""
+
+from dataclasses import asdict
+
+from torch.nn import functional
+
+from pipeline.images.encoders import ImageEncoder
+from pipeline.images.preprocess import Preprocessing
+
+
+class CellColours(ImageEncoder):
+    def __init__(self, preprocessing, cells):
+        super().__init__(preprocessing)
+        self.cells = cells
+
+    def forward(self, pixels):
+        colours = pixels.permute(0, 3, 1, 2).float() / 255
+        return functional.adaptive_avg_pool2d(colours, self.cells).flatten(1)
+
+    def settings(self):
+        own = {"preprocessing": asdict(self.preprocessing), "cells": self.cells}
+        return {"architecture": "cell-colours", "layer": "cells", "weights": {"origin": "none"}, **own}
+
+    def tensors(self):
+        return {}
+
+    @classmethod
+    def from_parts(cls, settings, tensors):
+        return cls(Preprocessing.from_dict(settings["preprocessing"]), settings["cells"])
+
+    @classmethod
+    def prepare(cls, entry, material):
+        return cls(Preprocessing.from_entry(entry), entry.cell_colours.cells)
+'''
+CELLS = '''
+
+class Cells(Section):
+    """`cells` on each side of the picture."""
+
+    cells: Positive = 2
+'''
+LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
+
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+
+
+def count_lengths(run: Run, job: Job) -> None:
+    """Count the words of the sentences."""
+    from pipeline.storage.atomic import publish_json
+
+    texts = run.manifest.sentences["text"].to_pylist()
+    publish_json(job.path, {"fingerprint": job.fingerprint, "lengths": [len(text.split()) for text in texts]})
+
+
+class Small:
+    memory, disk, minutes, gpu = (lambda sizes: 500), (lambda sizes: 1), (lambda sizes: 5), None
+
+
+STAGE = Stage(
+    count_lengths,
+    version=1,
+    wanted=lambda config: [()],
+    reads=lambda config, layout: {"manifest": layout.manifest},
+    writes=lambda layout: layout.file("lengths.json"),
+    needs=Small,
+)
+'''
+HALVES = """
+
+def halve(pixels: np.ndarray, known: Candidates) -> Candidates:
+    boxes = np.array([[0, 0, 20, 20], [20, 0, 40, 20]], np.float32)
+    return Candidates(boxes, np.array([1, 0.5], np.float32))
+"""
+REDS = '''"""A collection of red photographs."""
+
+from pipeline.collections.records import ImageRecord, SentenceRecord
+
+
+def read(root, options):
+    yield ImageRecord("red.png", "red.png", options.default_split, "list")
+    yield SentenceRecord("red.png", 0, "a red thing", "list", 1)
+'''
+FILES = {
+    "pipeline/models/linear/mirrored.py": MIRRORED,
+    "pipeline/images/cell_colours.py": COLOURS,
+    "stages/results/count_lengths.py": LENGTHS,
+    "pipeline/collections/formats/reds.py": REDS,
 }
-"""Name -> its file, its line of the registry, and a variant's hyperparameters."""
+RULE = """
+
+rule count_lengths:
+    input: FLOW.input("count_lengths")
+    output: FLOW.output("count_lengths")
+    wildcard_constraints: **FLOW.constraints("count_lengths")
+    params: **FLOW.params("count_lengths")
+    threads: FLOW.threads("count_lengths")
+    benchmark: FLOW.benchmark("count_lengths")
+    resources: **FLOW.resources("count_lengths")
+    shell: FLOW.shell("count_lengths")
+"""
+LINES = {
+    "pipeline/specs/models.py": (
+        "MODELS: tuple[ModelSpec, ...] = (\n",
+        '_fitted("mirrored", "mirrored:Mirrored", grid=GRID),\n',
+    ),
+    "pipeline/specs/encoders.py": (
+        '_spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),\n',
+        '_spec("cell-colours", "cell_colours:CellColours", section="pipeline.settings.images:Cells"),\n',
+    ),
+    "stages/rules/results.smk": ("", RULE),
+    "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda _: halve,\n'),
+    "pipeline/settings/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
+    "pipeline/collections/formats/__init__.py": (
+        "import coco, ", "reds, ", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',
+    ),
+    "pipeline/settings/collection.py": ('    format: Literal["folder", ', '"reds", '),
+}  # fmt: skip
+"""File -> what stands in it, and what is added behind that; behind nothing: at the end."""
+TINY = {
+    "name": "tiny",
+    "models": ["mirrored", "ncca"],
+    "encoders": [{"name": "colours", "kind": "cell-colours", "resize": 32, "crop": 32, "cell_colours": {"cells": 3}}],
+    "shard_size": 40,
+    "demo": {"train": 50, "dev": 10, "test": 10, "weak": 0},
+    "data_root": "data",
+    "plan": {"sample": 8},
+    "fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [1], "eigenvalue_power": [1]},
+    "evaluate": {"bootstrap": 20, "splits": ["test"], "protocols": ["all-sentences"]},
+}
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_a_file_and_a_line_of_the_registry(name: str, tmp_path: Path) -> None:
-    source, line, hyperparameters = MODELS[name]
-    tree, run = tmp_path / "tree", make_trainable(tmp_path / "run")
-    for part in ("pipeline", "stages", "config"):
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    made_by = "fit" if "_fitted" in line else "train"
-    (tree / "pipeline/models" / {"fit": "linear", "train": "neural"}[made_by] / f"{name}.py").write_text(source)
-    registry = tree / "pipeline/specs/models.py"
-    text, head = registry.read_text(), "MODELS: tuple[ModelSpec, ...] = (\n"
-    registry.write_text(text.replace(head, f"{head}    {line}\n"))
-    add_moments(run, {"fit": {"dimensions": [8], "image_ridge": [0.1], "text_ridge": [0.1]}})
-    variants = {"models": ["ours"], "variants": {"ours": {"model": name, **hyperparameters}}}
-    config = run / "config.yaml"
-    config.write_text(yaml.safe_dump(merge(yaml.safe_load(config.read_text()), variants)))
-
-    def jointspace(*words: object) -> str:
-        program = [sys.executable, "-c", "from stages.cli import cli; cli()"]
-        given = {"cwd": run, "env": {**os.environ, "PYTHONPATH": str(tree)}}
-        result = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, **given)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    jointspace(made_by, "ours", "--run", run)
-    recorded = read_model(run, "ours").details
-    assert recorded["registered"] == name
-    assert recorded["hyperparameters"]["seed"] == 0
-    stated = {**recorded["hyperparameters"].get("settings", {}), "fit": recorded["hyperparameters"].get("fit", {})}
-    assert merge(stated, hyperparameters) == stated
-    jointspace("embed", "ours", "--run", run)
-    jointspace("evaluate", "ours", "dev", "all-sentences", "--run", run)
-    assert read_json(run / "evaluation/ours.dev.all-sentences.json")["model"] == "ours"
-    jointspace("build-index", "ours", "--run", run)
-    assert "horse-" in jointspace("search", "a horse", "--index", "index/ours", "--top", 1)
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git has, with the new files and lines."""
+    copy = tmp_path_factory.mktemp("checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    for name, text in FILES.items():
+        (copy / name).write_text(text)
+    for name, added in LINES.items():
+        text = (copy / name).read_text()
+        for before, line in zip(added[::2], added[1::2], strict=True):
+            start = text.index(before) + len(before) if before else len(text)
+            text = text[:start] + line + text[start:]
+        (copy / name).write_text(text)
+    return copy
 
 
-def test_an_encoder_is_an_entry_of_the_configuration(tmp_path: Path) -> None:
+def run_there(checkout: Path, folder: Path, *words: object) -> str:
+    """What `python WORDS` prints, in `folder`, by the code of `checkout`."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    program = [sys.executable, *map(str, words)]
+    result = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
+    return result.stdout
+
+
+def test_a_model_an_encoder_and_a_stage_are_files_and_a_line_each(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    snakemake = ["-m", "snakemake", "-s", checkout / "Snakefile", "all", "--cores", 2, "--configfile", "tiny.yaml"]
+    run_there(checkout, tmp_path, *snakemake)
+    results = tmp_path / "results/tiny"
+    assert read_parameters(results / "encoders/colours/model.safetensors", ENCODER).details["dim"] == 27
+    assert len(list((results / "features/colours").glob("shard-*.h5"))) == 2
+    assert read_parameters(results / "models/mirrored/model.safetensors", MODEL).details["registered"] == "mirrored"
+    ours, theirs = (read_json(results / f"evaluation/{name}.test.all-sentences.json") for name in TINY["models"])
+    for direction in ("image_to_sentence", "sentence_to_image"):
+        assert ours[direction]["median_rank"] == theirs[direction]["median_rank"]  # turned round, all is as it was
+    lengths = read_json(results / "lengths.json")["lengths"]
+    assert len(lengths) == read_json(results / "manifest/manifest.json")["counts"]["sentences"]["kept"]
+    page = (results / "report/index.html").read_text()
+    assert "mirrored" in page and "cell-colours" in page
+
+    search = ["-m", "stages.cli", "search", "--index", results / "index/mirrored", "--json", "--top", 3]
+    assert len(json.loads(run_there(checkout, tmp_path, *search, "a dog on the grass"))) == 3
+    photograph = next((tmp_path / "data/images").iterdir())
+    sentences = json.loads(run_there(checkout, tmp_path, *search, "--image", photograph))
+    assert len(sentences) == 3 and all(found["text"] for found in sentences)
+
+
+def test_a_source_of_proposals_is_a_function_in_a_table(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("regions: {proposals: halves, count: 2}")
+    found = run_there(checkout, tmp_path, "-c", """if True:
+        from pathlib import Path
+        from PIL import Image
+        from pipeline.config import load
+        from pipeline.images.boxes import NONE
+        from pipeline.images.preparation import Cutting
+        from pipeline.images.preprocess import Preprocessing
+
+        config = load(Path("config.yaml"))
+        cutting = Cutting.from_settings(config.regions.model_dump(), Preprocessing.from_entry(config.encoders[0]))
+        print(cutting(Image.new("RGB", (40, 20)), NONE).regions.boxes.tolist())
+    """)  # fmt: skip
+    assert json.loads(found) == [[0, 0, 40, 20], [0, 0, 20, 20], [20, 0, 40, 20]]
+
+
+def test_a_format_is_a_reader_in_a_table(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: reds}}")
+    (tmp_path / "data").mkdir()
+    Image.new("RGB", (32, 32), "red").save(tmp_path / "data" / "red.png")
+    run_there(checkout, tmp_path, "-m", "stages.cli", "ingest", "--run", tmp_path, "--processes", 0)
+    assert read_json(tmp_path / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
+
+
+def test_a_torchvision_network_is_an_entry_of_the_configuration(tmp_path: Path) -> None:
     entry = "{name: small, architecture: shufflenet_v2_x0_5, weights: untrained, resize: 64, crop: null}"
     (tmp_path / "config.yaml").write_text(f"encoders: [{entry}]")
     make_stage("prepare_encoder", tmp_path, "small")
     assert Run(tmp_path).encoder("small").details["dim"] == 1024
 
 
-def test_a_source_of_proposals_is_a_function_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    def halves(pixels: np.ndarray, known: Candidates) -> Candidates:
-        height, width = pixels.shape[:2]
-        boxes = np.array([[0, 0, width / 2, height], [width / 2, 0, width, height]], np.float32)
-        return Candidates(boxes, np.array([1, 0.5], np.float32))
-
-    monkeypatch.setattr(proposals, "METHODS", {**proposals.METHODS, "halves": lambda settings: halves})
-    settings = ProposalSettings(
-        "halves", Grid(scales=(0.5,), aspects=(1,), overlap=0.5), Search(mode="fast", width=100)
-    )
-    found = proposals.proposer(settings)(np.zeros((20, 40, 3), np.uint8), NONE)
-    np.testing.assert_array_equal(found.boxes, [[0, 0, 20, 20], [20, 0, 40, 20]])
-
-
 def test_an_index_type_is_a_factory_string(tmp_path: Path) -> None:
     run = make_run(tmp_path, images=240)
     build_bundle(run, {"index": {"exact_limit": 100, "candidates": ["HNSW8"], "recall_floor": 0.5}})
     assert read_json(run / "bundle" / "card.json")["images"]["factory"] == "HNSW8"
-
-
-def test_a_format_is_a_reader_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(root: Path, options: Options):
-        yield ImageRecord("red.png", "red.png", options.default_split, "list")
-        yield SentenceRecord("red.png", 0, "a red thing", "list", 1)
-
-    monkeypatch.setitem(FORMATS, "folder", read)
-    (tmp_path / "data").mkdir()
-    Image.new("RGB", (32, 32), "red").save(tmp_path / "data" / "red.png")
-    ingest(tmp_path, tmp_path / "data")
-    assert read_json(tmp_path / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1

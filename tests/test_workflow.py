@@ -248,66 +248,6 @@ def test_a_changed_version_reruns_its_stage_and_what_depends_on_it(run: Path, tm
     assert planned(run, root=copy) == {"embed", "fit_csls", "evaluate", "summarise", "build_index", "report"}
 
 
-LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
-
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
-
-
-def count_lengths(run: Run, job: Job) -> None:
-    """Count the words of the sentences."""
-    from collections import Counter
-
-    from pipeline.storage.atomic import publish_json
-
-    texts = run.manifest.sentences["text"].to_pylist()
-    publish_json(job.path, {"fingerprint": job.fingerprint, "lengths": Counter(len(text.split()) for text in texts)})
-
-
-class Small:
-    memory, disk, minutes, gpu = (lambda sizes: 500), (lambda sizes: 1), (lambda sizes: 5), None
-
-
-STAGE = Stage(
-    count_lengths,
-    version=1,
-    wanted=lambda config: [()],
-    reads=lambda config, layout: {"manifest": layout.manifest},
-    writes=lambda layout: layout.file("lengths.json"),
-    needs=Small,
-)
-'''
-RULE = """
-
-rule count_lengths:
-    input: FLOW.input("count_lengths")
-    output: FLOW.output("count_lengths")
-    wildcard_constraints: **FLOW.constraints("count_lengths")
-    params: **FLOW.params("count_lengths")
-    threads: FLOW.threads("count_lengths")
-    benchmark: FLOW.benchmark("count_lengths")
-    resources: **FLOW.resources("count_lengths")
-    shell: FLOW.shell("count_lengths")
-"""
-
-
-def test_a_new_stage_is_a_file_and_a_rule_of_ten_lines(run: Path, tmp_path: Path) -> None:
-    copy = copy_of_the_checkout(tmp_path / "copy")
-    (copy / "stages/results/count_lengths.py").write_text(LENGTHS)
-    assert len(RULE.strip().splitlines()) <= 10
-    with (copy / "stages/rules/results.smk").open("a") as file:
-        file.write(RULE)
-    assert planned(run, root=copy) == {"count_lengths"}
-    program = [sys.executable, "-m", "snakemake", "-s", copy / "Snakefile", "all", "--cores", "2"]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(copy)}
-    given = [*program, "--configfile", "tiny.yaml"]
-    result = subprocess.run(given, cwd=run, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    lengths = json.loads((run / RESULTS / "lengths.json").read_text())["lengths"]
-    assert sum(lengths.values()) == 650
-    (run / RESULTS / "lengths.json").unlink()
-
-
 @pytest.mark.parametrize("key", ["fit: {dimensions: [8]}", "transfer: {bandwidth: [2]}", "seed: 7"])
 def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path, key: str) -> None:
     output = snakemake(run, "all", "-n", "--configfile", "tiny.yaml", "--config", f"variants={{sae: {{{key}}}}}").stdout
