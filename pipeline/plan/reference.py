@@ -116,7 +116,8 @@ STAGES = {
     "sweep": Stage((*STUDY, "fit", "variants", "variant_defaults"), "call", "combinations of the grids"),
     "ground-truth": Stage(("device",), "call", "queries times vectors times dimensions"),
     "plan": Stage(
-        ("plan", "encoders", "extract", "text", "collection", "seed", "weights_root", "device"), "run", "`plan.sample`",
+        ("plan", "encoders", "extract", "regions", "text", "collection", "seed", "weights_root", "device"), "run",
+        "`plan.sample`",
     ),
     "doctor": Stage(("results_root",), "call", "the imports that it tries"),
 }  # fmt: skip

@@ -375,7 +375,8 @@ def test_what_cannot_be_done_is_said(run: Path) -> None:
 def test_an_encoder_of_whole_images_is_refused_by_name(run: Path) -> None:
     stored = run / "encoders/plain/model.json"
     value = read_json(stored)
-    publish_json(stored, {**value, "settings": {**value["settings"], "architecture": "standard"}})
+    value["details"]["settings"]["architecture"] = "standard"
+    publish_json(stored, value)
     with pytest.raises(UsageError, match="plain describes whole images only"):
         extract(run)
 
