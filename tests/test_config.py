@@ -185,3 +185,22 @@ def test_numbers_inside_of_a_section_may_come_as_text_from_the_command_line() ->
     values = merge(read_mapping(default_path()), {"plan": {"sample": "9"}, "csls": {"weight": ["0.5"]}})
     config = validate(values)
     assert config.plan.sample == 9 and config.csls.weight == (0.5,)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("architecture: alexnet", "kind: network, architecture: alexnet"),
+        ("architecture: standard", "kind: standard"),
+        ("architecture: pooled, of: net", "kind: pooled, of: net"),
+    ],
+)
+def test_a_kind_of_encoder_may_be_told_by_its_architecture(architecture: str, kind: str, tmp_path) -> None:
+    path, found = tmp_path / "config.yaml", []
+    for one in (architecture, kind):
+        path.write_text(
+            f"regions: {{encoders: [net]}}\nencoders: [{{name: net, architecture: vgg16}}, {{name: a, {one}}}]"
+        )
+        found.append(load(path).encoder("a"))
+    assert found[0].spec is found[1].spec and found[0].decisive() == found[1].decisive()
+    assert "kind" not in found[0].decisive()

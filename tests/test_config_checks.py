@@ -44,6 +44,15 @@ def read(text: str):
             "encoder net: vit_b_16 has no map of activations to average; choose a convolutional network",
         ),
         (
+            "encoders: [{name: net, kind: standard, architecture: alexnet}]",
+            "encoder net: kind standard has no architecture alexnet; leave one of them out",
+        ),
+        (
+            "encoders: [{name: net, kind: network, architecture: standard}]",
+            "encoder net: unknown architecture standard; ",
+        ),
+        ("encoders: [{name: net, kind: pooled}]", "encoder net: give `of` exactly when `architecture` is pooled"),
+        (
             "encoders: [{name: net, architecture: standard, weights: finetuned}]",
             "encoder net: kind standard has no weights finetuned; give none as `weights`",
         ),

@@ -1,6 +1,6 @@
 """The kinds of image encoder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,8 +86,3 @@ def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
     if kind is not None:
         return find("kind of encoder", kind, ENCODERS)
     return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])
-
-
-def stored_spec(settings: Mapping[str, Any]) -> EncoderSpec:
-    """The kind of the encoder whose `settings()` these are."""
-    return encoder_spec(settings.get("kind"), settings["architecture"])

@@ -1,10 +1,11 @@
 """Models and encoders as they were stored."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pipeline.errors import MALFORMED, IntegrityError, brief
-from pipeline.specs.encoders import stored_spec
+from pipeline.specs.encoders import EncoderSpec, encoder_spec
 from pipeline.specs.models import model_spec
 from pipeline.specs.places import import_place
 
@@ -17,23 +18,31 @@ def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], 
     scaled where these say so (models.linear.csls). IntegrityError where their form is not that of its class."""
     spec = model_spec(name)
     registered = spec.load()
-    try:
+    with _known_form(f"{name} in {where}" if where else name, spec.made_by):
         if "csls" in settings:
             return import_place(SCALED).from_parts(registered, settings, tensors)
         return registered.from_parts(settings, tensors)
-    except MALFORMED as error:
-        place = f" in {where}" if where else ""
-        raise IntegrityError(
-            f"the stored {name}{place} has another form than this version reads ({brief(error)}); run"
-            f" {spec.made_by} again"
-        ) from error
+
+
+def stored_kind(settings: Mapping[str, Any]) -> EncoderSpec:
+    """The kind of the image encoder whose `settings()` these are. IntegrityError where they are of another form."""
+    with _known_form("encoder", "prepare-encoder"):
+        return encoder_spec(settings.get("kind"), settings["architecture"])
 
 
 def restore_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
     """The image encoder whose `settings()` and `tensors()` these are. IntegrityError where they are of another form."""
+    registered = stored_kind(settings).load()
+    with _known_form("encoder", "prepare-encoder"):
+        return registered.from_parts(settings, tensors)
+
+
+@contextmanager
+def _known_form(what: str, stage: str) -> Iterator[None]:
+    """IntegrityError where the settings and tensors of `what` are not of the form that its class wrote."""
     try:
-        return stored_spec(settings).load().from_parts(settings, tensors)
+        yield
     except MALFORMED as error:
         raise IntegrityError(
-            f"the stored encoder has another form than this version reads ({brief(error)}); run prepare-encoder again"
+            f"the stored {what} has another form than this version reads ({brief(error)}); run {stage} again"
         ) from error

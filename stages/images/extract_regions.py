@@ -29,15 +29,14 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.preparation import Request
     from pipeline.images.preprocess import Photograph
     from pipeline.images.regions import RegionExtractor, describe
-    from pipeline.specs.encoders import stored_spec
-    from pipeline.specs.stored import restore_encoder
+    from pipeline.specs.stored import restore_encoder, stored_kind
     from pipeline.storage.features import to_stored
     from pipeline.storage.regions import UnfinishedRegions, read_classifier, require_few_rejects
     from pipeline.workers import isolated_map
 
     chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
-    if not stored_spec(parameters.settings).regions:
+    if not stored_kind(parameters.settings).regions:
         raise UsageError(f"{folder} describes whole images only; give an encoder that is a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"

@@ -17,14 +17,14 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
     from pipeline.errors import IntegrityError, UsageError
     from pipeline.images.pooled_regions import pool
-    from pipeline.specs.encoders import stored_spec
+    from pipeline.specs.stored import stored_kind
     from pipeline.storage.features import to_stored, write_features
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.regions import open_regions
 
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder = run.layout.encoder(encoder).path
-    if stored_spec(parameters.settings).reads != "regions":
+    if stored_kind(parameters.settings).reads != "regions":
         raise UsageError(f"{folder} pools no regions; give an encoder that does")
     pooling = parameters.settings["pooling"]
     source = run.layout.regions(run.config.encoder(encoder).of).folder

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from pictures import MEAN, STD, make_encoder, make_pixels
+from pictures import MEAN, STD, make_pixels
 
 pytest.importorskip("cv2")
 
 from pipeline.images.descriptors import GIST_CELLS, LOCAL, Grid, colour_sift, gist, hog, rgb_histogram, rgb_sift
-from pipeline.images.networks import NetworkEncoder
 from pipeline.images.pooling import Describer, Sampler, vlad
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
@@ -172,12 +171,6 @@ def test_an_encoder_is_rebuilt_from_its_parts(encoder: StandardEncoder, pixels: 
     assert isinstance(again, StandardEncoder) and again.spec == encoder.spec and again.settings() == encoder.settings()
     images = torch.from_numpy(pixels)
     assert torch.equal(again(images), encoder(images))
-
-
-def test_networks_are_rebuilt_as_networks() -> None:
-    network = make_encoder()
-    again = restore_encoder(json.loads(json.dumps(network.settings())), network.tensors())
-    assert isinstance(again, NetworkEncoder) and again.work("cpu", "float32", 2).describe is None
 
 
 def test_divided_work_makes_the_same_features(encoder: StandardEncoder, pixels: np.ndarray) -> None:

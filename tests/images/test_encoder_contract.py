@@ -1,0 +1,106 @@
+"""What every kind of image encoder must do, whichever it is."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pictures import MEAN, STD, make_image
+
+from pipeline.config import default_path, read_mapping, validate
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.images.encoders import ImageEncoder, Material
+from pipeline.images.preprocess import prepare
+from pipeline.settings.section import merge
+from pipeline.specs.encoders import ENCODERS, EncoderSpec
+from pipeline.specs.stored import restore_encoder, stored_kind
+
+SIDE = 48
+IMAGES = [make_image(seed) for seed in range(9)]
+DIMENSIONS = {"gist": 3, "rgb": 2, "csift": 4, "rgbsift": 3, "hog": 2}
+SMALL = {"images": 9, "codebook_images": 4, "codebook": 3, "descriptor_dim": 6, "dimensions": DIMENSIONS}
+ENTRIES = {
+    "network": {"architecture": "squeezenet1_1", "weights": "untrained"},
+    "standard": {"kind": "standard", "standard": SMALL},
+    "pooled": {"kind": "pooled", "of": "network"},
+}
+"""Kind -> what its entry says beside its name and the geometry of its input."""
+
+
+class DrawnImages:
+    """Stands for TrainImages: IMAGES, whatever is asked for."""
+
+    manifest = "0" * 64
+
+    def draw(self, count: int, seed: int) -> list:
+        return IMAGES[:count]
+
+    def describe(self, what, images, preprocessing, describe) -> list:
+        return [describe(prepare(image, preprocessing)) for image in images]
+
+
+@pytest.fixture(scope="module", params=ENCODERS, ids=lambda spec: spec.name)
+def spec(request: pytest.FixtureRequest) -> EncoderSpec:
+    if request.param.extra:
+        pytest.importorskip("cv2")
+    return request.param
+
+
+def make(spec: EncoderSpec) -> ImageEncoder:
+    shared = {"resize": SIDE, "crop": SIDE, "mean": MEAN, "std": STD}
+    values = {"encoders": [{"name": name, **shared, **ENTRIES[name]} for name in dict.fromkeys(("network", spec.name))]}
+    values["regions"] = {"encoders": ["network"], "proposals": "grid", "count": 3}
+    config = validate(merge(read_mapping(default_path()), values))
+    network = ENCODERS[0].load()
+
+    def other(name: str) -> SimpleNamespace:
+        made = network.prepare(config.encoder(name), material)
+        return SimpleNamespace(settings=made.settings(), tensors=made.tensors())
+
+    material = Material(0, config.regions.decisive(), lambda *_: (b"", ""), other, DrawnImages)
+    entry = config.encoder(spec.name)
+    assert entry.spec is spec
+    made = spec.load().prepare(entry, material)
+    assert spec.dim(entry) in (None, made.dim)
+    return made
+
+
+@pytest.fixture(scope="module")
+def encoder(spec: EncoderSpec) -> ImageEncoder:
+    return make(spec)
+
+
+def test_what_is_stored_tells_the_kind_and_is_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder) -> None:
+    settings, tensors = json.loads(json.dumps(encoder.settings())), encoder.tensors()
+    assert {"architecture", "layer", "weights"} <= settings.keys() and settings["weights"]["origin"]
+    assert all(isinstance(tensor, np.ndarray) for tensor in tensors.values())
+    assert stored_kind(settings) is spec
+    again = restore_encoder(settings, tensors)
+    assert json.loads(json.dumps(again.settings())) == settings
+    assert np.array_equal(again.encode(IMAGES[:2]), encoder.encode(IMAGES[:2]))
+
+
+def test_the_same_entry_makes_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder) -> None:
+    again = make(spec).tensors()
+    assert all(np.array_equal(tensor, again[name]) for name, tensor in encoder.tensors().items())
+
+
+def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: ImageEncoder) -> None:
+    features = encoder.encode(IMAGES)
+    assert features.shape == (len(IMAGES), encoder.dim) and features.dtype == np.float32
+    if spec.reads == "regions":
+        with pytest.raises(UsageError, match="extract-regions and pool-regions do"):
+            encoder.work("cpu", "float32", 4)
+        return
+    work = encoder.work("cpu", "float32", 4)
+    pictures = (prepare(image, encoder.preprocessing) for image in IMAGES)
+    blocks = list(work.extractor(map(work.describe, pictures) if work.describe else pictures))
+    assert [len(block) for block in blocks] == [4, 4, 1]
+    np.testing.assert_allclose(np.concatenate(blocks), features, rtol=1e-4, atol=1e-4)
+
+
+def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder) -> None:
+    settings = encoder.settings()
+    for wrong in ({}, {**settings, "kind": []}, {"architecture": settings["architecture"]}):
+        with pytest.raises(IntegrityError, match="the stored encoder has another form.*run prepare-encoder again"):
+            restore_encoder(wrong, encoder.tensors())
