@@ -12,7 +12,7 @@ from snakemake.exceptions import WorkflowError
 from pipeline.config import default_path
 from pipeline.errors import JointspaceError
 from pipeline.run.workflow import Workflow
-from stages.cli import declared
+from stages.catalogue import declared
 from stages.closing import close
 
 

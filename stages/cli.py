@@ -1,46 +1,19 @@
-"""The command `jointspace`: one for every module in the folders below, in groups, imported when it is asked for."""
+"""The command `jointspace`: one for every module of the catalogue, in groups, imported when it is asked for."""
 
 import importlib
 import logging
-import pkgutil
 import sys
-from pathlib import Path
 
 import click
 
 from pipeline import runtime
 from pipeline.errors import JointspaceError
 from pipeline.printable import printable
-from pipeline.run.stage import Stage
+from stages.catalogue import COMMANDS, GROUPS
 from stages.commands import command_of
 
 FIRST = ("search", "serve", "plan", "verify", "doctor")
 """What a user needs first, beside `snakemake`."""
-GROUPS = {
-    "collections": "A collection",
-    "images": "Images",
-    "text": "Text",
-    "models": "Models",
-    "index": "Index and search",
-    "results": "Results",
-    "papers": "The papers' tables",
-    "operations": "Operations",
-}
-"""Folder of this package -> what `--help` calls its commands, in its order."""
-
-
-COMMANDS = {
-    found.name.replace("_", "-"): f"stages.{group}.{found.name}"
-    for group in GROUPS
-    for found in pkgutil.iter_modules([str(Path(__file__).parent / group)])
-}
-"""Command -> its module, in the order of the groups."""
-
-
-def declared() -> dict[str, Stage]:
-    """The declared stages by name; their modules are imported, which is quick."""
-    modules = map(importlib.import_module, COMMANDS.values())
-    return {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
 
 
 class OneLine(logging.Formatter):

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.plan.needs import needs_of
 from pipeline.storage.atomic import to_json
-from stages.cli import declared
+from stages.catalogue import declared
 
 ROOT = Path(__file__).parents[1]
 ENCODER = {"name": "untrained", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
@@ -43,7 +42,7 @@ def test_what_may_use_a_gpu_asks_for_one() -> None:
     for name, stage in ((name, stage) for name, stage in declared().items() if name not in without):
         source = Path(inspect.getfile(stage.function)).read_text()
         uses = bool(re.search(r"(config|settings)\.device|read_generator\(", source))
-        assert uses == (needs_of(stage).gpu is not None), name
+        assert uses == (stage.needs.gpu is not None), name
 
 
 def test_profiles_hold_options_of_snakemake() -> None:

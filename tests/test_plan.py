@@ -23,13 +23,13 @@ from pipeline.plan import needs
 from pipeline.plan.comparison import Fact, add_up, compare, cost_table, duration, misfits, render, total
 from pipeline.plan.forecast import Stage, forecast
 from pipeline.plan.machine import examine, free_disk
-from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates, extraction_rate, rate
 from pipeline.plan.sizes import sizes_of
 from pipeline.storage.benchmarks import read_benchmarks
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manifest, write_manifest
-from stages.cli import declared
+from stages.catalogue import declared
 
+STAGES = declared()
 SUMMARY = {"splits": {"train": 6000, "dev": 1000, "test": 1000}, "counts": {"sentences": {"kept": 40000}}}
 FACTS = {"fit": Fact(2, 30.0, 55.0, 700.0), "make_demo": Fact(1, 90.0, 80.0, 200.0)}
 
@@ -59,13 +59,13 @@ def test_extraction_is_images_over_rate_and_a_start_for_each_shard(settings: con
     s = sizes_of(settings, SUMMARY)
     assert (s.images, s.shards, s.dim, s.texts) == (8000, 8, 2048, 5)
     rates = rates_of(50.0, 100.0, 1000.0, 1e11, 2.0)
-    stages = forecast(settings, s, rates, gpu=False)
+    stages = forecast(settings, STAGES, s, rates, gpu=False)
     assert seconds(stages, "extract") == 160 + 32  # eight jobs of two processes that take two seconds to start
     assert seconds(stages, "ingest") == 80 + 1
-    twice = forecast(settings, s, rates_of(100.0, 100.0, 1000.0, 2e11, 2.0), gpu=False)
+    twice = forecast(settings, STAGES, s, rates_of(100.0, 100.0, 1000.0, 2e11, 2.0), gpu=False)
     assert seconds(twice, "extract") == 80 + 32
     assert seconds(twice, "fit") < seconds(stages, "fit") < 2 * seconds(twice, "fit")
-    unknown = forecast(settings, s, rates_of(None, 100.0, 1000.0, 1e11, 2.0), gpu=False)
+    unknown = forecast(settings, STAGES, s, rates_of(None, 100.0, 1000.0, 1e11, 2.0), gpu=False)
     assert seconds(unknown, "extract") is None
 
 
@@ -79,7 +79,7 @@ def test_work_grows_as_its_operations_do(settings: config.Config) -> None:
     rates = rates_of(1e9, 1e9, 1e9, 1e6, 0.0)
 
     def taken(rule: str, summary: dict, terms: int = 2000, **dims: int) -> float:
-        return seconds(forecast(settings, sizes_of(settings, summary, dims, terms), rates, False), rule)
+        return seconds(forecast(settings, STAGES, sizes_of(settings, summary, dims, terms), rates, False), rule)
 
     base, more, longer = summary_of(6000), summary_of(12000), summary_of(6000, dev=2000)
     assert taken("accumulate", more) == pytest.approx(2 * taken("accumulate", base), rel=0.02)
@@ -96,7 +96,9 @@ def test_work_grows_as_its_operations_do(settings: config.Config) -> None:
 def test_two_thousand_dimensions_of_six_thousand_images_by_hand(settings: config.Config) -> None:
     """25.2e9 operations at six tenths of 1e10 a second, and six files of 39 MB at 150 MB a second."""
     summary = summary_of(6000, dev=0)
-    found = seconds(forecast(settings, sizes_of(settings, summary), rates_of(9, 9, 9, 1e10, 0.0), False), "accumulate")
+    found = seconds(
+        forecast(settings, STAGES, sizes_of(settings, summary), rates_of(9, 9, 9, 1e10, 0.0), False), "accumulate"
+    )
     assert found == pytest.approx(4.19 + 1.55, abs=0.05)
 
 
@@ -104,7 +106,7 @@ def test_memory_does_not_grow_with_the_number_of_shards_where_it_must_not(settin
     def memory(rule: str, times: int) -> float:
         splits = {name: times * count for name, count in SUMMARY["splits"].items()}
         summary = {"splits": splits, "counts": {"sentences": {"kept": times * 40000}}}
-        return NEEDS[rule].memory(sizes_of(settings, summary))
+        return STAGES[rule].needs.memory(sizes_of(settings, summary))
 
     for rule in ("extract", "accumulate", "fit", "embed"):
         assert memory(rule, 125) < memory(rule, 1) + 2200, rule  # a million images: 2 kB of manifest each
@@ -122,15 +124,15 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
         for times in (1, 100)
     )
     assert few.shard_images == many.shard_images
-    sources = {name: inspect.getsource(inspect.getmodule(stage.function)) for name, stage in declared().items()}
+    sources = {name: inspect.getsource(inspect.getmodule(stage.function)) for name, stage in STAGES.items()}
     reading = {
         name
-        for name, stage in declared().items()
+        for name, stage in STAGES.items()
         if stage.sharded or re.search("run.manifest|read_material|read_study", sources[name])
     }
     assert len(reading) > 35
     for rule in reading:
-        grown = NEEDS[rule].memory(many) - NEEDS[rule].memory(few)
+        grown = STAGES[rule].needs.memory(many) - STAGES[rule].needs.memory(few)
         assert grown * 2**20 > held * (many.images - few.images), rule
     assert sources.keys() - reading <= {"make_demo", "ingest", "train_parser", "tabulate", "reproduce", "summarise"}
 
@@ -147,7 +149,7 @@ def write_made_up_manifest(folder: Path, images: int, sentences_each: int) -> No
 
 
 def test_what_does_not_fit_names_the_key(settings: config.Config) -> None:
-    stages = forecast(settings, sizes_of(settings, SUMMARY), rates_of(9.0, 9.0, 9.0, 1e9, 1.0), gpu=True)
+    stages = forecast(settings, STAGES, sizes_of(settings, SUMMARY), rates_of(9.0, 9.0, 9.0, 1e9, 1.0), gpu=True)
     assert misfits(stages, 1e9, 1e9, 1e9) == [] == misfits(stages, 0, 0, 1e9)
     memory, gpu = misfits(stages, 3000, 1e9, 1e9), misfits(stages, 1e9, 900, 1e9)
     assert any(line.startswith("extract needs") and "extract.batch_size" in line for line in memory)

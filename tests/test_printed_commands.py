@@ -16,7 +16,8 @@ from snakemake.cli import get_argument_parser, parse_config
 from pipeline import config
 from pipeline.config.loading import default_path, merge, validate
 from pipeline.run.layout import Layout
-from stages.cli import COMMANDS, cli, declared
+from stages.catalogue import COMMANDS, declared
+from stages.cli import cli
 
 SNAKEFILE = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "stages/rules").glob("*.smk")])
 DEFAULTS = yaml.safe_load(default_path().read_text())

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config, load
-from pipeline.plan.needs import NEEDS
 from pipeline.plan.sizes import sizes_of
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import made_by
-from stages.cli import COMMANDS
+from stages.catalogue import COMMANDS, declared
 
 ROOT = Path(__file__).parents[1]
 HELPERS = ("inputs", "boxes", "generators")
@@ -85,8 +84,8 @@ def test_a_line_says_what_the_demos_jobs_ask_for_and_that_a_million_images_need_
     demo = sizes_of(load(), None)
     for command, cells in PAGE.items():
         of_demo, of_million = ([int(n) for n in re.findall(r"\d+", cell.replace(",", ""))] for cell in cells[-2:])
-        need = NEEDS.get(command.replace("-", "_"))
-        asked = [need.memory(demo), need.minutes(demo)] if need else []
+        stage = declared().get(command.replace("-", "_"))
+        asked = [stage.needs.memory(demo), stage.needs.minutes(demo)] if stage else []
         assert of_demo == pytest.approx(asked, abs=1), command
         assert all(more >= less for less, more in zip(of_demo, of_million, strict=True)), command
 

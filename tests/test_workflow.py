@@ -21,7 +21,7 @@ from made_up import run_command
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.integrity import Fault, examine
-from stages.cli import declared
+from stages.catalogue import declared
 
 ROOT = Path(__file__).parents[1]
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}

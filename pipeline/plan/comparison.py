@@ -117,8 +117,8 @@ def render(table: CostTable) -> list[str]:
 
 REMEDIES = {
     "ingest": "split the collection", "extract": "shard_size or extract.batch_size",
-    "accumulate": "text.size or the encoders", "accumulate_auxiliary": "text.size or the encoders",
-    "fit": "text.size or the encoders", "build_index": "fit.dimensions or index.splits",
+    "accumulate": "text.size or the encoders", "fit": "text.size or the encoders",
+    "build_index": "fit.dimensions or index.splits",
 }  # fmt: skip
 """Rule -> what to change where a job of it does not fit into memory; `shard_size` for the others."""
 

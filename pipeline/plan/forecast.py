@@ -5,12 +5,13 @@ the data more than on its size (train, fit-csls, combine, kernels, Wsabie, gener
 and named, rather than guessed. Constants in capitals are estimates.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from pipeline.config import Config
 from pipeline.config.encoders import Encoder
-from pipeline.plan.needs import NEEDS
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.settings.models import Fit
@@ -48,11 +49,11 @@ class Stage:
     disk: float
 
 
-def forecast(config: Config, s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
+def forecast(config: Config, declared: Mapping[str, Any], s: Sizes, rates: Rates, gpu: bool) -> list[Stage]:
     """The rules that `all` runs, in their order; on a machine with a `gpu` or without."""
     stages = []
     for rule, (jobs, seconds) in _Work(config, s, rates).of_rules().items():
-        need = NEEDS[rule]
+        need = declared[rule].needs
         on_gpu = need.gpu(s) if gpu and need.gpu else 0
         if jobs:
             stages.append(Stage(rule, jobs, seconds, need.memory(s), on_gpu, jobs * need.disk(s)))
@@ -75,6 +76,7 @@ class _Work:
         plain = [name for name, model in models.items() if model.spec.made_by == "fit"]
         summed = ("train", "dev") if any(config.refitted(row) for row in plain) else ("train",)
         weak = sorted({models[name].documents for name in plain if models[name].training != "target"})
+        pairs = [*(s.splits.get(split, 0) for split in summed), *(self.weak for _ in weak)]
         finetuned = [encoder for encoder in config.encoders if encoder.weights == "finetuned"]
         evaluations = sum(len(config.judged_splits(row)) for row in config.models) * len(config.evaluate.protocols)
         made, n, start, light = len(config.encoders) - len(finetuned), s.shards, rates.starts, rates.starts_light
@@ -92,8 +94,7 @@ class _Work:
             "build_vocabulary": (1, text + learned / rates.encoded),
             "encode_sentences": (n, n * text + s.sentences / rates.encoded),
             "encode_documents": (n * len(weak), len(weak) * (n * text + self.weak / rates.encoded)),
-            "accumulate": (n * len(summed), sum(self.accumulate(s.splits.get(split, 0)) for split in summed)),
-            "accumulate_auxiliary": (n * len(weak), len(weak) * self.accumulate(self.weak)),
+            "accumulate": (n * len(pairs), sum(map(self.accumulate, pairs))),
             "train": (len(trained), None),
             "fit": (len(plain), None if None in fits else sum(fits)),
             "embed": (n * len(config.models), sum(map(self.embed, config.models))),

@@ -11,9 +11,8 @@ import numpy as np
 SIDE = 1536
 """Of the matrices that are multiplied, for a third of a second on one slow core."""
 
-
-TORCH = ("torch", "pyarrow", "h5py", "pipeline.config.root")
-LIGHT = ("scipy.sparse", "scipy.linalg", "pyarrow", "h5py", "pipeline.config.root")
+TORCH_MODULES = ("torch", "pyarrow", "h5py", "pipeline.config.root")
+LIGHT_MODULES = ("scipy.sparse", "scipy.linalg", "pyarrow", "h5py", "pipeline.config.root")
 """What a process loads that runs networks, and what all others do."""
 
 

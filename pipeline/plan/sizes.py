@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Config
-from pipeline.settings.section import DESCRIBED
 from pipeline.specs.models import made_by
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
 
 WIDEST = 2048
 """Dimensions that features have at most, where nobody says how many."""
@@ -18,7 +19,7 @@ TEXTS = 5
 class Sizes:
     """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
     each encoder's features (`dims`); the `terms` of the vocabulary and the largest number of joint `dimensions`; the
-    `rows` of results; `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
+    `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
 
     images: int
     sentences: int
@@ -27,7 +28,6 @@ class Sizes:
     dims: Mapping[str, int]
     terms: int
     dimensions: int
-    rows: int
     batch_images: float
 
     @property
@@ -40,8 +40,15 @@ class Sizes:
         return sum(self.dims.values())
 
     @property
+    def widest(self) -> int:
+        """The dimensions of the encoder that has the most."""
+        return max(self.dims.values())
+
+    @property
     def described(self) -> int:
         """Images of the splits whose images have sentences."""
+        from pipeline.settings.section import DESCRIBED  # which loads pydantic
+
         return sum(self.splits.get(split, 0) for split in DESCRIBED)
 
     @property
@@ -56,7 +63,7 @@ class Sizes:
 
 
 def sizes_of(
-    config: Config,
+    config: "Config",
     summary: Mapping[str, Any] | None,
     dims: Mapping[str, int] | None = None,
     terms: int | None = None,
@@ -78,12 +85,11 @@ def sizes_of(
         dims={encoder.name: known[encoder.name] for encoder in config.encoders},
         terms=terms or config.text.size,
         dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
-        rows=len(config.models),
         batch_images=config.extract.batch_size * (side / 224) ** 2,
     )
 
 
-def width(config: Config, encoder: Any) -> int:
+def width(config: "Config", encoder: Any) -> int:
     """The dimension of an encoder's features, or the most that it can be."""
     if encoder.of is not None:
         return width(config, config.encoder(encoder.of))

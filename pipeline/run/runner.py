@@ -7,7 +7,6 @@ from typing import Any
 from pipeline import runtime
 from pipeline.device import visible_gpus
 from pipeline.errors import UsageError
-from pipeline.plan.needs import needs_of
 from pipeline.run.layout import Shards
 from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
 from pipeline.run.run import Run
@@ -74,7 +73,7 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
 def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
     """The variables of each process to work in: one process a GPU where the stage can use them, else `workers`."""
     config = run.config
-    if needs_of(stage).gpu is not None and config.device in ("auto", "cuda") and len(cards := visible_gpus()) > 1:
+    if stage.needs.gpu is not None and config.device in ("auto", "cuda") and len(cards := visible_gpus()) > 1:
         return [{"CUDA_VISIBLE_DEVICES": card} for card in cards]
     threads = max(1, runtime.threads() // config.workers)
     return [dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))] * config.workers

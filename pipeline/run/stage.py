@@ -71,14 +71,15 @@ class Stage:
     is the part of the configuration that decides the result. `reads(config, layout, *names)` are the artefacts and
     files that it is made from, by the names that its fingerprint has for them; `columns` are those of the manifest
     (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)` are
-    fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes, first
-    of all what others read. `needs` is of one job (None: it stands in the table of pipeline.plan.needs), `threads` is
-    what a job can use. `options` are of the command alone, click's, and go to the function of a whole stage by their
-    names. `shown` is the category in Snakemake's report of each output that is shown there, by its caption.
+    fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
+    first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the
+    command alone, click's, and go to the function of a whole stage by their names. `shown` is the category in
+    Snakemake's report of each output that is shown there, by its caption.
     """
 
     function: Callable[..., Any]
     version: int
+    needs: "Need"
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     names: Names = ()
     sharded: bool = False
@@ -90,7 +91,6 @@ class Stage:
     also: Callable[..., Mapping[str, str]] = _empty
     shown: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
-    needs: "Need | None" = None
     options: tuple[Any, ...] = ()
 
     @property

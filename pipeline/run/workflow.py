@@ -23,7 +23,6 @@ from typing import Any
 import yaml
 
 from pipeline.config import Config, read_mapping, validate
-from pipeline.plan.needs import needs_of
 from pipeline.plan.sizes import Sizes, sizes_of
 from pipeline.run.layout import Artefact, Shards
 from pipeline.run.run import Run
@@ -129,7 +128,7 @@ class Workflow:
     def resources(self, name: str) -> dict[str, Any]:
         """What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more."""
         stage = self.stages[name]
-        need, workers = needs_of(stage), self.config.workers if stage.sharded else 1
+        need, workers = stage.needs, self.config.workers if stage.sharded else 1
 
         def shards() -> int:
             """The shards of a job, which are made one after another."""

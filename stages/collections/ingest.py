@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pipeline.plan.needs import PYTHON, Need, per_image
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -85,6 +86,12 @@ def _reads(config, layout) -> Mapping[str, Input]:
 STAGE = Stage(
     ingest,
     version=4,
+    needs=Need(
+        lambda s: PYTHON + 600 + 0.006 * s.images,
+        lambda s: 0.001 * s.images,
+        per_image(100),
+        "images, each decoded once",
+    ),
     keys=_keys,
     reads=_reads,
     writes=lambda layout: layout.manifest,

@@ -1,5 +1,6 @@
 """`simulate-documents`: weak texts made from sentences, to see what a method does as they get worse."""
 
+from pipeline.plan.needs import PYTHON, Need, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -25,6 +26,7 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
 STAGE = Stage(
     simulate_documents,
     version=3,
+    needs=Need(process(PYTHON + 500, images=0.006), lambda s: 0.001 * s.images, per_image(300), "sentences"),
     names=("documents",),
     choices=lambda config: [(name,) for name, chosen in config.documents.items() if chosen.simulate is not None],
     keys=lambda config, documents: {

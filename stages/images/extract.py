@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -51,6 +52,13 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     extract,
     version=3,
+    needs=Need(
+        lambda s: TORCH + 2500 + manifest_mb(s) + 8 * s.shard_images * s.widest / MB,
+        lambda s: 4 * s.shard_images * s.widest / MB,
+        per_shard(2),
+        "images over the encoder's rate",
+        encoder_gpu,
+    ),
     names=("encoder",),
     sharded=True,
     threads=8,

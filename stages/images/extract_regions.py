@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -158,6 +159,13 @@ def _reads(config: "Config", layout, encoder: str) -> Mapping[str, Input]:
 STAGE = Stage(
     extract_regions,
     version=3,
+    needs=Need(
+        lambda s: TORCH + 3000 + manifest_mb(s) + 8 * 20 * s.shard_images * s.widest / MB,
+        lambda s: 4 * 20 * s.shard_images * s.widest / MB,
+        per_shard(0.3),
+        "images times regions (`crops`) or the pixels of a map (`roi-align`), and proposals",
+        encoder_gpu,
+    ),
     names=("encoder",),
     sharded=True,
     threads=8,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.plan.needs import Need, encoder_gpu, fixed, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -188,6 +189,13 @@ def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
 STAGE = Stage(
     finetune,
     version=3,
+    needs=Need(
+        process(3500),
+        fixed(600),
+        fixed(240),
+        "`finetune.iterations` times the regions of a batch",
+        encoder_gpu,
+    ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],
     keys=_keys,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, per_shard
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -55,6 +56,12 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 STAGE = Stage(
     pool_regions,
     version=3,
+    needs=Need(
+        lambda s: TORCH + 1000 + manifest_mb(s) + 12 * s.shard_images * s.widest / MB,
+        lambda s: 4 * s.shard_images * s.widest / MB,
+        per_shard(100),
+        "images times regions",
+    ),
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "regions"],

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -49,6 +50,12 @@ def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
 STAGE = Stage(
     prepare_encoder,
     version=2,
+    needs=Need(
+        process(TORCH + 2000),
+        fixed(600),
+        fixed(120),
+        "a download; for `standard` the train images that it learns from",
+    ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights != "finetuned"],
     keys=_keys,

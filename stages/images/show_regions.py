@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -53,6 +54,7 @@ def _number(option: str, default: int, told: str, least: int = 1) -> click.Optio
 STAGE = Stage(
     show_regions,
     version=2,
+    needs=Need(process(TORCH + 900), fixed(20), fixed(15), "the few images shown"),
     names=("encoder",),
     choices=lambda config: [(name,) for name in config.regions.encoders],
     wanted=lambda config: [(name,) for name in config.regions.encoders],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.plan.needs import TORCH, Need, embeddings_mb, manifest_mb, network_gpu, per_image
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -220,6 +221,13 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     build_index,
     version=4,
+    needs=Need(
+        lambda s: TORCH + 600 + manifest_mb(s) + 3 * embeddings_mb(s),
+        embeddings_mb,
+        per_image(200),
+        "vectors times dimensions, for the exact search that measures it; candidates ten times that",
+        network_gpu,
+    ),
     names=("model",),
     threads=8,
     choices=lambda config: [(name,) for name in config.every_model()],

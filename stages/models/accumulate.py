@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.plan.needs import MB, TORCH, Need, blocks_mb, manifest_mb, moments_gpu, per_shard
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -94,6 +95,13 @@ def _reads(config, layout, pairs: str) -> Mapping[str, Input]:
 STAGE = Stage(
     accumulate,
     version=4,
+    needs=Need(
+        lambda s: TORCH + manifest_mb(s) + blocks_mb(s) + 2.5 * s.moments_bytes / MB,
+        lambda s: s.moments_bytes / MB,
+        per_shard(100),
+        "images times D squared; bytes of the moments, which do not grow with a shard",
+        moments_gpu,
+    ),
     names=("pairs",),
     sharded=True,
     threads=8,

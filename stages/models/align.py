@@ -1,5 +1,6 @@
 """`align`: which words of a sentence describe which region of its image, by the embeddings of a multi-vector model."""
 
+from pipeline.plan.needs import PYTHON, Need, per_described, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 from stages import options
@@ -60,6 +61,12 @@ def align(
 STAGE = Stage(
     align,
     version=2,
+    needs=Need(
+        process(PYTHON + 1500, described=0.01),
+        lambda s: 0.002 * s.sentences,
+        per_described(300),
+        "words of the split times regions",
+    ),
     names=("model", "split"),
     choices=lambda config: config.multi_vector_splits(),
     wanted=lambda config: config.multi_vector_splits(config.align.splits),

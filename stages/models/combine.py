@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -157,6 +158,12 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     combine,
     version=3,
+    needs=Need(
+        lambda s: TORCH + 500 + manifest_mb(s) + 0.1 * embeddings_mb(s),
+        fixed(50),
+        fixed(60),
+        "dev pairs times members times weights",
+    ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("combine")],
     keys=lambda config, model: {

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, network_gpu, per_shard
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -100,6 +101,13 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     embed,
     version=3,
+    needs=Need(
+        lambda s: TORCH + manifest_mb(s) + 12 * s.shard_images * (s.dim + s.texts * s.dimensions) / MB,
+        lambda s: 4 * s.dimensions * s.shard_images * (1 + s.texts) / MB,
+        per_shard(100),
+        "images times D times dimensions",
+        network_gpu,
+    ),
     names=("model",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],

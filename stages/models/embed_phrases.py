@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pipeline.plan.needs import TORCH, Need, network_gpu, per_described, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -117,6 +118,13 @@ def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
 STAGE = Stage(
     embed_phrases,
     version=2,
+    needs=Need(
+        process(TORCH + 1500, described=0.05),
+        lambda s: 0.05 * s.sentences,
+        per_described(100),
+        "noun phrases of the split",
+        network_gpu,
+    ),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     reads=_reads,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, moments_gpu, per_image
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -107,6 +108,13 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     fit,
     version=5,
+    needs=Need(
+        lambda s: TORCH + 1000 + manifest_mb(s) + 12 * s.moments_bytes / MB,
+        lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB,
+        per_image(200),
+        "ridges times the cubes of D and of the terms; shards; not images (kcca, wsabie and `sae`: images too)",
+        moments_gpu,
+    ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("fit")],
     keys=lambda config, model: config.model(model).hyperparameters,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -91,6 +92,12 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     fit_csls,
     version=4,
+    needs=Need(
+        lambda s: TORCH + 1000 + manifest_mb(s) + 0.1 * embeddings_mb(s),
+        fixed(100),
+        fixed(60),
+        "dev pairs and the bank times the grid",
+    ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.every_model() if config.scaled(name)],
     keys=lambda config, model: {

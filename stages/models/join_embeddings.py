@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from pipeline.plan.needs import MB, TORCH, Need, per_shard, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -55,6 +56,12 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     join_embeddings,
     version=3,
+    needs=Need(
+        process(TORCH + 500),
+        lambda s: 8 * s.dimensions * s.shard_images * (1 + s.texts) / MB,
+        per_shard(500),
+        "bytes of the members' vectors",
+    ),
     names=("model",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.every_model() if config.members(name)],

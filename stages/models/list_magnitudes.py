@@ -1,5 +1,6 @@
 """`list-magnitudes`: the words and regions with the longest and shortest vectors, by the embeddings of a model."""
 
+from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 from stages import options
@@ -60,6 +61,7 @@ def list_magnitudes(
 STAGE = Stage(
     list_magnitudes,
     version=2,
+    needs=Need(process(PYTHON + 1500, described=0.05), fixed(5), per_described(300), "words of the split"),
     names=("model", "split"),
     choices=lambda config: config.multi_vector_splits(),
     wanted=lambda config: config.multi_vector_splits(config.align.splits),

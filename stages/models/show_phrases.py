@@ -1,5 +1,6 @@
 """`show-phrases`: the region that each noun phrase speaks of, on photographs and in a plane."""
 
+from pipeline.plan.needs import PYTHON, Need, fixed, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 from stages import options
@@ -71,6 +72,7 @@ def show_phrases(
 STAGE = Stage(
     show_phrases,
     version=2,
+    needs=Need(process(PYTHON + 1500, described=0.1), fixed(20), fixed(30), "the few images shown"),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
     keys=lambda config, model, split: {"seed": config.seed},

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -234,6 +235,7 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
 STAGE = Stage(
     train,
     version=5,
+    needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "pairs times epochs", network_gpu),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],
     keys=_keys,

@@ -2,6 +2,7 @@
 
 import click
 
+from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 from stages import inputs
@@ -17,11 +18,11 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
     from pipeline.plan import comparison
     from pipeline.plan.forecast import forecast
     from pipeline.plan.machine import free_disk, free_memory, gpu_memory
-    from pipeline.plan.needs import MB
-    from pipeline.plan.rates import LIGHT, TORCH, Rates, measure_flops, measure_start
+    from pipeline.plan.rates import LIGHT_MODULES, TORCH_MODULES, Rates, measure_flops, measure_start
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.benchmarks import read_benchmarks
+    from stages.catalogue import declared
 
     settings, manifest = run.config, run.manifest
     measured, dims = _measure_images(run, sample or settings.plan.sample)
@@ -29,12 +30,13 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
     flops, share = measure_flops(runtime.threads())
     rates = Rates(
         **measured, **texts, flops=flops, share=share,
-        starts=measure_start(TORCH), starts_light=measure_start(LIGHT),
+        starts=measure_start(TORCH_MODULES), starts_light=measure_start(LIGHT_MODULES),
     )  # fmt: skip
     gpu_free = gpu_memory() / MB
     gpu = bool(gpu_free) and settings.device != "cpu"
 
-    stages = forecast(settings, sizes_of(settings, manifest.summary, dims, terms), rates, gpu)
+    sizes = sizes_of(settings, manifest.summary, dims, terms)
+    stages = forecast(settings, declared(), sizes, rates, gpu)
     warnings = comparison.misfits(stages, free_memory() / MB, gpu_free, free_disk(run.root) / MB)
     facts = comparison.add_up(read_benchmarks(run.layout.benchmarks)) if compare else {}
 
@@ -122,6 +124,7 @@ def _measure_sentences(settings, manifest) -> tuple[dict[str, float], int]:
 STAGE = Stage(
     plan,
     version=1,
+    needs=Need(process(TORCH + 1500, images=0.002), fixed(5), fixed(20), "`plan.sample`", encoder_gpu),
     keys=lambda config: {
         "plan": config.plan.model_dump(),
         "encoders": [one.model_dump() for one in config.encoders],

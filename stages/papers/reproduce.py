@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pipeline.plan.needs import Need, fixed
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -51,6 +52,7 @@ def _reads(config, layout) -> Mapping[str, Input]:
 STAGE = Stage(
     reproduce,
     version=2,
+    needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {"name": config.name, "reproduce": config.reproduce.model_dump()},
     reads=_reads,
     writes=lambda layout: layout.reproduction,

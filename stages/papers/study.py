@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, moments_gpu, per_image
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -105,6 +106,13 @@ def _reads(config, layout) -> Mapping[str, Input]:
 STAGE = Stage(
     study,
     version=3,
+    needs=Need(
+        lambda s: TORCH + 1500 + manifest_mb(s) + 16 * s.moments_bytes / MB,
+        fixed(200),
+        per_image(2),
+        "draws times sizes of sets times what `fit` does",
+        moments_gpu,
+    ),
     threads=8,
     keys=_keys,
     reads=_reads,

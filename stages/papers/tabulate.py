@@ -1,5 +1,6 @@
 """`tabulate`: the tables of Gong et al. 2014 as Markdown, our numbers beside the printed ones."""
 
+from pipeline.plan.needs import Need, fixed
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -40,6 +41,7 @@ def _tuples(value):
 STAGE = Stage(
     tabulate,
     version=2,
+    needs=Need(fixed(800), fixed(5), fixed(15), "cells of the study"),
     keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
     reads=lambda config, layout: {"study": layout.study},
     writes=lambda layout: layout.tables,

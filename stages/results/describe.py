@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 from stages.boxes import label_names
@@ -84,6 +85,13 @@ def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
 STAGE = Stage(
     describe,
     version=3,
+    needs=Need(
+        lambda s: TORCH + 3000 + manifest_mb(s) + 4 * 20 * s.described * s.widest / MB,
+        fixed(50),
+        per_described(2),
+        "images times `describe.beam`, or times `describe.candidates`",
+        network_gpu,
+    ),
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
     keys=lambda config, generator, subject: {

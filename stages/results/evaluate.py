@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.plan.needs import TORCH, Need, fixed, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -101,6 +102,12 @@ def _choices(config) -> Iterator[tuple[str, ...]]:
 STAGE = Stage(
     evaluate,
     version=2,
+    needs=Need(
+        process(TORCH + 600),
+        fixed(5),
+        per_image(300),
+        "images times sentences of the split; `evaluate.bootstrap`",
+    ),
     names=("model", "split", "protocol"),
     choices=_choices,
     keys=lambda config, *names: {

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan.needs import Need, fixed, network_gpu, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 from pipeline.specs.generators import generator_spec
@@ -139,6 +140,13 @@ def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
 STAGE = Stage(
     evaluate_descriptions,
     version=2,
+    needs=Need(
+        process(2000, described=0.1),
+        fixed(5),
+        lambda s: 60 + s.described / 50 / 60,
+        "images of the split",
+        network_gpu,
+    ),
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
     wanted=lambda config: config.descriptions(config.describe.splits),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run.layout import Artefact
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
@@ -173,10 +174,11 @@ def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
     from pipeline.plan.rates import Rates
     from pipeline.plan.sizes import sizes_of
     from pipeline.storage.benchmarks import read_benchmarks
+    from stages.catalogue import declared
 
     facts, folder = {}, run.layout.benchmarks
     sizes = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["terms"])
-    stages = forecast(run.config, sizes, Rates(**plan["rates"]), plan["gpu"])
+    stages = forecast(run.config, declared(), sizes, Rates(**plan["rates"]), plan["gpu"])
     if folder.is_dir():
         try:
             facts = add_up(read_benchmarks(folder))
@@ -239,6 +241,7 @@ def _reads(config, layout) -> Mapping[str, Input]:
 STAGE = Stage(
     report,
     version=1,
+    needs=Need(process(TORCH + 600, images=0.002), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},
     reads=_reads,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 from pipeline.specs.generators import generator_spec
@@ -141,6 +142,7 @@ def _precision(run: Run, generator: str) -> "torch.dtype":
 STAGE = Stage(
     train_generator,
     version=3,
+    needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "words times epochs", network_gpu),
     names=("generator",),
     choices=lambda config: [(name,) for name in config.generators],
     keys=_keys,

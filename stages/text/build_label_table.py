@@ -2,6 +2,7 @@
 
 import logging
 
+from pipeline.plan.needs import Need, fixed, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -40,6 +41,7 @@ def build_label_table(run: Run, job: Job) -> None:
 STAGE = Stage(
     build_label_table,
     version=2,
+    needs=Need(process(1000), fixed(10), fixed(30), "sentences"),
     reads=lambda config, layout: {
         "manifest": layout.manifest,
         "vocabulary": layout.token_vocabulary,

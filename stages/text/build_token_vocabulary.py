@@ -1,5 +1,6 @@
 """`build-token-vocabulary`: the words of the training sentences that neural models know."""
 
+from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -27,6 +28,7 @@ def build_token_vocabulary(run: Run, job: Job) -> None:
 STAGE = Stage(
     build_token_vocabulary,
     version=2,
+    needs=Need(process(PYTHON + 500, sentences=0.002), fixed(10), per_image(300), "training sentences"),
     keys=lambda config: config.tokens.model_dump(),
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.token_vocabulary,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -43,6 +44,7 @@ def _reads(config, layout) -> Mapping[str, Input]:
 STAGE = Stage(
     build_vocabulary,
     version=2,
+    needs=Need(process(PYTHON + 500, sentences=0.002), fixed(10), per_image(300), "training sentences"),
     keys=lambda config: config.text.model_dump(),
     reads=_reads,
     writes=lambda layout: layout.vocabulary,

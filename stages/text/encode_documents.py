@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from pipeline.plan.needs import PYTHON, Need, per_shard, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Stage
 
@@ -46,6 +47,7 @@ def _reads(config, layout, documents: str) -> Mapping[str, Input]:
 STAGE = Stage(
     encode_documents,
     version=3,
+    needs=Need(process(PYTHON + 500, images=0.002), lambda s: 0.001 * s.shard_images, per_shard(50), "documents"),
     names=("documents",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.documents],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipeline.plan.needs import PYTHON, Need, per_shard, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -28,6 +29,7 @@ def encode_sentences(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_sentences,
     version=3,
+    needs=Need(process(PYTHON + 500), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"),
     sharded=True,
     reads=lambda config, layout: {"vocabulary": layout.vocabulary},
     columns=("sentences",),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipeline.plan.needs import PYTHON, Need, per_shard, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -29,6 +30,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_tokens,
     version=3,
+    needs=Need(process(PYTHON + 500), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"),
     sharded=True,
     reads=lambda config, layout: {"vocabulary": layout.token_vocabulary},
     columns=("sentences",),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipeline.plan.needs import Need, per_shard, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -43,6 +44,7 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
 STAGE = Stage(
     encode_trees,
     version=3,
+    needs=Need(process(1000), lambda s: 0.001 * s.shard_images * s.texts, per_shard(50), "sentences"),
     sharded=True,
     reads=lambda config, layout: {
         "parses": layout.parses,

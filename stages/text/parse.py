@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.plan.needs import Need, per_shard, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -148,6 +149,12 @@ def _parser(run: Run) -> dict[str, str]:
 STAGE = Stage(
     parse,
     version=3,
+    needs=Need(
+        process(1500),
+        lambda s: 0.002 * s.shard_images * s.texts,
+        per_shard(5),
+        "sentences over the parser's rate",
+    ),
     sharded=True,
     keys=_told,
     reads=_reads,

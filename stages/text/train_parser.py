@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.errors import UsageError
+from pipeline.plan.needs import Need, fixed
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -66,6 +67,7 @@ def _spacy(run: Run) -> dict[str, str]:
 STAGE = Stage(
     train_parser,
     version=2,
+    needs=Need(fixed(2500), fixed(200), fixed(240), "words of the treebank times epochs"),
     threads=8,
     keys=lambda config: {"seed": config.seed, "training": config.parse.training.model_dump()},
     reads=_reads,

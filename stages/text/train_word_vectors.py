@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Input, Job, Outside, Stage
 
@@ -42,6 +43,7 @@ def _reads(config, layout) -> Mapping[str, Input]:
 STAGE = Stage(
     train_word_vectors,
     version=2,
+    needs=Need(process(PYTHON + 500, sentences=0.003), fixed(100), per_image(50), "words times `word_vectors.epochs`"),
     keys=lambda config: {
         "seed": config.seed,
         "text": config.language_text.model_dump(exclude={"treebank"}),

@@ -18,7 +18,8 @@ from pipeline.config import merge
 from pipeline.storage.atomic import read_json
 from pipeline.storage.batch import TEMPORARY
 from pipeline.storage.integrity import examine
-from stages.cli import COMMANDS, cli, declared
+from stages.catalogue import COMMANDS, declared
+from stages.cli import cli
 
 ROOT = Path(__file__).parents[2]
 UNDER_WAY = ("uncommitted", "missing", "mixed")

@@ -14,7 +14,8 @@ from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
 from pipeline.storage.shards import write_shard
 from pipeline.storage.trees import FIELDS, KINDS, write_parses, write_trees
-from stages.cli import cli, declared
+from stages.catalogue import declared
+from stages.cli import cli
 
 COUNT, SHARD_SIZE, N_SHARDS = 40, 16, 3
 MISSING = "missing.png"

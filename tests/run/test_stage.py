@@ -12,7 +12,8 @@ from pipeline.run.layout import Layout, Shards
 from pipeline.run.parts import divide
 from pipeline.run.run import Run
 from pipeline.storage.atomic import read_json
-from stages.cli import cli, declared
+from stages.catalogue import declared
+from stages.cli import cli
 
 RULES = Path(__file__).parents[2] / "stages/rules"
 STAGES = declared()

@@ -19,7 +19,8 @@ from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.storage.atomic import publish_json, publish_text, to_json
 from pipeline.storage.locks import hold, is_held, lock_path, remove_free
-from stages.cli import COMMANDS, cli, declared
+from stages.catalogue import COMMANDS, declared
+from stages.cli import cli
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "stages.cli", "summarise"]

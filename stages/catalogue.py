@@ -1,0 +1,31 @@
+"""All commands and declared stages: one module each, in the folders below."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from pipeline.run.stage import Stage
+
+GROUPS = {
+    "collections": "A collection",
+    "images": "Images",
+    "text": "Text",
+    "models": "Models",
+    "index": "Index and search",
+    "results": "Results",
+    "papers": "The papers' tables",
+    "operations": "Operations",
+}
+"""Folder of this package -> what `--help` calls its commands, in its order."""
+COMMANDS = {
+    found.name.replace("_", "-"): f"stages.{group}.{found.name}"
+    for group in GROUPS
+    for found in pkgutil.iter_modules([str(Path(__file__).parent / group)])
+}
+"""Command -> its module, in the order of the groups."""
+
+
+def declared() -> dict[str, Stage]:
+    """The declared stages by name; their modules are imported, which is quick."""
+    modules = map(importlib.import_module, COMMANDS.values())
+    return {module.STAGE.name: module.STAGE for module in modules if hasattr(module, "STAGE")}
