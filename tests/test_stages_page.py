@@ -1,97 +1,187 @@
-"""docs/stages.md as a reader has it: every command, the keys that it and its rule read, what a job asks for."""
+"""docs/stages.md as a reader has it, and the keys that it names against what stages do when a key is changed."""
 
 import ast
+import inspect
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.config import Config, load
-from pipeline.plan.sizes import sizes_of
-from pipeline.specs.generators import GENERATORS
-from pipeline.specs.models import made_by
+from pipeline.config import Config
+from pipeline.config.variants import OWN
+from pipeline.run.layout import Layout
+from pipeline.run.stage import Stage
+from pipeline.settings.section import Section
+from stages import boxes, generators, inputs
 from stages.catalogue import COMMANDS, declared
+from stages.reference import configurations, render
 
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 ROOT = Path(__file__).parents[1]
-HELPERS = ("inputs", "boxes", "generators")
-OWN = {spec.key for spec in [*made_by("train"), *GENERATORS]}
-"""Sections of one model or generator; the page names the defaults that they are laid over."""
-KEYS = Config.model_fields.keys() - OWN
-PAGE = {
-    line.split("`")[1]: [cell.strip() for cell in line.split("|")[1:-1]]
-    for line in (ROOT / "docs/stages.md").read_text().splitlines()
-    if line.startswith("| `")
-}
+PAGE = (ROOT / "docs/stages.md").read_text()
+ROWS = {line.split("`")[1]: line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")}
 """Command -> the cells of its line."""
+STAGES = declared()
+HELPERS = (inputs, boxes, generators)
+NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
+"""Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
+COVERED = {
+    "finetune": {"extract"},  # the size of batches and the number of processes
+    "prepare-encoder": {"extract"},
+    "plan": {"seed"},  # of untrained networks, which are no faster for it
+    "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
+    "reproduce": {"models", "regions"},  # what the summary that it reads was made with
+}
+"""What a stage's function looks at beside the keys that decide, and why that may be."""
 
 
-def read_keys(tree: ast.AST) -> set[str]:
-    """The keys of a whole configuration that a piece of code takes: `settings.fit`, `config.load(path).text`."""
-    loaded = {"settings"} | {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _loads(node.value)
-        for target in node.targets
-        if isinstance(target, ast.Name)
+LEARNING = {key for key, spec in OWN.items() if spec.defaults == "language_defaults"}
+INERT = {
+    "finetune": {"study"},  # whose encoders are never finetuned ones
+    "combine": {"encoders"},  # looked at for models that start from others, which there need not be
+    "fit_csls": {"encoders"},
+    "join_embeddings": {"encoders"},
+    "evaluate": {"encoders"},
+    "describe": LEARNING,  # only asked whether the generator stands on a joint space
+    "evaluate_descriptions": LEARNING,
+}
+"""Keys that a stage's declaration looks at without effect."""
+
+
+def named(stage: Stage) -> set[str]:
+    """The keys in a stage's line, and the own sections of models for which the defaults below them stand."""
+    shown = set(re.findall(r"`(\w+)`", ROWS[stage.command][4]))
+    own = {key for key, spec in OWN.items() if spec.defaults in shown}
+    return shown - {OWN[key].defaults for key in own} | own
+
+
+def test_the_page_is_what_the_generator_makes() -> None:
+    assert render() == PAGE
+
+
+def test_every_command_has_a_line_and_every_key_is_somewhere() -> None:
+    rules = {
+        name
+        for path in (ROOT / "stages/rules").glob("*.smk")
+        for name in re.findall(r"^(?:rule|checkpoint) (\w+):", path.read_text(), re.M)
     }
-    return KEYS & {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and (_loads(node.value) or isinstance(node.value, ast.Name) and node.value.id in loaded)
-    }
+    assert STAGES.keys() == rules
+    assert sorted(ROWS) == sorted(COMMANDS)
+    assert all(len(ROWS[stage.command]) == 8 for stage in STAGES.values())
+    keys = set(re.findall(r"`(\w+)`", PAGE))
+    assert not {key for key in Config.model_fields if key not in keys and OWN[key].defaults not in keys}
 
 
-def _loads(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("load", "config.load")
+def test_a_million_images_need_no_less_than_the_demo() -> None:
+    for stage in STAGES.values():
+        demo, million = (
+            [int(n) for n in re.findall(r"\d+", cell.replace(",", ""))] for cell in ROWS[stage.command][-2:]
+        )
+        assert len(demo) == 2 and all(more >= less for less, more in zip(demo, million, strict=True)), stage.name
 
 
-def shared_keys(tree: ast.AST) -> set[str]:
-    """The keys that the functions take which a stage has from the modules that stages share."""
-    taken = set()
-    for module in HELPERS:
-        body = ast.parse((ROOT / f"stages/{module}.py").read_text()).body
-        functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        used = {
-            alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module == f"stages.{module}"
-            for alias in node.names
-        } | {
-            node.attr
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == module
-        }
-        used &= functions.keys()
-        for name in list(used):
-            used |= {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)} & functions.keys()
-        taken |= set().union(*(read_keys(functions[name]) for name in used))
-    return taken
+def changes(value: Any) -> Iterator[Any]:
+    """Made-up values in the place of one: first different in all of a section, then in each leaf."""
+    if isinstance(value, Section):
+        fields = {field: next(changes(getattr(value, field)), None) for field in type(value).model_fields}
+        yield value.model_copy(update=fields)
+        for field in type(value).model_fields:
+            yield from (value.model_copy(update={field: other}) for other in changes(getattr(value, field)))
+    elif value is None:
+        yield "other"
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield value + 1
+    elif isinstance(value, str):
+        yield f"{value}-other"
+    elif isinstance(value, Mapping):
+        yield {}
+        for key, one in value.items():
+            yield from ({**value, key: other} for other in changes(one))
+    else:
+        yield value[:-1]
+        for place, one in enumerate(value):
+            yield from ((*value[:place], other, *value[place + 1 :]) for other in changes(one))
 
 
-def named(command: str) -> set[str]:
-    return set(re.findall(r"`(\w+)`", PAGE[command][1]))
+def said(stage: Stage, config: Config, names: tuple[str, ...]) -> Any:
+    """All that a stage's declaration says of one choice."""
+    layout = Layout(Path("run"), Path(config.data_root))
+    found: list[Any] = []
+    for tell in (
+        lambda: stage.depends(config, *names),
+        lambda: stage.reads(config, layout, *names),
+        lambda: stage.outputs(layout, *names),
+    ):
+        try:
+            found.append(tell())
+        except Exception as error:  # no such model, format or file
+            found.append(str(error))
+    return found
 
 
-def test_every_command_has_a_line_and_every_key_is_of_some_command() -> None:
-    assert sorted(PAGE) == sorted(COMMANDS)
-    keys = set().union(*map(named, PAGE))
-    assert keys >= KEYS, f"no stage has {KEYS - keys}"
-    assert keys <= Config.model_fields.keys() | {"encoder_defaults"}
+def chosen(stage: Stage, config: Config) -> Any:
+    try:
+        return [tuple(names) for names in stage.choices(config)]
+    except Exception as error:
+        return str(error)
 
 
-def test_a_line_says_what_the_demos_jobs_ask_for_and_that_a_million_images_need_no_less() -> None:
-    demo = sizes_of(load(), None)
-    for command, cells in PAGE.items():
-        of_demo, of_million = ([int(n) for n in re.findall(r"\d+", cell.replace(",", ""))] for cell in cells[-2:])
-        stage = declared().get(command.replace("-", "_"))
-        asked = [stage.needs.memory(demo), stage.needs.minutes(demo)] if stage else []
-        assert of_demo == pytest.approx(asked, abs=1), command
-        assert all(more >= less for less, more in zip(of_demo, of_million, strict=True)), command
+def some(choices: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The first and the last choice of each first name."""
+    return list({(names[:1], way): names for way in (1, -1) for names in choices[::way]}.values())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_stage_names_the_keys_that_its_module_reads(command: str) -> None:
-    tree = ast.parse((ROOT / f"{COMMANDS[command].replace('.', '/')}.py").read_text())
-    read = read_keys(tree) | shared_keys(tree)
-    assert read <= named(command), f"{command} reads {read} too"
+@pytest.fixture(scope="module")
+def decisive() -> dict[str, set[str]]:
+    """Stage -> the keys of which a change changes its choices, or what it says of some of them; of a key that its line
+    does not name one change of the whole section is tried. All files are taken to be there."""
+    found, lines = {name: set() for name in STAGES}, {name: named(stage) for name, stage in STAGES.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "is_file", lambda path: True)
+        for config in configurations():
+            choices = {name: chosen(stage, config) for name, stage in STAGES.items()}
+            before = {name: [said(STAGES[name], config, one) for one in some(every)] for name, every in choices.items()}
+            for key in Config.model_fields:
+                for number, value in enumerate(changes(getattr(config, key))):
+                    tried = [name for name in STAGES if key not in found[name] and (not number or key in lines[name])]
+                    other = config.model_copy(update={key: value})
+                    for name in tried:
+                        stage, every = STAGES[name], choices[name]
+                        after = [said(stage, other, one) for one in some(every)]
+                        if after != before[name] or chosen(stage, other) != every:
+                            found[name].add(key)
+    return found
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_keys_in_a_stages_line_are_those_whose_change_reruns_it(name: str, decisive: dict[str, set[str]]) -> None:
+    assert decisive[name] == named(STAGES[name]) - INERT.get(name, set())
+
+
+def functions_of(module: Any) -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(inspect.getsource(module))
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def read_keys(stage: Stage) -> set[str]:
+    """The keys that a stage's function takes from the configuration, and the functions beside it that it names."""
+    known = {name: node for one in HELPERS for name, node in functions_of(one).items()}
+    known |= functions_of(inspect.getmodule(stage.function))
+    reached, taken = [stage.name], set()
+    for name in reached:  # which grows meanwhile
+        for node in ast.walk(known[name]):
+            word = getattr(node, "id", None) or getattr(node, "attr", None)
+            reached += [word] if word in known and word not in reached else []
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("config", "settings", "run.config"):
+                taken.add(node.attr)
+    return taken & Config.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_looks_at_no_key_beside_those_in_its_line(name: str) -> None:
+    stage = STAGES[name]
+    assert read_keys(stage) - named(stage) - NOT_DECISIVE == COVERED.get(stage.command, set())

@@ -177,7 +177,9 @@ def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", 
 
 def _keys(config, encoder: str) -> Mapping:
     tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
-    return {"seed": config.seed, "finetune": tuning, "encoder": config.encoder(encoder).decisive()}
+    judged = config.regions.model_dump(include={"search", "min_side", "iou"})
+    chosen = config.encoder(encoder).decisive()
+    return {"seed": config.seed, "finetune": tuning, "encoder": chosen, "judged": judged}
 
 
 def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
@@ -188,7 +190,7 @@ def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
 
 STAGE = Stage(
     finetune,
-    version=3,
+    version=4,
     needs=Need(
         process(3500),
         fixed(600),

@@ -123,12 +123,13 @@ def _measure_sentences(settings, manifest) -> tuple[dict[str, float], int]:
 
 STAGE = Stage(
     plan,
-    version=1,
+    version=2,
     needs=Need(process(TORCH + 1500, images=0.002), fixed(5), fixed(20), "`plan.sample`", encoder_gpu),
     keys=lambda config: {
         "plan": config.plan.model_dump(),
         "encoders": [one.model_dump() for one in config.encoders],
         "text": config.text.model_dump(),
+        "extract": config.extract.model_dump(include={"batch_size", "decode_workers", "precision"}),
     },
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.plan,

@@ -1,0 +1,180 @@
+"""The page of all stages, from their declarations: `python -m stages.reference > docs/stages.md`."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+from pipeline.config import Config, default_path, load, merge, read_mapping, validate
+from pipeline.config.variants import OWN
+from pipeline.errors import JointspaceError
+from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.run.layout import Artefact, Layout, Shards
+from pipeline.run.stage import Names, Outside, Stage
+from pipeline.specs.generators import GENERATORS
+from pipeline.specs.models import MODELS
+from stages.catalogue import COMMANDS, declared
+
+MILLION = Sizes(
+    images=1_000_000, sentences=150_000, shard_images=16384, terms=3000, dimensions=128,
+    splits={"train": 28_000, "dev": 1000, "test": 1000, "weak": 970_000}, dims={"resnet50": 2048}, batch_images=32,
+)  # fmt: skip
+FILE = {"file": "x"}
+LEARNED = {
+    "models": [*(spec.name for spec in MODELS if spec.made_by != "combine"), "ncca-csls-refit", "both"],
+    "ensembles": {"both": {"members": ["ncca", "kcca"]}},
+    "generators": [spec.name for spec in GENERATORS],
+    "mrnn_regions": {"snippets": "dvsa"},
+    "language_text": {"treebank": "x"},
+    "describe": {"boxes": True},
+    "regions": {"encoders": ["squeezenet-boxes"], "boxes": "x"},
+    "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "x")},
+}
+FILES = {
+    "demo": {"generate": False},
+    "models": ["lstm", "dvsa"],
+    "generators": ["nearest"],
+    "describe": {"boxes": True},
+    "phrases": {"names": "x"},
+    "encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
+    "regions": {"encoders": ["net"], "proposals": "faster-rcnn", "detector": {"weights": "file", **FILE}},
+    "finetune": {"start": "file", **FILE},
+    "word_vectors": {"source": "file", **FILE},
+}
+"""Configurations in which stages look at keys that those in config/ leave alone."""
+MODEL_KEYS = ("encoders", "seed", "fit", "transfer")
+"""Fields of a model that are taken from keys of the same names."""
+HEAD = """# Stages: what they are made of, their keys and what they cost
+
+A run has one job of a stage for each of what the second column says; a part is a range of shards. A stage is made again
+when what it reads has changed, or its version, or one of the keys that decide it; it looks at those named here (each is
+explained in [configuration.md](configuration.md)). With a section count the defaults that it is laid over:
+`encoder_defaults` and `ensemble_defaults`; `train_defaults` and `language_defaults` stand here for the own sections of
+all models and generators that are laid over them. No results depend on where and by how many
+processes they are made: `results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster` and `device` are every
+stage's, and `serve` is the server's.
+
+D is the number of dimensions of the image view. The last two columns are what a job (of a part, each of its shards)
+asks its scheduler for, in MB of memory and in minutes after which it may be killed: generous bounds, no forecasts, for
+the demo and for a million images, 30,000 of them with five sentences each, at 2,048 dimensions and 16,384 images a
+shard. Forecasts are `jointspace plan`'s; what stages took is in [measured.md](measured.md) and
+[scaling.md](scaling.md), and of a run of yours in its report. Made from the declarations of the stages by
+`python -m stages.reference > docs/stages.md`.
+
+| command, version | a job for each | reads | writes | keys | its cost grows with | demo | a million |
+|---|---|---|---|---|---|---|---|
+"""
+OTHERS = """
+## Commands that no rule runs
+
+| command | what it does |
+|---|---|
+"""
+
+
+class Looked:
+    """A stand-in for `one`, on which its methods and properties are evaluated: when a field is read, `keys[field]` is
+    noted in `seen`."""
+
+    def __init__(self, one: Any, keys: Mapping[str, str], seen: set[str]) -> None:
+        self._one, self._keys, self._seen = one, keys, seen
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._keys:
+            self._seen.add(self._keys[name])
+            return getattr(self._one, name)
+        found = inspect.getattr_static(type(self._one), name, None)
+        if isinstance(found, property):
+            return found.fget(self)
+        return MethodType(found, self) if inspect.isfunction(found) else getattr(self._one, name)
+
+
+class LookedConfig(Looked):
+    """Of a model only those keys are noted of which something is read."""
+
+    def __init__(self, config: Config, seen: set[str]) -> None:
+        super().__init__(config, {key: key for key in Config.model_fields}, seen)
+
+    def model(self, name: str) -> Looked:
+        model = self._one.model(name)
+        self._seen.update(("variant_defaults", "variants", "ensembles"))
+        return Looked(model, {key: key for key in MODEL_KEYS} | {"settings": model.spec.key}, self._seen)
+
+
+def configurations() -> list[Config]:
+    """Those in config/, and two that are made up: between them stages take all their branches."""
+    shipped = sorted(path for path in default_path().parent.glob("*.yaml") if path != default_path())
+    default = read_mapping(default_path())
+    return [load(), *map(load, shipped), *(validate(merge(default, own)) for own in (LEARNED, FILES))]
+
+
+def keys_of(stage: Stage, configs: Sequence[Config]) -> list[str]:
+    """The keys of the configuration at which the stage's declaration looks, in their order."""
+    seen: set[str] = set()
+    for config in configs:
+        looked = LookedConfig(config, seen)
+        layout = Looked(Layout(Path(), Path(config.data_root)), {"data_root": "data_root"}, seen)
+        for names in stage.choices(looked):
+            stage.outputs(layout, *names)
+            with suppress(JointspaceError):  # the collection is not there
+                stage.keys(looked, *names)
+            with suppress(JointspaceError):
+                stage.reads(looked, layout, *names)
+    return [key for key in Config.model_fields if key in seen]
+
+
+def reads_of(stage: Stage, configs: Sequence[Config], stages: Mapping[str, Stage]) -> list[str]:
+    """What the stage reads in any of the configurations, by the names with wildcards of what makes it."""
+    found: dict[str, None] = {}
+    for config in configs:
+        layout = Layout(Path(), Path(config.data_root))
+        made = {one.name: pattern for other in stages.values() for one, pattern in _made(other, config, layout)}
+        for names in stage.choices(config):
+            with suppress(JointspaceError):
+                for one in stage.reads(config, layout, *names).values():
+                    found["a file" if isinstance(one, Outside) else made[one.name]] = None
+    return list(found)
+
+
+def render() -> str:
+    """The page."""
+    stages, configs, demo = declared(), configurations(), sizes_of(load(), None)
+    rows = (_row(stage, keys_of(stage, configs), reads_of(stage, configs, stages), demo) for stage in stages.values())
+    others = (name for name in COMMANDS if name.replace("-", "_") not in stages)
+    return HEAD + "".join(rows) + OTHERS + "".join(f"| `{name}` | {_help(name)} |\n" for name in others)
+
+
+def _made(stage: Stage, config: Config, layout: Layout) -> Iterator[tuple[Artefact | Shards, str]]:
+    """What a stage makes by this configuration, each with its name with wildcards."""
+    patterns = [one.name for one in stage.outputs(layout, *_wildcards(stage))]
+    for names in stage.choices(config):
+        yield from zip(stage.outputs(layout, *names), patterns, strict=True)
+
+
+def _wildcards(stage: Stage) -> Names:
+    return tuple(f"{{{name}}}" for name in stage.names)
+
+
+def _row(stage: Stage, keys: Sequence[str], reads: Sequence[str], demo: Sizes) -> str:
+    writes = [one.name for one in stage.outputs(Layout(Path()), *_wildcards(stage))]
+    shown = list(dict.fromkeys((OWN[key].defaults if key in OWN else None) or key for key in keys))
+    each = ", ".join([*stage.names, *(["part"] if stage.sharded else [])]) or "run"
+    asked = (f"{stage.needs.memory(s):,.0f} MB, {stage.needs.minutes(s):,.0f} min" for s in (demo, MILLION))
+    cells = (f"`{stage.command}` {stage.version}", each, *map(_quoted, (reads, writes, shown)), stage.needs.grows)
+    return f"| {' | '.join((*cells, *asked))} |\n"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(name if " " in name else f"`{name}`" for name in names)
+
+
+def _help(name: str) -> str:
+    return importlib.import_module(COMMANDS[name]).command.get_short_help_str(limit=1000)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
