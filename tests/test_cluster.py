@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.config import load
+from pipeline.run.layout import Layout
+from pipeline.run.stage import needed
 from pipeline.storage.atomic import to_json
 from stages.catalogue import declared
 
@@ -155,6 +158,12 @@ def test_jobs_do_not_grow_with_the_shards(tmp_path: Path) -> None:
     few, many = dry_run(tmp_path / "few", 62), dry_run(tmp_path / "many", 10_000)
     assert few["extract"] == 16 and many["extract"] == 64 and few.keys() == many.keys()
     assert few.total() < 200 and many.total() < 600
+    config = load(ROOT / "config/million.yaml")
+    made = Counter(stage.name for stage, _ in needed(declared(), config, Layout(tmp_path)))
+    counted = {name: jobs * (16 if declared()[name].sharded else 1) for name, jobs in made.items()}
+    assert few - Counter(all=1) == {name: jobs for name, jobs in counted.items() if name != "ingest"}, (
+        "as `plan` counts"
+    )
 
 
 def test_a_kubernetes_job_asks_for_what_its_rule_says(tmp_path: Path) -> None:

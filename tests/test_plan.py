@@ -21,10 +21,12 @@ from pipeline.models.linear import accumulation
 from pipeline.plan import forecast as forecasts
 from pipeline.plan import needs
 from pipeline.plan.comparison import Fact, add_up, compare, cost_table, duration, misfits, render, total
-from pipeline.plan.forecast import Stage, forecast
+from pipeline.plan.forecast import Forecast, forecast
 from pipeline.plan.machine import examine, free_disk
 from pipeline.plan.rates import Rates, extraction_rate, rate
-from pipeline.plan.sizes import sizes_of
+from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.run.layout import Layout
+from pipeline.run.stage import needed
 from pipeline.storage.benchmarks import read_benchmarks
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manifest, write_manifest
 from stages.catalogue import declared
@@ -51,7 +53,13 @@ def rates_of(images: float | None, inspected: float, encoded: float, flops: floa
     return Rates(net, net, net, inspected, encoded, 0.1, flops, starts, starts / 2, 1.0)
 
 
-def seconds(stages: list[Stage], rule: str) -> float:
+def forecast_of(settings: config.Config, sizes: Sizes, rates: Rates, gpu: bool) -> list[Forecast]:
+    """Of a run each of whose shards is a part."""
+    made = needed(STAGES, settings, Layout(Path(settings.results_root)))
+    return forecast(settings, made, sizes, rates, sizes.shards, gpu)
+
+
+def seconds(stages: list[Forecast], rule: str) -> float:
     return next(stage.seconds for stage in stages if stage.rule == rule)
 
 
@@ -59,13 +67,16 @@ def test_extraction_is_images_over_rate_and_a_start_for_each_shard(settings: con
     s = sizes_of(settings, SUMMARY)
     assert (s.images, s.shards, s.dim, s.texts) == (8000, 8, 2048, 5)
     rates = rates_of(50.0, 100.0, 1000.0, 1e11, 2.0)
-    stages = forecast(settings, STAGES, s, rates, gpu=False)
+    stages = forecast_of(settings, s, rates, gpu=False)
     assert seconds(stages, "extract") == 160 + 32  # eight jobs of two processes that take two seconds to start
     assert seconds(stages, "ingest") == 80 + 1
-    twice = forecast(settings, STAGES, s, rates_of(100.0, 100.0, 1000.0, 2e11, 2.0), gpu=False)
+    made = needed(STAGES, settings, Layout(Path(settings.results_root)))
+    (in_two,) = (one for one in forecast(settings, made, s, rates, 2, False) if one.rule == "extract")
+    assert (in_two.jobs, in_two.seconds) == (2, 160 + 8)  # of four shards each, made by one process
+    twice = forecast_of(settings, s, rates_of(100.0, 100.0, 1000.0, 2e11, 2.0), gpu=False)
     assert seconds(twice, "extract") == 80 + 32
     assert seconds(twice, "fit") < seconds(stages, "fit") < 2 * seconds(twice, "fit")
-    unknown = forecast(settings, STAGES, s, rates_of(None, 100.0, 1000.0, 1e11, 2.0), gpu=False)
+    unknown = forecast_of(settings, s, rates_of(None, 100.0, 1000.0, 1e11, 2.0), gpu=False)
     assert seconds(unknown, "extract") is None
 
 
@@ -79,7 +90,7 @@ def test_work_grows_as_its_operations_do(settings: config.Config) -> None:
     rates = rates_of(1e9, 1e9, 1e9, 1e6, 0.0)
 
     def taken(rule: str, summary: dict, terms: int = 2000, **dims: int) -> float:
-        return seconds(forecast(settings, STAGES, sizes_of(settings, summary, dims, terms), rates, False), rule)
+        return seconds(forecast_of(settings, sizes_of(settings, summary, dims, terms), rates, False), rule)
 
     base, more, longer = summary_of(6000), summary_of(12000), summary_of(6000, dev=2000)
     assert taken("accumulate", more) == pytest.approx(2 * taken("accumulate", base), rel=0.02)
@@ -97,7 +108,7 @@ def test_two_thousand_dimensions_of_six_thousand_images_by_hand(settings: config
     """25.2e9 operations at six tenths of 1e10 a second, and six files of 39 MB at 150 MB a second."""
     summary = summary_of(6000, dev=0)
     found = seconds(
-        forecast(settings, STAGES, sizes_of(settings, summary), rates_of(9, 9, 9, 1e10, 0.0), False), "accumulate"
+        forecast_of(settings, sizes_of(settings, summary), rates_of(9, 9, 9, 1e10, 0.0), False), "accumulate"
     )
     assert found == pytest.approx(4.19 + 1.55, abs=0.05)
 
@@ -149,7 +160,7 @@ def write_made_up_manifest(folder: Path, images: int, sentences_each: int) -> No
 
 
 def test_what_does_not_fit_names_the_key(settings: config.Config) -> None:
-    stages = forecast(settings, STAGES, sizes_of(settings, SUMMARY), rates_of(9.0, 9.0, 9.0, 1e9, 1.0), gpu=True)
+    stages = forecast_of(settings, sizes_of(settings, SUMMARY), rates_of(9.0, 9.0, 9.0, 1e9, 1.0), gpu=True)
     assert misfits(stages, 1e9, 1e9, 1e9) == [] == misfits(stages, 0, 0, 1e9)
     memory, gpu = misfits(stages, 3000, 1e9, 1e9), misfits(stages, 1e9, 900, 1e9)
     assert any(line.startswith("extract needs") and "extract.batch_size" in line for line in memory)
@@ -176,7 +187,7 @@ def test_forecast_beside_fact(tmp_path: Path) -> None:
     assert recorded == {"fit": [(10.0, 9.5, 500.0), (20.0, 30.0, 700.0)], "extract": [(0.2, 0.0, 0.0)]}
     facts = add_up(recorded)
     assert facts == {"fit": Fact(2, 30.0, 39.5, 700.0), "extract": Fact(1, 0.2, 0.0, 0.0)}
-    stages = [Stage("fit", 4, 80.0, 900.0, 0.0, 5.0), Stage("ingest", 1, None, 10.0, 0.0, 1.0)]
+    stages = [Forecast("fit", 4, 80.0, 900.0, 0.0, 5.0), Forecast("ingest", 1, None, 10.0, 0.0, 1.0)]
     rows = compare(stages, facts)
     assert [row["rule"] for row in rows] == ["fit", "ingest", "extract"]
     assert rows[0]["ratio"] == pytest.approx(80 * 2 / 4 / 30)
@@ -191,7 +202,7 @@ def test_forecast_beside_fact(tmp_path: Path) -> None:
 
 
 def test_forecast_stands_beside_fact() -> None:
-    stages = [Stage("fit", 2, 60.0, 900.0, 0.0, 5.0), Stage("report", 1, 2.0, 800.0, 0.0, 5.0)]
+    stages = [Forecast("fit", 2, 60.0, 900.0, 0.0, 5.0), Forecast("report", 1, 2.0, 800.0, 0.0, 5.0)]
     table = cost_table(compare(stages, FACTS))
     assert table.planned
     cells = {stage: dict(zip(table.headings, line, strict=True)) for stage, line in table.lines}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pipeline.plan.forecast import Stage
+from pipeline.plan.forecast import Forecast
 
 DASH = "–"
 
@@ -51,7 +51,7 @@ def add_up(recorded: Mapping[str, Sequence[tuple[float, float, float]]]) -> dict
     return facts
 
 
-def compare(stages: Sequence[Stage], facts: Mapping[str, Fact]) -> list[dict[str, Any]]:
+def compare(stages: Sequence[Forecast], facts: Mapping[str, Fact]) -> list[dict[str, Any]]:
     """One row for each rule that was forecast or has run; `ratio` is forecast over fact in seconds, where both are."""
     planned = {stage.rule: stage for stage in stages}
     rows = []
@@ -123,7 +123,7 @@ REMEDIES = {
 """Rule -> what to change where a job of it does not fit into memory; `shard_size` for the others."""
 
 
-def misfits(stages: Sequence[Stage], memory: float, gpu_memory: float, disk: float) -> list[str]:
+def misfits(stages: Sequence[Forecast], memory: float, gpu_memory: float, disk: float) -> list[str]:
     """One sentence for each thing that does not fit into the free `memory`, `gpu_memory` and `disk` (MB; 0: unknown),
     with the key to change."""
     found, total = [], sum(stage.disk for stage in stages)

@@ -6,11 +6,12 @@ manifest, other artefacts), what it writes and what a job of it needs; `pipeline
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import UsageError
+from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
@@ -127,3 +128,25 @@ class Stage:
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:
         """The version and the part of the configuration that decide the result."""
         return {"version": self.version, "keys": self.keys(config, *names)}
+
+
+def needed(stages: Mapping[str, Stage], config: "Config", layout: Layout) -> list[tuple[Stage, Names]]:
+    """The stages and names that `all` makes, each after what it reads; what a collection that has moved away would be
+    made from is left out."""
+    every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(config)]
+    made = {one.name: (stage, names) for stage, names in every for one in stage.outputs(layout, *names)}
+    found: dict[tuple[str, Names], tuple[Stage, Names]] = {}
+
+    def visit(stage: Stage, names: Names) -> None:
+        if (stage.name, names) in found:
+            return
+        with suppress(JointspaceError):
+            for one in stage.reads(config, layout, *names).values():
+                if not isinstance(one, Outside):
+                    visit(*made[one.name])
+        found[stage.name, names] = (stage, names)
+
+    for stage in stages.values():
+        for names in stage.wanted(config):
+            visit(stage, tuple(names))
+    return list(found.values())

@@ -4,7 +4,7 @@ import click
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
 from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run.stage import Job, Stage, needed
 from stages import inputs
 
 SAMPLE_SENTENCES = 50000
@@ -36,12 +36,12 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
     gpu = bool(gpu_free) and settings.device != "cpu"
 
     sizes = sizes_of(settings, manifest.summary, dims, terms)
-    stages = forecast(settings, declared(), sizes, rates, gpu)
+    made = needed(declared(), settings, run.layout)
+    stages = forecast(settings, made, sizes, rates, len(run.parts), gpu)
     warnings = comparison.misfits(stages, free_memory() / MB, gpu_free, free_disk(run.root) / MB)
     facts = comparison.add_up(read_benchmarks(run.layout.benchmarks)) if compare else {}
 
-    rows = comparison.compare(stages, facts)
-    table = comparison.render(comparison.cost_table(rows))
+    table = comparison.render(comparison.cost_table(comparison.compare(stages, facts)))
     for line in [*table, *(f"does not fit: {warning}" for warning in warnings)]:
         click.echo(line)
     if unknown := [stage.rule for stage in stages if stage.seconds is None]:
@@ -49,8 +49,7 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
     if share < BUSY:
         click.echo(f"other work had {1 - share:.0%} of the processors while this was measured, and all seconds are so")
     if not compare:
-        known = {"dims": dims, "terms": terms, "gpu": gpu}
-        value = {"rates": vars(rates), **known, "stages": rows, "does_not_fit": warnings}
+        value = {"rates": vars(rates), "dims": dims, "terms": terms, "gpu": gpu}
         publish_record(job.path, {**value, "inputs": {"manifest": manifest.fingerprint}})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run.layout import Artefact
 from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run.stage import Input, Job, Stage, needed
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -177,8 +177,8 @@ def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
     from stages.catalogue import declared
 
     facts, folder = {}, run.layout.benchmarks
-    sizes = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["terms"])
-    stages = forecast(run.config, declared(), sizes, Rates(**plan["rates"]), plan["gpu"])
+    sizes, rates = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["terms"]), Rates(**plan["rates"])
+    stages = forecast(run.config, needed(declared(), run.config, run.layout), sizes, rates, len(run.parts), plan["gpu"])
     if folder.is_dir():
         try:
             facts = add_up(read_benchmarks(folder))

@@ -11,10 +11,16 @@ from typing import NamedTuple
 from cases import Case
 from disks import files_of
 
-MEASURED = {"build_seconds", "queries_per_second", "exact_queries_per_second", "latency_ms", "seconds", "check"}
+MEASURED = {
+    "build_seconds",
+    "queries_per_second",
+    "exact_queries_per_second",
+    "latency_ms",
+    "rates",
+    "seconds",
+    "check",
+}
 """Keys of JSON files whose values are measured times, or follow from them."""
-FORECAST = {"rates", "stages", "does_not_fit"}
-"""The same of what `plan` writes."""
 TIMED = ("index", "sweep", "plan.json")
 """Folders and files of a run in which such JSON files are."""
 CHOSEN = "config.yaml"
@@ -94,7 +100,7 @@ def same(ours: bytes, theirs: bytes) -> bool:
 
 def without_times(value: object) -> object:
     if isinstance(value, dict):
-        rest = value.keys() - MEASURED - FORECAST - {"files"}
+        rest = value.keys() - MEASURED - {"files"}
         return {key: without_times(value[key]) for key in rest}
     return [without_times(part) for part in value] if isinstance(value, list) else value
 
