@@ -54,9 +54,9 @@ A run has one job of a stage for each of what the second column says; a part is 
 when what it reads has changed, or its version, or one of the keys that decide it; it looks at those named here (each is
 explained in [configuration.md](configuration.md)). With a section count the defaults that it is laid over:
 `encoder_defaults` and `ensemble_defaults`; `train_defaults` and `language_defaults` stand here for the own sections of
-all models and generators that are laid over them. No results depend on where and by how many
-processes they are made: `results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster` and `device` are every
-stage's, and `serve` is the server's.
+all models and generators that are laid over them. No results depend on where and by how many processes they are made:
+`results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster` and `device` are every stage's, and `serve` is the
+server's.
 
 D is the number of dimensions of the image view. The last two columns are what a job (of a part, each of its shards)
 asks its scheduler for, in MB of memory and in minutes after which it may be killed: generous bounds, no forecasts, for

@@ -71,6 +71,7 @@ class Cells(Section):
 '''
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
+from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run.run import Run
 from pipeline.run.stage import Job, Stage
 
@@ -83,17 +84,13 @@ def count_lengths(run: Run, job: Job) -> None:
     publish_json(job.path, {"fingerprint": job.fingerprint, "lengths": [len(text.split()) for text in texts]})
 
 
-class Small:
-    memory, disk, minutes, gpu = (lambda sizes: 500), (lambda sizes: 1), (lambda sizes: 5), None
-
-
 STAGE = Stage(
     count_lengths,
     version=1,
     wanted=lambda config: [()],
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.file("lengths.json"),
-    needs=Small,
+    needs=Need(process(PYTHON), fixed(1), per_image(1000), "sentences"),
 )
 '''
 HALVES = """

@@ -11,7 +11,6 @@ from math import prod
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.config.encoders import Encoder
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
 from pipeline.settings.models import Fit
