@@ -30,7 +30,7 @@ NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 COVERED = {
     "finetune": {"extract"},  # the size of batches and the number of processes
     "prepare-encoder": {"extract"},
-    "plan": {"seed"},  # of untrained networks, which are no faster for it
+    "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
     "reproduce": {"models", "regions"},  # what the summary that it reads was made with
 }
