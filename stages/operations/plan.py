@@ -128,7 +128,7 @@ STAGE = Stage(
         "plan": config.plan.model_dump(),
         "encoders": [one.model_dump() for one in config.encoders],
         "text": config.text.model_dump(),
-        "extract": config.extract.model_dump(include={"batch_size", "decode_workers", "precision"}),
+        "precision": config.extract.precision,
     },
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.plan,
