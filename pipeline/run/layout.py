@@ -194,6 +194,10 @@ class Layout:
     def phrase_ranking(self, model: str, split: str) -> Artefact:
         return self.file(f"evaluation/phrases/{model}.{split}.json")
 
+    def given_boxes_ranking(self, model: str, split: str) -> Artefact:
+        """By boxes that a person brings; the run has the other one, by those of the manifest."""
+        return self.file(f"evaluation/phrases/{model}.{split}.boxes.json")
+
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 
     def generator(self, name: str) -> Artefact:
