@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, retell, run_command, write_config
+from made_up import make_run, make_stage, retell, write_config
 from scipy import sparse
 
 from pipeline.errors import JointspaceError, UsageError
@@ -239,18 +239,14 @@ def test_a_stage_refuses_a_wrong_scheduler(
         encoded(make_run(tmp_path), {"scheduler": scheduler})
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "workers"])
-def test_fit_evaluation_and_search_are_the_same_anywhere(scheduler: str, address: str, tmp_path: Path) -> None:
-    address = address if scheduler == "workers" else scheduler
+def test_evaluation_and_search_are_the_same_anywhere(address: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=60)
-    options = ["--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca"]
-    for where in ("local", address):
-        name = "here" if where == "local" else "there"
-        write_config(run, {"scheduler": where if "://" in where else None})
+    for name, scheduler in (("here", None), ("there", address)):
+        write_config(run, {"scheduler": scheduler})
         make_stage("evaluate", run, "ncca", "train", "all-sentences")
         shutil.copy(run / "evaluation/ncca.train.all-sentences.json", tmp_path / f"{name}.json")
         found = ["--gallery", "sentences", "--queries", 9, "--neighbours", 4, "--output", tmp_path / f"{name}.h5"]
-        run_command("ground_truth", *options, "--scheduler", where, *found)
+        make_stage("ground_truth", run, "ncca", *found)
     for suffix in ("json", "h5", "h5.json"):
         assert (tmp_path / f"here.{suffix}").read_bytes() == (tmp_path / f"there.{suffix}").read_bytes()
 

@@ -327,19 +327,13 @@ def test_the_tables_of_gong_et_al(run: Path) -> None:
 
 @pytest.mark.slow  # which takes the moments of the tables
 def test_a_sweep_needs_no_features_of_training_images(run: Path) -> None:
-    results, options = run / RESULTS, ["--config", f"{RESULTS}/config.yaml", "--output", "sweep"]
-    for name in ("manifest", "features"):
-        options += [f"--{name}", str(results / name)]
-    options += ["--tfidf", str(results / "text/tfidf"), "--moments", str(results / "moments/study/target")]
-    options += ["--auxiliary", str(results / "moments/study/auxiliary"), "--documents", str(results / "text/documents")]
-    program = [sys.executable, "-m", "stages.cli", "sweep", "ncca", *options]
-    result = subprocess.run(program, cwd=run, env=ENVIRONMENT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    found = json.loads((run / "sweep/sweep.json").read_text())
+    run_command("sweep", "ncca", "--run", run / RESULTS)
+    swept = run / RESULTS / "sweeps/ncca"
+    found = json.loads((swept / "sweep.json").read_text())
     assert [cell["target_folds"] for cell in found["cells"]] == [1, 2, 3, 4, 5]
-    lines = (run / "sweep/sweep.csv").read_text().splitlines()
+    lines = (swept / "sweep.csv").read_text().splitlines()
     assert len(lines) == found["combinations"] + 1
-    assert (run / "sweep/sweep.svg").read_text().lstrip().startswith("<?xml")
+    assert (swept / "sweep.svg").read_text().lstrip().startswith("<?xml")
 
 
 @pytest.mark.slow

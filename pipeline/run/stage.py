@@ -68,14 +68,14 @@ class Stage:
 
     `version` rises whenever the same inputs would give other results: it is part of the fingerprint, and makes what was
     made before be made again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all
-    that the configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names. `keys(config, *names)`
-    is the part of the configuration that decides the result. `reads(config, layout, *names)` are the artefacts and
-    files that it is made from, by the names that its fingerprint has for them; `columns` are those of the manifest
-    (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)` are
-    fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
-    first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the
-    command alone, click's, and go to the function of a whole stage by their names. `shown` is the category in
-    Snakemake's report of each output that is shown there, by its caption.
+    that the configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names.
+    `keys(config, *names)` is the part of the configuration that decides the result. `reads(config, layout, *names)` are
+    the artefacts and files that it is made from, by the names that its fingerprint has for them; `columns` are those of
+    the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
+    are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
+    first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
+    alone, click's, and go to the function of a whole stage by their names. `shown` is the category in Snakemake's
+    report of each output that is shown there, by its caption.
     """
 
     function: Callable[..., Any]

@@ -42,7 +42,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     gold, path, digest = read_gold(settings, run.manifest, boxes), job.path, job.fingerprint
     if boxes:
         given = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
-        path = run.layout.given_boxes_ranking(model, split).path
+        path = run.layout.phrase_ranking(model, split, given=True).path
         digest = fingerprint("phrase ranking of given boxes", 1, given, {"ranking": digest})
     unlabelled = boxes is None and not gold.labels
     if unlabelled:  # a collection may have no labels; whoever names boxes wants them ranked
