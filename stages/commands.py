@@ -1,5 +1,7 @@
-"""Commands made of declared stages: what to make, of which run, and by which configuration."""
+"""Commands on a run: those of declared stages, and what others share with them."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,13 @@ from stages import options
 if TYPE_CHECKING:
     from pipeline.run.run import Run
     from pipeline.run.stage import Stage
+
+
+RUN = ["--run", "root"], {"type": options.FOLDER, "required": True, "help": "Folder of the run."}
+CONFIG = (
+    ["--config", "config_path"],
+    {"type": options.FILE, "help": "Configuration that the run has from now on. [default: the one that it has]"},
+)
 
 
 def command_of(stage: "Stage") -> click.Command:
@@ -23,13 +32,22 @@ def command_of(stage: "Stage") -> click.Command:
             make(run, stage, chosen, **given)
 
     params: list[click.Parameter] = [click.Argument([name], required=False) for name in stage.names]
-    params.append(click.Option(["--run", "root"], type=options.FOLDER, required=True, help="Folder of the run."))
+    params.append(click.Option(RUN[0], **RUN[1]))
     if stage.sharded:
         params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
         params.append(click.Option(["--again"], is_flag=True, help="Make anew what is there already."))
-    told = "Configuration that the run has from now on. [default: the one that it has]"
-    params += [*stage.options, click.Option(["--config", "config_path"], type=options.FILE, help=told)]
+    params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
     return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
+
+
+def on_run(function: Callable[..., None]) -> Callable[..., None]:
+    """The same options for a command without a rule, whose function takes the opened `run`."""
+
+    @wraps(function)
+    def opened(root: Path, config_path: Path | None, **given: Any) -> None:
+        function(run=begin(root, config_path), **given)
+
+    return click.option(*RUN[0], **RUN[1])(click.option(*CONFIG[0], **CONFIG[1])(opened))
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":

@@ -107,7 +107,7 @@ class TrainingText:
         return Trigram(self.corpus.tokens, len(self.corpus.vocabulary.terms) + 1)
 
 
-def read_training_text(manifest: "Manifest", tokens_folder: Path | None, vocabulary_path: Path) -> TrainingText:
+def read_training_text(run: "Run") -> TrainingText:
     """The sentences of the train split with their words."""
     import numpy as np
 
@@ -117,11 +117,12 @@ def read_training_text(manifest: "Manifest", tokens_folder: Path | None, vocabul
     from pipeline.text.sequences import Tokens
     from pipeline.text.vocabulary import Vocabulary
 
-    value, stored = read_vocabulary(vocabulary_path), TokenRows(manifest, tokens_folder)
+    manifest, words, folder = run.manifest, run.layout.token_vocabulary.path, run.layout.sentences("tokens").folder
+    value, stored = read_vocabulary(words), TokenRows(manifest, folder)
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
     corpus = Corpus(manifest.training_texts, tokens, Vocabulary.from_dict(value))
-    return TrainingText(corpus, {str(vocabulary_path): value["fingerprint"], str(tokens_folder): stored.vocabulary})
+    return TrainingText(corpus, {str(words): value["fingerprint"], str(folder): stored.vocabulary})
 
 
 def gather_sources(
@@ -170,7 +171,7 @@ def write_descriptions(
     from pipeline.storage.fingerprint import fingerprint
 
     settings, layout, manifest = run.config, run.layout, run.manifest
-    text = read_training_text(manifest, layout.sentences("tokens").folder, layout.token_vocabulary.path)
+    text = read_training_text(run)
     space = space_of(settings, layout, stored.name)
     sources, described = gather_sources(stored, text, Bundle(space.path) if space else None, settings), []
     for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):

@@ -1,7 +1,6 @@
 """What several commands read and hand to one computation; the commands keep what is their own."""
 
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,61 +8,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy as np
-    import torch
     from PIL import Image
 
     from pipeline.config import Config
     from pipeline.images.encoders import Material
-    from pipeline.models.linear.study import Study
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run.run import Run
+    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
-    from pipeline.text.vocabulary import Vocabulary
-
-
-def read_study(
-    settings: "Config",
-    manifest_folder: Path,
-    features_root: Path,
-    tfidf_folder: Path,
-    moments_folder: Path,
-    auxiliary_root: Path,
-    documents_root: Path,
-    device: "torch.device | None",
-) -> "Study":
-    """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
-    from pipeline.models.linear.sets import FoldedMoments
-    from pipeline.models.linear.study import Study
-    from pipeline.specs.models import model_spec
-    from pipeline.storage.gather import Features, Sentences, read_split
-    from pipeline.storage.manifest import Manifest
-    from pipeline.storage.moments import PairSet
-
-    features = Features(Manifest(manifest_folder), features_root)
-    sentences = Sentences(features.manifest, tfidf_folder)
-    target = FoldedMoments(PairSet(features, sentences, moments_folder, "target"))
-
-    @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
-    def auxiliary(documents: str) -> FoldedMoments:
-        texts = Sentences(features.manifest, documents_root / documents)
-        return FoldedMoments(PairSet(features, texts, auxiliary_root / documents, "auxiliary"))
-
-    every = features.manifest.images.num_rows
-    return Study(
-        target,
-        auxiliary,
-        overlap="train" in settings.auxiliary.splits,
-        dev=read_split(features, sentences, target.view.encoders, "dev", settings.study.fit.dev_images),
-        test=read_split(features, sentences, target.view.encoders, "test", every),
-        grid=settings.study.fit,
-        transfer=settings.transfer,
-        own=lambda model: settings.section(model_spec(model)),
-        protocol=settings.study.protocol,
-        seed=settings.seed,
-        device=device,
-    )
 
 
 def read_material(run: "Run") -> "Material":
@@ -174,32 +128,42 @@ def open_photographs(
             yield None, f"{photograph.name}: {error}"
 
 
-def read_own_vocabulary(path: Path, embeddings: Any) -> "Vocabulary":
-    """The vocabulary in the file `path`. IntegrityError where the sentences of `embeddings` were read by another."""
+def read_bundled_embeddings(run: "Run", bundle_folder: Path) -> "Embeddings":
+    """The vectors that a run has of the model that a bundle is of."""
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.embeddings import Embeddings
+    from pipeline.storage.names import plain
+
+    model = plain(Bundle(bundle_folder).card["model"], bundle_folder)
+    return Embeddings(run.manifest, run.layout.embeddings(model).folder)
+
+
+def read_analyzer(run: "Run", embeddings: "Embeddings") -> "Callable[[str], list[str]]":
+    """What finds the words of a sentence. IntegrityError where `embeddings` were made with another vocabulary."""
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_vocabulary
+    from pipeline.text.tokens import make_analyzer
     from pipeline.text.vocabulary import Vocabulary
 
+    path = run.layout.token_vocabulary.path
     value = read_vocabulary(path)
     require_same("vocabulary", {str(path): value["fingerprint"], str(embeddings.folder): embeddings.vocabulary})
-    return Vocabulary.from_dict(value)
+    return make_analyzer(Vocabulary.from_dict(value).settings)
 
 
 def read_words(
-    manifest: "Manifest", sentence_id: "np.ndarray", vocabulary: "Vocabulary", path: Path, stored: Any
+    run: "Run", sentence_id: "np.ndarray", analyze: "Callable[[str], list[str]]", stored: Any
 ) -> list[list[str]]:
-    """The words of some sentences that have one vector for each, `stored`, by the `vocabulary` in the file
-    `path`; a sentence without words has the vector of one unknown word. IntegrityError where there are more or fewer
-    vectors."""
+    """The words of some sentences that have one vector for each, `stored`; a sentence without words has the vector of
+    one unknown word. IntegrityError where there are more or fewer vectors."""
     import numpy as np
 
     from pipeline.errors import IntegrityError
-    from pipeline.text.tokens import make_analyzer
 
-    analyze = make_analyzer(vocabulary.settings)
-    words = [analyze(text) or [""] for text in manifest.sentences["text"].take(sentence_id).to_pylist()]
+    words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
     if not np.array_equal(list(map(len, words)), stored.lengths):
-        raise IntegrityError(f"the sentences have other words by {path} than vectors; give the row's own")
+        path = run.layout.token_vocabulary.path
+        raise IntegrityError(f"the sentences have other words by {path} than vectors; run embed again")
     return words
 
 

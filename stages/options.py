@@ -14,26 +14,6 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 config = click.option(
     "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
 )
-manifest = click.option("--manifest", "manifest_folder", type=FOLDER, required=True, help="Folder that `ingest` wrote.")
-
-scheduler = click.option(
-    "--scheduler", default="local", show_default=True,
-    help="Where shards are worked on: local, threads, or a Dask scheduler's address, tcp://host:port.",
-)  # fmt: skip
-
-features = click.option(
-    "--features", "features_root", type=FOLDER, required=True, help="Folder with one folder of shards for each encoder."
-)
-tfidf = click.option("--tfidf", "tfidf_folder", type=FOLDER, required=True, help="Folder of `encode-sentences` shards.")
-tokens = click.option("--tokens", "tokens_folder", type=FOLDER, help="Folder of `encode-tokens` shards.")
-
-regions = click.option(
-    "--regions", "regions_root", type=FOLDER, help="Folder with one folder of region shards for each encoder."
-)
-
-embeddings = click.option(
-    "--embeddings", "embeddings_folder", type=FOLDER, required=True, help="Folder of one row's `embed` shards."
-)
 bundle = click.option(
     "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
 )
@@ -42,18 +22,6 @@ bundle = click.option(
 def count(name: str, default: int, what: str) -> click.Option:
     """An option of a declared stage, a number above zero."""
     return click.Option([name], type=click.IntRange(min=1), default=default, show_default=True, help=what)
-
-
-def study_inputs(function):
-    """The folders that `study` and `sweep` measure with, as keyword arguments of their names."""
-    folders = {
-        "--documents": ("documents_root", "Folder with `encode-documents` shards for each documents."),
-        "--auxiliary": ("auxiliary_root", "Folder with auxiliary moments, in folds, for each documents."),
-        "--moments": ("moments_folder", "Target moments, in folds."),
-    }
-    for name, (argument, what) in folders.items():
-        function = click.option(name, argument, type=FOLDER, required=True, help=what)(function)
-    return manifest(features(tfidf(function)))
 
 
 def output(kind: str, what: str):

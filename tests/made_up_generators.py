@@ -82,13 +82,6 @@ def find_few_words(run: Path, folder: Path) -> Path:
     return folder / "text/tokens.json"
 
 
-def options(run: Path, **more: object) -> list[object]:
-    """The options of commands about generators, with `more` in place of them or beside them."""
-    given = {"manifest": run / "manifest", "tokens": run / "text/tokens", "vocabulary": run / "text/tokens.json"}
-    given |= {"config": run / "config.yaml", **more}
-    return [part for name, value in given.items() for part in (f"--{name}", value)]
-
-
 def train(run: Path, name: str) -> Path:
     """The folder of the generator `name`, which is trained where it is not yet."""
     folder = run / "generators" / name

@@ -68,12 +68,8 @@ INSTEAD = {
     "pip install 'jointspace[parse]'": Instead(NETWORK),
     "pip install snakemake-executor-plugin-slurm": Instead(NETWORK),
     "jointspace COMMAND --help": Instead("the fast checks run it of every command"),
-    "jointspace sweep MODEL": Instead(
-        PATTERN,
-        "jointspace sweep ncca --manifest results/demo/manifest --features results/demo/features"
-        " --tfidf results/demo/text/tfidf --moments results/demo/study/moments/target"
-        " --auxiliary results/demo/study/moments/auxiliary --documents results/demo/text/documents"
-        " --config results/demo/config.yaml --output sweep",
+    "jointspace import-features clip --run results/holiday --from features.npy": Instead(
+        "needs features that were made elsewhere"
     ),
     "pytest -m nightly tests/faults": Instead(LONG, "pytest -m nightly tests/faults --collect-only"),
     OURS: Instead("is this", f"{OURS} --collect-only"),

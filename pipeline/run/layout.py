@@ -89,8 +89,8 @@ class Layout:
     def features(self, encoder: str) -> Shards:
         return self._shards(f"features/{encoder}")
 
-    def regions(self, encoder: str) -> Shards:
-        return self._shards(f"regions/{encoder}")
+    def regions(self, encoder: str, reduced: bool = False) -> Shards:
+        return self._shards(f"{'reduced' if reduced else 'regions'}/{encoder}")
 
     def region_sheet(self, encoder: str) -> Artefact:
         return self._sidecar(f"regions/{encoder}/sheet.png")
@@ -191,8 +191,9 @@ class Layout:
     def summary_table(self) -> Artefact:
         return self.file("evaluation/summary.md")
 
-    def phrase_ranking(self, model: str, split: str) -> Artefact:
-        return self.file(f"evaluation/phrases/{model}.{split}.json")
+    def phrase_ranking(self, model: str, split: str, given: bool = False) -> Artefact:
+        """By the boxes of the manifest, or by those that a person has `given`."""
+        return self.file(f"evaluation/phrases/{model}.{split}{'.boxes' * given}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`
 

@@ -24,6 +24,7 @@ from pipeline.clusters import connect, import_extra
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
+from pipeline.storage.made import is_made
 
 LOST_WORKERS = 3
 """A shard whose worker has died so many times is given up."""
@@ -37,28 +38,34 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that travels by pickle: `module` is where the stage is declared, and `call` tells
-    one call of the runner from the next, for which a worker that outlives it opens everything anew."""
+    """One stage on one run, in a form that travels by pickle: `module` is where the stage is declared, `again` whether
+    shards that are there are made anew, and `call` tells one call of the runner from the next, for which a worker that
+    outlives it opens everything anew."""
 
     module: str
     root: Path
     names: tuple[str, ...]
+    again: bool
     call: str
 
     @classmethod
-    def of(cls, stage: Stage, run: Run, names: tuple[str, ...]) -> "ShardTask":
-        return cls(stage.function.__module__, run.root.absolute(), names, uuid4().hex)
+    def of(cls, stage: Stage, run: Run, names: tuple[str, ...], again: bool) -> "ShardTask":
+        return cls(stage.function.__module__, run.root.absolute(), names, again, uuid4().hex)
 
     def __call__(self, number: int) -> int:
-        """Make one shard; returns its number."""
+        """Make one shard, unless a worker has that could not tell any more; returns its number."""
         run, stage, make = _opened(self)
-        make(run.job(stage, self.names, number))
+        job = run.job(stage, self.names, number)
+        if self.again or not is_made(job.outputs[0].commit(number), job.fingerprint):
+            make(job)
         return number
 
 
 @lru_cache(maxsize=1)
 def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
     """What a process keeps open from one shard to the next."""
+    # Dask's workers are daemons, which may start no processes; stages decode images in some, which end with this one.
+    multiprocessing.current_process().daemon = False
     stage = importlib.import_module(task.module).STAGE
     run = Run(task.root)
     return run, stage, stage.function(run, *task.names)
@@ -116,9 +123,12 @@ def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, chosen: 
     distributed = import_extra("distributed", "cluster")
     with _cluster(scheduler, chosen) as cluster, connect(cluster, scheduler) as client:
         futures = client.map(task, list(numbers), pure=False, retries=0)
-        for future in distributed.as_completed(futures, loop=client.loop):
+        done = distributed.as_completed(futures, loop=client.loop)
+        del futures
+        for future in done:
             try:
                 yield future.result()
+                future.release()  # else Dask makes it again when the worker that made it dies
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
                     f"{LOST_WORKERS + 1} workers died with one shard ({error}); see their logs, and give them more"

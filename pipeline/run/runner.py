@@ -38,7 +38,7 @@ def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: 
     shards = stage.outputs(run.layout, *names)[0]
     if part is not None and part >= len(run.parts):
         raise UsageError(f"{run.root} has {len(run.parts)} parts, from 0; there is no part {part}")
-    task = ShardTask.of(stage, run, names)
+    task = ShardTask.of(stage, run, names, again)
     for number in range(len(run.parts)) if part is None else [part]:
         with hold(shards.part(number)):
             digests = {n: run.job(stage, names, n).fingerprint for n in run.parts[number]}

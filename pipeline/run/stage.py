@@ -68,14 +68,14 @@ class Stage:
 
     `version` rises whenever the same inputs would give other results: it is part of the fingerprint, and makes what was
     made before be made again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all
-    that the configuration knows, and `wanted(config)` those that `all` makes for their own sake. `keys(config, *names)`
-    is the part of the configuration that decides the result. `reads(config, layout, *names)` are the artefacts and
-    files that it is made from, by the names that its fingerprint has for them; `columns` are those of the manifest
-    (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)` are
-    fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
-    first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the
-    command alone, click's, and go to the function of a whole stage by their names. `shown` is the category in
-    Snakemake's report of each output that is shown there, by its caption.
+    that the configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names.
+    `keys(config, *names)` is the part of the configuration that decides the result. `reads(config, layout, *names)` are
+    the artefacts and files that it is made from, by the names that its fingerprint has for them; `columns` are those of
+    the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
+    are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
+    first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
+    alone, click's, and go to the function of a whole stage by their names. `shown` is the category in Snakemake's
+    report of each output that is shown there, by its caption.
     """
 
     function: Callable[..., Any]
@@ -109,8 +109,9 @@ class Stage:
         return [made] if isinstance(made, Artefact | Shards) else list(made)
 
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
-        """The choices that begin with the names `given`. Raises UsageError naming the first that is in none, and what
-        there is in its place."""
+        """The choices that begin with the names `given`: where names are left out, those of them that are wanted, or
+        all if none is. Raises UsageError naming the first of `given` that is in no choice, and what there is instead.
+        """
         found = [tuple(choice) for choice in self.choices(config)]
         for place, name in enumerate(given):
             there = list(dict.fromkeys(choice[place] for choice in found))
@@ -123,7 +124,10 @@ class Stage:
         if not found:
             missing = f"has no {' and '.join(self.names)} to make" if self.names else "leaves it out"
             raise UsageError(f"{self.command}: the configuration {missing}")
-        return found
+        if len(given) == len(self.names):
+            return found
+        wanted = set(map(tuple, self.wanted(config)))
+        return [choice for choice in found if choice in wanted] or found
 
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:
         """The version and the part of the configuration that decide the result."""

@@ -25,7 +25,7 @@ PATTERNS = tuple(
         r"text/(?:documents/(?P<documents>[^/]+)/shard-\d+\.h5|simulated/(?P<simulated>[^/]+)\.parquet)",
         r"moments/(?P<pairs>target|dev|auxiliary)/(?:(?P<documents>[^/]+)/)?shard-\d+\.h5",
         r"(?P<model>[^/]+)\.(?P<split>train|dev|test|weak)\.(?P<protocol>all-sentences|first-sentence)\.json",
-        r"evaluation/phrases/(?P<model>[^/]+)\.(?P<split>[^/.]+)\.json",
+        r"evaluation/phrases/(?P<model>[^/]+?)\.(?P<split>[^/.]+)(?:\.boxes)?\.json",
         r"descriptions/(?P<generator>[^/]+?)\.(?P<split>[^/.]+)(?P<of>\.boxes)?(?:\.json|/descriptions\.json)",
         r"alignments/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:\.magnitudes)?\.(?:jsonl|json|png)",
         r"phrases/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:/(?:regions|phrases)\.parquet|(?:\.plane)?\.png)",

@@ -4,42 +4,31 @@ from pathlib import Path
 
 import click
 
+from pipeline.run.run import Run
 from stages import options
+from stages.commands import on_run
 
 
 @click.command("ground-truth")
-@options.manifest
-@options.embeddings
+@click.argument("model")
 @click.option("--gallery", type=click.Choice(["images", "sentences"]), required=True, help="What is searched.")
 @click.option("--queries", "count", type=click.IntRange(min=1), required=True, help="Vectors of the other modality.")
 @click.option("--neighbours", type=click.IntRange(min=1), required=True, help="Nearest ones of each.")
-@options.scheduler
-@options.config
+@on_run
 @options.output("file", "The neighbours' ids and scores, an HDF5 file.")
-def command(
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    gallery: str,
-    count: int,
-    neighbours: int,
-    scheduler: str,
-    config_path: Path | None,
-    output: Path,
-) -> None:
-    """Search all shards exactly, one at a time or many at once; what an index finds is compared with this."""
+def command(run: Run, model: str, gallery: str, count: int, neighbours: int, output: Path) -> None:
+    """Search all shards of MODEL exactly, one at a time or many at once; what an index finds is compared with this."""
     from functools import partial
 
     import numpy as np
 
-    from pipeline import config
     from pipeline.index.shard_search import Part, search_parts
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.embeddings import Embeddings, read_vectors
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.shards import NEIGHBOURS, write_shard
 
-    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder, multi_vector=False)
+    embeddings = Embeddings(run.manifest, run.layout.embeddings(model).folder, model, multi_vector=False)
     other, first = ("sentences", "first_image") if gallery == "images" else ("images", "first_sentence")
     ids = evenly_spaced(getattr(embeddings.manifest, other).num_rows, count)
     parts = [
@@ -47,8 +36,8 @@ def command(
         for shard, rows in zip(embeddings.shards, embeddings.rows, strict=True)
     ]
 
-    device = config.load(config_path).device
-    found = search_parts(embeddings.read(other, ids), parts, neighbours, embeddings.metric, scheduler, device)
+    where = run.sums, run.config.device
+    found = search_parts(embeddings.read(other, ids), parts, neighbours, embeddings.metric, *where)
 
     about = {"gallery": gallery, "queries": len(ids), "neighbours": neighbours}
     write_shard(

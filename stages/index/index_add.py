@@ -4,33 +4,29 @@ from pathlib import Path
 
 import click
 
+from pipeline.run.run import Run
 from stages import options
+from stages.commands import on_run
 
 
 @click.command("index-add")
 @options.bundle
-@options.manifest
-@options.embeddings
-@options.config
+@on_run
 @options.output("folder", "Folder of the new bundle; the old one stays as it is.")
-def command(
-    bundle_folder: Path, manifest_folder: Path, embeddings_folder: Path, config_path: Path | None, output: Path
-) -> None:
-    """Add what is new in the manifest to the indices of a bundle, and measure how far they have drifted."""
+def command(run: Run, bundle_folder: Path, output: Path) -> None:
+    """Add what is new in the run's manifest to the indices of a bundle, and measure how far they have drifted."""
     import logging
     from functools import partial
 
     import numpy as np
 
-    from pipeline import config
     from pipeline.index.build_gallery import queries_of
     from pipeline.index.upkeep import add, revise
-    from pipeline.storage.embeddings import Embeddings, split_ids
-    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.embeddings import split_ids
     from pipeline.storage.revision import Revision
+    from stages.inputs import read_bundled_embeddings
 
-    settings, manifest = config.load(config_path).index, Manifest(manifest_folder)
-    embeddings = Embeddings(manifest, embeddings_folder)
+    settings, manifest, embeddings = run.config.index, run.manifest, read_bundled_embeddings(run, bundle_folder)
     revision = Revision(bundle_folder, embeddings, output)
     wanted, log = split_ids(manifest, settings.splits), logging.getLogger(__name__)
     for part in revision.parts:

@@ -4,44 +4,34 @@ from pathlib import Path
 
 import click
 
+from pipeline.run.run import Run
 from stages import options
+from stages.commands import on_run
 
 
 @click.command("index-remove")
 @options.bundle
-@options.manifest
-@options.embeddings
 @click.option("--image", "images", type=click.IntRange(min=0), multiple=True, help="An image_id; may be repeated.")
 @click.option("--list", "list_path", type=options.FILE, help="File with an image_id on each line.")
-@options.config
+@on_run
 @options.output("folder", "Folder of the new bundle; the old one stays as it is.")
-def command(
-    bundle_folder: Path,
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    images: tuple[int, ...],
-    list_path: Path | None,
-    config_path: Path | None,
-    output: Path,
-) -> None:
+def command(run: Run, bundle_folder: Path, images: tuple[int, ...], list_path: Path | None, output: Path) -> None:
     """Remove images and their sentences from the indices of a bundle, and measure how far they have drifted."""
     import logging
     from functools import partial
 
     import numpy as np
 
-    from pipeline import config
     from pipeline.errors import InputError, UsageError
     from pipeline.index.build_gallery import queries_of
     from pipeline.index.upkeep import drop, factory_without, remove, revise, setting_of
-    from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.revision import Revision
     from pipeline.storage.tables import read_numbers
+    from stages.inputs import read_bundled_embeddings
 
     named = {*images, *(read_numbers(list_path) if list_path else ())}
-    settings, log = config.load(config_path).index, logging.getLogger(__name__)
-    embeddings = Embeddings(Manifest(manifest_folder), embeddings_folder)
+    settings, log = run.config.index, logging.getLogger(__name__)
+    embeddings = read_bundled_embeddings(run, bundle_folder)
     revision = Revision(bundle_folder, embeddings, output)
     if not named:
         raise UsageError("no image is named; give --image or --list")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.run.run import Run
 from stages import options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pipeline.serve.describer import Describer
     from pipeline.serve.gallery import Gallery
     from pipeline.storage.bundle import Bundle
-    from stages.generators import StoredGenerator, TrainingText
+    from stages.generators import StoredGenerator
 
 UNREAD_BYTES = 1 << 17
 """Of answers that the system holds for a visitor who reads slowly; left to itself it takes megabytes for each."""
@@ -29,13 +30,10 @@ UNREAD_BYTES = 1 << 17
     "--images", "images_root", type=options.FOLDER,
     help="Folder of the photographs. [default: the data root that each bundle was made from]",
 )  # fmt: skip
+@click.option("--run", "root", type=options.FOLDER, help="Folder of the run that has the generators. [default: none]")
 @click.option(
-    "--generator", "generator_folders", type=options.FOLDER, multiple=True,
-    help="Folder that `train-generator` wrote; it describes photographs. Takes the next three, too.",
-)  # fmt: skip
-@click.option("--manifest", "manifest_folder", type=options.FOLDER, help="Folder that `ingest` wrote.")
-@options.tokens
-@click.option("--vocabulary", "vocabulary_path", type=options.FILE, help="What `build-token-vocabulary` wrote.")
+    "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in.")
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME",
@@ -47,10 +45,8 @@ UNREAD_BYTES = 1 << 17
 def command(
     bundles: tuple[Path, ...],
     images_root: Path | None,
-    generator_folders: tuple[Path, ...],
-    manifest_folder: Path | None,
-    tokens_folder: Path | None,
-    vocabulary_path: Path | None,
+    root: Path | None,
+    generators: tuple[str, ...],
     host: str,
     allowed: tuple[str, ...],
     port: int,
@@ -81,19 +77,21 @@ def command(
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
-    settings = config.load(config_path)
+    if generators and root is None:
+        raise UsageError("generators are of a run; give --run too")
+    run = Run(root, config.load(config_path) if config_path else None) if root else None
+    settings = run.config if run else config.load(config_path)
     given = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
     given |= {"top": top} if top else {}
     limits, patience = (kind(**{one.name: given[one.name] for one in fields(kind)}) for kind in (Limits, Patience))
     if limits.top > limits.max_top:
         raise UsageError(f"{limits.top} results are more than serve.max_top allows ({limits.max_top}); ask for fewer")
-    text = _read_text(manifest_folder, tokens_folder, vocabulary_path) if generator_folders else None
     folders = _name_all(bundles)
     decode = DecodingProcess(ImageLimits.from_settings(settings.collection))  # which ends with this process
     openers = {name: partial(_open_gallery, folder, images_root, decode, settings) for name, folder in folders.items()}
     renew = Renewal({name: partial(_stamp, folder) for name, folder in folders.items()}, openers)
     galleries = {name: opener() for name, opener in openers.items()}
-    describers = _open_describers(generator_folders, galleries.values(), text, settings) if text else {}
+    describers = _open_describers(run, generators, galleries.values()) if generators else {}
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
     with _listen(host, port) as listener:
         bound, port = listener.getsockname()[:2]
@@ -167,30 +165,15 @@ def _encoder_of(bundle: "Bundle", decode: "Callable[[bytes], Image.Image]") -> C
     return features
 
 
-def _read_text(
-    manifest_folder: Path | None, tokens_folder: Path | None, vocabulary_path: Path | None
-) -> "TrainingText":
-    """The training sentences. UsageError naming the options that are missing."""
-    from pipeline.errors import UsageError
-    from pipeline.storage.manifest import Manifest
-    from stages.generators import read_training_text
-
-    given = {"--manifest": manifest_folder, "--tokens": tokens_folder, "--vocabulary": vocabulary_path}
-    if missing := [option for option, value in given.items() if value is None]:
-        raise UsageError(f"--generator draws on its training sentences; give {' and '.join(missing)} too")
-    return read_training_text(Manifest(manifest_folder), tokens_folder, vocabulary_path)
-
-
-def _open_describers(
-    folders: tuple[Path, ...], galleries: Collection["Gallery"], text: "TrainingText", settings: "Config"
-) -> dict[str, "Describer"]:
+def _open_describers(run: Run, names: tuple[str, ...], galleries: Collection["Gallery"]) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
     from pipeline.serve.describer import Describer
-    from stages.generators import gather_sources, read_generator
+    from stages.generators import gather_sources, read_generator, read_training_text
 
+    text, settings = read_training_text(run), run.config
     describers, sources = {}, {}
-    for folder in folders:
-        stored = read_generator(folder, settings)
+    for name in names:
+        stored = read_generator(run.layout.generator(name).path, settings)
         features = _gallery_with_encoders(stored, galleries).features
         learned_from = stored.vocabulary, stored.space
         if learned_from not in sources:  # which take memory

@@ -21,16 +21,16 @@ def align(
     from pipeline.models.neural.alignment import align
     from pipeline.storage.alignments import write_alignments
     from pipeline.storage.embeddings import Embeddings, split_pairs
-    from stages.inputs import open_photographs, read_own_vocabulary, read_words
+    from stages.inputs import open_photographs, read_analyzer, read_words
 
-    settings, manifest, words_of = run.config, run.manifest, run.layout.token_vocabulary.path
+    settings, manifest = run.config, run.manifest
     embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=True)
-    pairs, vocabulary = split_pairs(manifest, split), read_own_vocabulary(words_of, embeddings)
+    pairs, analyze = split_pairs(manifest, split), read_analyzer(run, embeddings)
     segments = []
     for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):
         seen = embeddings.read("images", block.image_id)
         sentences = embeddings.read("sentences", block.sentence_id)
-        spoken = read_words(manifest, block.sentence_id, vocabulary, words_of, sentences)
+        spoken = read_words(run, block.sentence_id, analyze, sentences)
         words, regions = sentences.split("vectors"), seen.split("vectors")
         found = align(words, [regions[owner] for owner in block.owners], settings.align.beta)
         for sentence_id, owner, own_words, own in zip(block.sentence_id, block.owners, spoken, found, strict=True):

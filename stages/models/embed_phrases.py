@@ -127,6 +127,7 @@ STAGE = Stage(
     ),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
+    wanted=lambda config: config.phrase_splits(config.phrases.splits),
     reads=_reads,
     writes=lambda layout, model, split: layout.phrases(model, split),
 )

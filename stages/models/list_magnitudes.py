@@ -18,13 +18,13 @@ def list_magnitudes(
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import Embeddings, split_pairs
-    from stages.inputs import open_photographs, read_own_vocabulary, read_words
+    from stages.inputs import open_photographs, read_analyzer, read_words
 
-    settings, manifest, words_of = run.config, run.manifest, run.layout.token_vocabulary.path
+    settings, manifest = run.config, run.manifest
     embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=True)
-    pairs, vocabulary = split_pairs(manifest, split), read_own_vocabulary(words_of, embeddings)
+    pairs, analyze = split_pairs(manifest, split), read_analyzer(run, embeddings)
     sentences = embeddings.read("sentences", pairs.sentence_id)
-    spoken = read_words(manifest, pairs.sentence_id, vocabulary, words_of, sentences)
+    spoken = read_words(run, pairs.sentence_id, analyze, sentences)
     terms, ids = np.unique([word for own in spoken for word in own], return_inverse=True)
     table = word_magnitudes(sentences.vectors, ids, settings.align.least_count)
     seen = embeddings.read("images", pairs.image_id)

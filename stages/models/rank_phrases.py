@@ -10,7 +10,10 @@ from pipeline.run.stage import Job, Stage
 from stages.boxes import label_names
 from stages.options import PATH
 
-BOXES = "Boxes with labels, a file or a folder of them, as `extract-regions` reads them. [default: the manifest's]"
+BOXES = (
+    "Boxes with labels, a file or a folder of them, as `extract-regions` reads them; the result goes to"
+    " MODEL.SPLIT.boxes.json. [default: the manifest's]"
+)
 
 
 def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None = None) -> None:
@@ -20,7 +23,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     from pipeline.evaluate.phrase_ranking import Phrases, Regions, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.phrases import PhraseVectors
     from stages.boxes import read_gold
 
@@ -36,15 +39,19 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     )
     regions = Regions(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
-    gold = read_gold(settings, run.manifest, boxes)
+    gold, path, digest = read_gold(settings, run.manifest, boxes), job.path, job.fingerprint
+    if boxes:
+        given = [gold.images.tolist(), gold.boxes.tolist(), list(gold.labels)]
+        path = run.layout.phrase_ranking(model, split, given=True).path
+        digest = fingerprint("phrase ranking of given boxes", 1, given, {"ranking": digest})
     unlabelled = boxes is None and not gold.labels
     if unlabelled:  # a collection may have no labels; whoever names boxes wants them ranked
         measured = {"left_out": "no box of the manifest has a label"}
     else:
         measured = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
     about = {"split": split, "ties": TIES, "least_overlap": chosen.least_overlap, "bootstrap": vars(bootstrap)}
-    made = {"inputs": {**stored.inputs, "phrases": stored.fingerprint}, "fingerprint": job.fingerprint}
-    publish_record(job.path, {"model": model, **about, **measured, **made})
+    made = {"inputs": {**stored.inputs, "phrases": stored.fingerprint}, "fingerprint": digest}
+    publish_record(path, {"model": model, **about, **measured, **made})
     if unlabelled:
         log.warning("%s: nothing is ranked, since %s; give boxes with labels as --boxes", model, measured["left_out"])
         return

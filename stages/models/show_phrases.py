@@ -75,6 +75,7 @@ STAGE = Stage(
     needs=Need(process(PYTHON + 1500, described=0.1), fixed(20), fixed(30), "the few images shown"),
     names=("model", "split"),
     choices=lambda config: config.phrase_splits(),
+    wanted=lambda config: config.phrase_splits(config.phrases.splits),
     keys=lambda config, model, split: {"seed": config.seed},
     reads=lambda config, layout, model, split: {
         "manifest": layout.manifest,

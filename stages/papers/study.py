@@ -1,14 +1,8 @@
 """`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, moments_gpu, per_image
 from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
-
-DOCUMENTS = ("all", "title", "tags", "description")
-"""Weak texts of the printed tables."""
+from pipeline.run.stage import Job, Stage
+from stages.studies import NEED, read_study, study_keys, study_reads
 
 
 def study(run: Run, job: Job) -> None:
@@ -18,29 +12,15 @@ def study(run: Run, job: Job) -> None:
     from tqdm import tqdm
 
     from benchmarks.papers import gong
-    from pipeline.device import find_gpu
     from pipeline.models.linear.study import Cell, count_draws, pinned
     from pipeline.specs.models import model_spec
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.reading import is_there
     from pipeline.storage.records import read_cell
-    from stages.inputs import read_study
 
     config, layout = run.config, run.layout
-    chosen, study = (
-        config.study,
-        read_study(
-            config,
-            manifest_folder=layout.manifest.path,
-            features_root=run.root / "features",
-            tfidf_folder=layout.sentences("tfidf").folder,
-            moments_folder=layout.moments("study/target").folder,
-            auxiliary_root=layout.moments("study/auxiliary").folder,
-            documents_root=run.root / "text/documents",
-            device=find_gpu(config.device),
-        ),
-    )
+    chosen, study = config.study, read_study(run)
     target, count = study.target.source, study.target.source.n_folds
 
     def recorded(key: str, cell: Cell, draw: int) -> dict:
@@ -83,38 +63,12 @@ def study(run: Run, job: Job) -> None:
     publish_record(layout.study.commit, {"files": files, **about, "inputs": inputs, "fingerprint": job.fingerprint})
 
 
-def _keys(config) -> Mapping[str, Any]:
-    from pipeline.specs.models import made_by
-
-    fitted = [spec.key for spec in made_by("fit") if spec.section]
-    sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
-    return {"seed": config.seed, **sections}
-
-
-def _reads(config, layout) -> Mapping[str, Input]:
-    documents = [*DOCUMENTS, *config.study.noise]
-    return {
-        "manifest": layout.manifest,
-        "tfidf": layout.sentences("tfidf"),
-        "moments/study/target": layout.moments("study/target"),
-        **{f"features/{one.name}": layout.features(one.name) for one in config.every_encoder},
-        **{f"documents/{name}": layout.documents(name) for name in documents},
-        **{f"moments/study/{name}": layout.moments(f"study/auxiliary/{name}") for name in documents},
-    }
-
-
 STAGE = Stage(
     study,
     version=3,
-    needs=Need(
-        lambda s: TORCH + 1500 + manifest_mb(s) + 16 * s.moments_bytes / MB,
-        fixed(200),
-        per_image(2),
-        "draws times sizes of sets times what `fit` does",
-        moments_gpu,
-    ),
+    needs=NEED,
     threads=8,
-    keys=_keys,
-    reads=_reads,
+    keys=study_keys,
+    reads=study_reads,
     writes=lambda layout: layout.study,
 )

@@ -1,48 +1,56 @@
 """`sweep`: what a model reaches with more target and auxiliary pairs, from moments, with every combination tried."""
 
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-import click
+from pipeline.run.run import Run
+from pipeline.run.stage import Job, Stage
+from stages.studies import NEED, read_study, study_keys, study_reads
 
-from stages import options
 
-
-@click.command("sweep")
-@click.argument("name", metavar="MODEL")
-@options.study_inputs
-@options.config
-@options.output("folder", "Folder of sweep.json, sweep.csv (a line for every combination) and sweep.svg.")
-def command(name: str, config_path: Path | None, output: Path, **folders: Path) -> None:
-    """Sweep MODEL, a registered model or variant: set sizes, ridges, dimensions, powers and what its training has."""
+def sweep(run: Run, job: Job, model: str) -> None:
+    """Try every combination of set sizes, ridges, dimensions, powers and what the training of a model has."""
     import logging
     import time
 
     from tqdm import tqdm
 
-    from pipeline import config
-    from pipeline.device import find_gpu
     from pipeline.models.linear.study import Cell
     from pipeline.models.linear.sweep import sweep_cells, sweep_rows
     from pipeline.report.figures import draw_sweep
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.tables import to_csv
-    from stages.inputs import read_study
 
-    settings = config.load(config_path)
-    model, study = settings.model(name), read_study(settings, **folders, device=find_gpu(settings.device))
-    cell = Cell(model.spec.name, model.training, model.encoders, model.documents, target_folds=1)
+    chosen, study = run.config.model(model), read_study(run)
+    cell = Cell(chosen.spec.name, chosen.training, chosen.encoders, chosen.documents, target_folds=1)
     start = time.perf_counter()
     measured = [
         study.measure(one, draw=0)
-        for one in tqdm(sweep_cells(cell, study.target.source.n_folds, study.overlap), f"sweep {name}", disable=None)
+        for one in tqdm(sweep_cells(cell, study.target.source.n_folds, study.overlap), f"sweep {model}", disable=None)
     ]
     rows, seconds = sweep_rows(measured), time.perf_counter() - start
 
     inputs = {f"target/{number}": digest for number, digest in study.target.source.inputs.items()}
-    about = [model.hyperparameters, settings.study.model_dump(), settings.transfer.model_dump()]
-    value = {"model": name, "seconds": seconds, "combinations": len(rows), "cells": measured, "inputs": inputs}
-    value["fingerprint"] = fingerprint("sweep", 1, about, inputs)
-    drawn = draw_sweep(rows, name, study.target.source.fold_images)
-    publish_record(output / "sweep.json", value, {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn})
-    logging.getLogger(__name__).info("%s: %d combinations in %.0f s", name, len(rows), seconds)
+    value = {"model": model, "seconds": seconds, "combinations": len(rows), "cells": measured, "inputs": inputs}
+    value["fingerprint"] = job.fingerprint
+    drawn = draw_sweep(rows, model, study.target.source.fold_images)
+    publish_record(job.path / "sweep.json", value, {"sweep.csv": to_csv(rows).encode(), "sweep.svg": drawn})
+    logging.getLogger(__name__).info("%s: %d combinations in %.0f s", model, len(rows), seconds)
+
+
+def _keys(config, model: str) -> Mapping[str, Any]:
+    return {**study_keys(config), "model": config.model(model).hyperparameters}
+
+
+STAGE = Stage(
+    sweep,
+    version=2,
+    needs=replace(NEED, grows="combinations of the grids"),
+    threads=8,
+    names=("model",),
+    choices=lambda config: [(name,) for name in config.made_by("fit")],
+    keys=_keys,
+    reads=lambda config, layout, model: study_reads(config, layout),
+    writes=lambda layout, model: layout.sweep(model),
+)

@@ -94,6 +94,7 @@ STAGE = Stage(
     ),
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),
+    wanted=lambda config: config.descriptions(config.describe.splits),
     keys=lambda config, generator, subject: {
         "seed": config.seed,
         "describe": config.describe.model_dump(exclude={"splits", "boxes", "meteor"}),

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.run.run import Run
 from stages import options
+from stages.commands import on_run
 
 if TYPE_CHECKING:
     from pipeline.generate.batches import Photograph
@@ -19,38 +21,33 @@ Box = tuple[float, float, float, float]
 @click.command("describe-photographs")
 @click.argument("generator")
 @click.argument("paths", type=options.PATH, nargs=-1)
-@click.option("--run", "root", type=options.FOLDER, required=True, help="Folder of the run that has the generator.")
 @click.option(
     "--index", "bundle_folder", type=options.FOLDER,
     help="Bundle with the generator's encoders. [default: the run's of `describe.space`]",
 )  # fmt: skip
 @click.option("--split", help="Describe the images of this split of the index.")
 @click.option("--box", "boxes", type=(float,) * 4, multiple=True, help="Regions x1 y1 x2 y2 of one photograph.")
-@click.option("--config", "config_path", type=options.FILE, help="Configuration. [default: the run's]")
+@on_run
 @options.output("folder", "Folder of descriptions.json, descriptions.txt and index.html.")
 def command(
+    run: Run,
     generator: str,
     paths: tuple[Path, ...],
-    root: Path,
     bundle_folder: Path | None,
     split: str | None,
     boxes: tuple[Box, ...],
-    config_path: Path | None,
     output: Path,
 ) -> None:
     """Describe PATHS, photographs or folders of them, by GENERATOR of a run."""
-    from pipeline import config
     from pipeline.errors import UsageError
     from pipeline.generate.batches import encode_photographs
     from pipeline.images.decode import ImageLimits
-    from pipeline.run.run import Run
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.places import require_output
     from stages.generators import read_bundled_encoders, read_generator, write_descriptions
 
     if bool(paths) == bool(split) or (boxes and len(paths) != 1):
         raise UsageError("give photographs (one with --box), or a --split of --index")
-    run = Run(root, config.load(config_path) if config_path else None)
     settings = run.config
     stored = read_generator(run.layout.generator(generator).path, settings)
     about = {"generator": stored.name, "of": "images", "split": split}

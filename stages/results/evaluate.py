@@ -110,6 +110,7 @@ STAGE = Stage(
     ),
     names=("model", "split", "protocol"),
     choices=_choices,
+    wanted=lambda config: config.evaluations(),
     keys=lambda config, *names: {
         "seed": config.seed,
         **config.evaluate.model_dump(exclude={"splits", "protocols"}),

@@ -32,3 +32,14 @@ rule study:
     benchmark: FLOW.benchmark("study")
     resources: **FLOW.resources("study")
     shell: FLOW.shell("study")
+
+
+rule sweep:
+    input: FLOW.input("sweep")
+    output: FLOW.output("sweep")
+    wildcard_constraints: **FLOW.constraints("sweep")
+    params: **FLOW.params("sweep")
+    threads: FLOW.threads("sweep")
+    benchmark: FLOW.benchmark("sweep")
+    resources: **FLOW.resources("sweep")
+    shell: FLOW.shell("sweep")

@@ -4,48 +4,39 @@ from pathlib import Path
 
 import click
 
+from pipeline.run.run import Run
 from stages import options
+from stages.commands import on_run
 
 
 @click.command("show-words")
+@click.argument("model")
 @click.argument("words", nargs=-1, required=True)
-@click.option("--index", "bundle_folder", type=options.FOLDER, required=True, help="Folder that `build-index` wrote.")
-@options.manifest
-@options.embeddings
-@click.option("--split", required=True, help="Split whose images are shown.")
+@click.option("--split", default="test", show_default=True, help="Split whose images are shown.")
 @click.option(
     "--query", "queries", multiple=True, help="Show the images nearest to this text, not to each word; may be repeated."
 )
 @click.option("--images", "count", type=click.IntRange(min=1), default=5, show_default=True, help="Images for each.")
-@options.config
+@on_run
 @options.output("file", "The picture, a PNG file.")
 def command(
-    words: tuple[str, ...],
-    bundle_folder: Path,
-    manifest_folder: Path,
-    embeddings_folder: Path,
-    split: str,
-    queries: tuple[str, ...],
-    count: int,
-    config_path: Path | None,
-    output: Path,
+    run: Run, model: str, words: tuple[str, ...], split: str, queries: tuple[str, ...], count: int, output: Path
 ) -> None:
-    """Draw WORDS, and the images nearest to them, by their first two principal components."""
+    """Draw WORDS, and the images nearest to them in the space of MODEL, by their first two principal components."""
     import numpy as np
 
-    from pipeline import config
     from pipeline.index.search import Searcher
     from pipeline.report.plane import draw_plane, project_to_plane
     from pipeline.storage.atomic import publish_bytes
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.manifest import Manifest
     from stages.inputs import open_photographs
 
-    bundle, manifest = Bundle(bundle_folder), Manifest(manifest_folder)
-    searcher, embeddings = Searcher(bundle), Embeddings(manifest, embeddings_folder, multi_vector=False)
-    models = {str(bundle_folder): bundle.card["inputs"]["model"], str(embeddings_folder): embeddings.model}
+    bundle, manifest = Bundle(run.layout.index(model).path), run.manifest
+    searcher = Searcher(bundle)
+    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=False)
+    models = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     require_same("model", models)
     image_id = split_pairs(manifest, split).image_id
     images = embeddings.read("images", image_id)
@@ -56,7 +47,7 @@ def command(
         distances = np.square(images - searcher.embed_sentence(text)).sum(axis=1)
         nearest.append(np.argsort(distances, kind="stable")[:count])
     rows = np.unique(np.concatenate(nearest))
-    opened = open_photographs(manifest, image_id[rows], config.load(config_path))
+    opened = open_photographs(manifest, image_id[rows], run.config)
     photographs = {row: image for row, (image, _) in zip(rows, opened, strict=True) if image is not None}
 
     vectors = np.concatenate([*map(searcher.embed_sentence, words), images[list(photographs)]])

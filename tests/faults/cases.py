@@ -54,21 +54,7 @@ def all_cases(root: Path, place: Path) -> dict[str, Case]:
 Found = Iterable[tuple[str, str, list[list[object]], list[Path]]]
 
 
-def _options(root: Path, run: Path, *names: str) -> list[object]:
-    """Options by short names, with what the whole run has for them."""
-    table = {
-        "manifest": run / "manifest", "features": run / "features", "tfidf": run / "text/tfidf",
-        "tokens": run / "text/tokens", "trees": run / "text/trees", "parses": run / "text/parses",
-        "labels": run / "text/labels.json", "vocabulary": run / "text/tokens.json", "regions": run / "regions",
-        "encoders": run / "encoders", "models": run / "models", "network": root / "network.yaml",
-        "study": root / "study.yaml", "config": root / "config.yaml",
-    }  # fmt: skip
-    configs = ("network", "study", "config")
-    return [part for name in names for part in (f"--{'config' if name in configs else name}", table[name])]
-
-
 def _images(root: Path, run: Path) -> Found:
-    given, network = _options(root, run, "manifest"), _options(root, run, "network")
     tuned = run / "encoders/tuned"
     yield "finetune", "finetune", whole(root / "network.yaml", run, "tuned"), [tuned]
     calls = [call for name in ("eyes", "pooled") for call in whole(root / "encoders.yaml", run, name)]
@@ -79,9 +65,8 @@ def _images(root: Path, run: Path) -> Found:
     yield "extract_regions", "extract_regions", calls, [*shards, run / "regions/tuned/parts"]
     calls = over_shards(root / "encoders.yaml", run, "pooled")
     yield "pool_regions", "pool_regions", calls, [run / "features/pooled"]
-    reduced = run / "reduced/tuned"
-    calls = [[*given, "--regions", run / "regions/tuned", *network, "--output", reduced]]
-    yield "reduce_regions", "reduce_regions", calls, [reduced]
+    calls = whole(root / "network.yaml", run, "tuned")
+    yield "reduce_regions", "reduce_regions", calls, [run / "reduced/tuned"]
     sheet = run / "regions/tuned/sheet.png"
     calls = whole(root / "network.yaml", run, "tuned")
     yield "show_regions", "show_regions", calls, [sheet]
@@ -112,13 +97,13 @@ def _models(root: Path, run: Path) -> Found:
     calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
-        calls = [[f"{row}-csls", "--run", run, *_options(root, run, "network")]]
+        calls = whole(root / "network.yaml", run, f"{row}-csls")
         yield name, "fit_csls", calls, [models / f"{row}-csls"]
-    calls = [["both", "--run", run, *_options(root, run, "network")]]
+    calls = whole(root / "network.yaml", run, "both")
     yield "combine", "combine", calls, [models / "both"]
     calls = over_shards(root / "network.yaml", run, "both")
     yield "join_embeddings", "join_embeddings", calls, [embeddings / "both"]
-    folder, given = run / "alignments/dvsa", ["--run", run, *_options(root, run, "network")]
+    folder, given = run / "alignments/dvsa", ["--run", run, "--config", root / "network.yaml"]
     files = [folder / f"{split}{end}" for split in ("train", "dev") for end in (".jsonl", ".png")]
     yield "align", "align", [["dvsa", split, *given] for split in ("train", "dev")], files
     table = folder / "test.magnitudes.json"
@@ -131,40 +116,29 @@ def _models(root: Path, run: Path) -> Found:
 
 
 def _indices(root: Path, run: Path) -> Found:
-    given, config = _options(root, run, "manifest"), _options(root, run, "config")
-    whole, embeddings = run / "index/ncca", ["--embeddings", run / "embeddings/ncca"]
-
+    bundle, given = run / "index/ncca", ["--run", run, "--config", root / "config.yaml", "--output"]
     grown, shrunk = run / "index/grown", run / "index/shrunk"
-    yield "build_sets", "build_index", [["dvsa", "--run", run, *_options(root, run, "network")]], [run / "index/dvsa"]
-    calls = [["--index", whole, *given, *embeddings, "--image", 3, *config, "--output", shrunk]]
-    yield "index_remove", "index_remove", calls, [shrunk]
-    calls = [["--index", shrunk, *given, *embeddings, *config, "--output", grown]]
-    yield "index_add", "index_add", calls, [grown]
+    yield "build_sets", "build_index", whole(root / "network.yaml", run, "dvsa"), [run / "index/dvsa"]
+    yield "index_remove", "index_remove", [["--index", bundle, "--image", 3, *given, shrunk]], [shrunk]
+    yield "index_add", "index_add", [["--index", shrunk, *given, grown]], [grown]
     picture = run / "words.png"
-    calls = [["dog", "cat", "--index", whole, *given, *embeddings, "--split", "test", *config, "--output", picture]]
-    yield "show_words", "show_words", calls, [picture]
-    nearest = run / "nearest.h5"
-    asked = ["--gallery", "images", "--queries", 20, "--neighbours", 5]
-    calls = [[*given, *embeddings, *asked, "--output", nearest]]
+    yield "show_words", "show_words", [["ncca", "dog", "cat", *given, picture]], [picture]
+    nearest, asked = run / "nearest.h5", ["--gallery", "images", "--queries", 20, "--neighbours", 5]
+    calls = [["ncca", *asked, *given, nearest]]
     yield "ground_truth", "ground_truth", calls, [nearest, nearest.with_name("nearest.h5.json")]
 
 
 def _studies(root: Path, run: Path) -> Found:
-    given, study = _options(root, run, "manifest", "features"), _options(root, run, "study")
-    sums, folder = run / "moments/study", run / "study"
-    calls = over_shards(root / "study.yaml", run, "study/target")
+    study, sums, folder = root / "study.yaml", run / "moments/study", run / "study"
+    calls = over_shards(study, run, "study/target")
     yield "accumulate_folds", "accumulate", calls, [sums / "target"]
-    calls = [call for name in DOCUMENTS for call in over_shards(root / "study.yaml", run, f"study/auxiliary/{name}")]
+    calls = [call for name in DOCUMENTS for call in over_shards(study, run, f"study/auxiliary/{name}")]
     yield "accumulate_auxiliary", "accumulate", calls, [sums / "auxiliary"]
-    inputs = [
-        *given, *_options(root, run, "tfidf"), "--moments", sums / "target", "--auxiliary", sums / "auxiliary",
-        "--documents", run / "text/documents", *study,
-    ]  # fmt: skip
-    yield "study", "study", [["--run", run, *study]], [folder / "cells", folder / "study.json"]
+    yield "study", "study", whole(study, run), [folder / "cells", folder / "study.json"]
     tables = folder / "tables.md"
-    yield "tabulate", "tabulate", [["--run", run, *study]], [tables, tables.with_name("tables.md.json")]
-    yield "sweep", "sweep", [["ncca", *inputs, "--output", run / "sweep"]], [run / "sweep"]
-    yield "reproduce", "reproduce", [["--run", run, *study]], [run / "reproduction.md"]
+    yield "tabulate", "tabulate", whole(study, run), [tables, tables.with_name("tables.md.json")]
+    yield "sweep", "sweep", whole(study, run, "ncca"), [run / "sweeps/ncca"]
+    yield "reproduce", "reproduce", whole(study, run), [run / "reproduction.md"]
 
 
 def _generators(root: Path, run: Path) -> Found:

@@ -51,7 +51,7 @@ def test_2_wrong_use(arguments: list[str], said: str) -> None:
 def begin_to_read(folder: Path, take_interrupts: Callable[[], None]) -> tuple[subprocess.Popen, int]:
     """A command that waits for what it reads, a pipe, and the end of it that is written to."""
     os.mkfifo(folder / "pipe")
-    given = [part for name in ("index", "manifest", "embeddings", "output") for part in (f"--{name}", folder / name)]
+    given = [part for name in ("index", "run", "output") for part in (f"--{name}", folder / name)]
     program = [sys.executable, "-m", "stages.cli", "index-remove", "--list", folder / "pipe", *given]
     process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True, preexec_fn=take_interrupts)
     return process, os.open(folder / "pipe", os.O_WRONLY)  # which takes until it opens it, too
@@ -79,7 +79,7 @@ def test_a_command_that_was_told_to_ignore_interrupts_goes_on(tmp_path: Path) ->
     with os.fdopen(writer, "w") as pipe:
         pipe.write("0\n")
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 1 and "manifest.json does not exist" in said
+    assert process.returncode == 2 and "run holds no run" in said
 
 
 def test_3_more_rejects_than_the_limit(collection: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Command:
     @property
     def one_by_one(self) -> bool:
         """Whether it makes several artefacts, one after the other."""
-        return self.stage in ONE_BY_ONE or "--run" in self.arguments
+        return self.stage in ONE_BY_ONE or "--output" not in self.arguments
 
     def run(self, root: Path, largest: int | None = None) -> Ended:
         return self.nursery.run(self.stage, elsewhere(self.stage, self.arguments, root), largest=largest)

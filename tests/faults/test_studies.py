@@ -33,7 +33,7 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     (study / "study.json").unlink()
     run("study", "sweep")
     assert {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()} == before
-    swept = place / "run/sweep"
+    swept = place / "run/sweeps/ncca"
     found = json.loads((swept / "sweep.json").read_text())
     assert [cell["target_folds"] for cell in found["cells"]] == [1, 2, 3]
     assert len((swept / "sweep.csv").read_text().splitlines()) == found["combinations"] + 1

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
-from pipeline.run.layout import Artefact, Layout
+from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.storage.atomic import read_json
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.regions import REGIONS
@@ -69,7 +69,7 @@ def write_config(root: Path) -> None:
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
     """Name of each fast command -> the arguments of each of its calls, and what it makes under `run`."""
-    config, manifest = ["--config", root / "config.yaml"], ["--manifest", run / "manifest"]
+    config = ["--config", root / "config.yaml"]
 
     def parts(*names: str) -> list[list[object]]:
         return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
@@ -80,8 +80,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     calls = {
         "ingest": [["--run", run, "--processes", 0, *config]],
         "import_features": [
-            [*manifest, "--source", root / "features.npy", "--name", "colour", *config]
-            + ["--encoder", run / "encoders/colour", "--output", run / "features/colour"]
+            ["colour", "--from", root / "features.npy", "--encoder", "colour", "--run", run, *config],
         ],
         "build_vocabulary": whole(),
         "encode_sentences": parts(),
@@ -108,18 +107,28 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     }
 
 
+def made_by(stage: str, arguments: list[str]) -> Artefact | Shards:
+    """What a call on a run makes first."""
+    layout = Layout(Path(_value(arguments, "--run")))
+    if stage == "import_features":
+        return layout.features(arguments[0])
+    if stage == "reduce_regions":
+        return layout.regions(arguments[0], reduced=True)
+    known = declared()[stage]
+    return known.outputs(layout, *arguments[: len(known.names)])[0]
+
+
 def place_of(stage: str, arguments: list[str]) -> Path:
-    """The file or folder that a call writes first; of a declared stage, that of shard 0."""
+    """The file or folder that a call writes first; of shards the first one."""
     if "--output" in arguments:
         return Path(_value(arguments, "--output"))
-    known, layout = declared()[stage], Layout(Path(_value(arguments, "--run")))
-    made = known.outputs(layout, *arguments[: len(known.names)])[0]
+    made = made_by(stage, arguments)
     return made.path if isinstance(made, Artefact) else made.shard(0)
 
 
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
-    """The same call, its output in `folder`, which for a declared stage becomes the run but for what the call makes:
-    all else is links."""
+    """The same call, its output in `folder`, which becomes the run, all links but for what the call makes, where that
+    is of the run."""
     place, given = place_of(stage, arguments), list(arguments)
     if "--output" in arguments:
         given[given.index("--output") + 1] = str(folder / place.name)
@@ -128,7 +137,8 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     given[given.index("--run") + 1] = str(folder)
     link(Path(_value(arguments, "--config")), folder / "config.yaml")
     # A file of a whole stage has others beside it, which it may be made from; a shard's folder holds its like.
-    above = place.parent.relative_to(run).parents if declared()[stage].sharded else place.relative_to(run).parents
+    sharded = isinstance(made_by(stage, arguments), Shards)
+    above = place.parent.relative_to(run).parents if sharded else place.relative_to(run).parents
     for part in above:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir() if (run / part).exists() else ():

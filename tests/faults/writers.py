@@ -41,9 +41,8 @@ def report(folder: Path, run: Path, collection: Path) -> None:
 
 
 def picture(folder: Path, run: Path, collection: Path) -> None:
-    given = ["--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca", "--split", "test"]
-    index = ["--index", run / "index/ncca", "--config", collection / "config.yaml"]
-    tiny_run.call("show_words", list(map(str, ["dog", "cat", *given, *index, "--output", folder / "words.png"])))
+    given = ["ncca", "dog", "cat", "--run", run, "--output", folder / "words.png"]
+    tiny_run.call("show_words", list(map(str, given)))
 
 
 def demo(folder: Path, run: Path, collection: Path) -> None:

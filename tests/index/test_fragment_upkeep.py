@@ -42,10 +42,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def given(run: Path) -> tuple[object, ...]:
-    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/dvsa"
-
-
 def require_right(folder: Path, run: Path) -> None:
     """The bundle is whole, and each row that is left has its own fragments, boxes and numbers."""
     bundle, embeddings = Bundle(folder), Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
@@ -70,8 +66,10 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, kind: str) ->
     small, large = runs["small"], runs["large"]
     config = ("--config", small / f"{kind}.yaml")
     images = [part for image in HORSES for part in ("--image", image)]
-    run_command("index_remove", "--index", small / kind, *given(small), *images, *config, "--output", tmp_path / "less")
-    run_command("index_add", "--index", tmp_path / "less", *given(large), *config, "--output", tmp_path / "more")
+    run_command(
+        "index_remove", "--index", small / kind, "--run", small, *images, *config, "--output", tmp_path / "less"
+    )
+    run_command("index_add", "--index", tmp_path / "less", "--run", large, *config, "--output", tmp_path / "more")
     require_right(small / kind, small)
     require_right(tmp_path / "less", small)
     require_right(tmp_path / "more", large)
@@ -96,7 +94,7 @@ def test_removed_then_added(runs: dict[str, Path], tmp_path: Path, kind: str) ->
 def test_no_trace_is_left_of_regions_and_words(runs: dict[str, Path], tmp_path: Path, kind: str) -> None:
     small = runs["small"]
     images = [part for image in HORSES for part in ("--image", image)]
-    run_command("index_remove", "--index", small / kind, *given(small), *images, "--output", tmp_path)
+    run_command("index_remove", "--index", small / kind, "--run", small, *images, "--output", tmp_path)
     vector = whole_length(np.array([19])).tobytes()  # all of it that is not zero
     box = np.array([0, 0, 60 + 19, 40], np.float32).tobytes()
     found = {}
@@ -118,19 +116,20 @@ def test_no_trace_is_left_of_regions_and_words(runs: dict[str, Path], tmp_path: 
 def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
     small, start = runs["small"], runs["small"] / "exact"
     with pytest.raises(InputError, match="image 40 is not in"):
-        run_command("index_remove", "--index", start, *given(small), "--image", 40, "--output", tmp_path / "a")
+        run_command("index_remove", "--index", start, "--run", small, "--image", 40, "--output", tmp_path / "a")
     with pytest.raises(UsageError, match="give --output another folder"):
-        run_command("index_add", "--index", start, *given(runs["large"]), "--output", start)
+        run_command("index_add", "--index", start, "--run", runs["large"], "--output", start)
     everything = [part for image in range(40) for part in ("--image", image)]
     with pytest.raises(InputError, match="nothing would be left"):
-        run_command("index_remove", "--index", start, *given(small), *everything, "--output", tmp_path / "a")
+        run_command("index_remove", "--index", start, "--run", small, *everything, "--output", tmp_path / "a")
     other = make_run(tmp_path / "other", images=20)
     add_fragments(other, "dvsa", SCORE)
     with pytest.raises(IntegrityError, match="numbers its images otherwise"):
-        run_command("index_add", "--index", start, *given(other), "--output", tmp_path / "a")
-    with pytest.raises(IntegrityError, match="model"):  # the embeddings of another row, of one vector each
-        vectors = ("--manifest", small / "manifest", "--embeddings", small / "embeddings/ncca")
-        run_command("index_add", "--index", start, *vectors, "--output", tmp_path / "a")
+        run_command("index_add", "--index", start, "--run", other, "--output", tmp_path / "a")
+    shutil.rmtree(other / "embeddings/dvsa")
+    (other / "embeddings/ncca").rename(other / "embeddings/dvsa")
+    with pytest.raises(IntegrityError, match="model"):  # the embeddings of another model, of one vector each
+        run_command("index_add", "--index", start, "--run", other, "--output", tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, make_stage, run_command, write_config
+from made_up import build_bundle, make_run, make_stage, write_config
 from test_build import ANY, clustered
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
@@ -134,14 +134,13 @@ def test_a_bundle_on_disk_is_searched_where_it_is(tmp_path: Path) -> None:
     assert {"images.lists", "sentences.lists"} <= set(bundle.card["files"]) and not list(folder.glob(".*"))
     assert str(run).encode() not in (folder / "images.faiss").read_bytes()
     assert Searcher(bundle).images("dog", 1)[0].row["path"].startswith("dog")
-    given = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca")
     shutil.copytree(folder, run / "index/ncca")
     make_stage("evaluate", run, "ncca", "test", "all-sentences", "--through-index")
     evaluation = json.loads(Layout(run).evaluation("ncca", "test", "all-sentences").path.read_text())
     assert evaluation["through_index"]["sentence_to_image"]
     for command, more in (("index_add", ()), ("index_remove", ("--image", 3))):
         with pytest.raises(UsageError, match="moved has its inverted lists on disk, which are not changed; run"):
-            run_command(command, "--index", folder, *given, *more, "--output", tmp_path / "changed")
+            make_stage(command, run, "--index", folder, *more, "--output", tmp_path / "changed")
     data = (folder / "images.lists").read_bytes()
     (folder / "images.lists").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(IntegrityError, match="images.lists is not what its card says"):

@@ -10,8 +10,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pytest
-import yaml
-from made_up import build_bundle, make_run, make_stage, run_command
+from made_up import build_bundle, make_run, make_stage, run_command, write_config
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
@@ -34,13 +33,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def bundle_of(run: Path, factory: str) -> Path:
     limit = 1000 if factory == "Flat" else 10
-    config = run / f"{factory.replace(',', '-')}.yaml"
-    config.write_text(f"index: {{exact_limit: {limit}, candidates: ['{factory}'], sample: 1000, recall_floor: 0.7}}")
-    return build_bundle(run, yaml.safe_load(config.read_text()))
-
-
-def given(run: Path) -> tuple[object, ...]:
-    return "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca"
+    write_config(run, {"index": {"exact_limit": limit, "candidates": [factory], "sample": 1000, "recall_floor": 0.7}})
+    return build_bundle(run)
 
 
 def vectors_by_id(bundle: Path, run: Path, modality: str) -> None:
@@ -65,12 +59,9 @@ def vectors_by_id(bundle: Path, run: Path, modality: str) -> None:
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_added_then_removed_then_added(runs: dict[str, Path], tmp_path: Path, factory: str) -> None:
     start = bundle_of(runs["small"], factory)
-    config = ("--config", runs["small"] / f"{factory.replace(',', '-')}.yaml")
-    run_command("index_remove", "--index", start, *given(runs["small"]), "--image", 3, "--image", 79, *config,
+    run_command("index_remove", "--index", start, "--run", runs["small"], "--image", 3, "--image", 79,
                 "--output", tmp_path / "less")  # fmt: skip
-    run_command(
-        "index_add", "--index", tmp_path / "less", *given(runs["large"]), *config, "--output", tmp_path / "more"
-    )
+    run_command("index_add", "--index", tmp_path / "less", "--run", runs["large"], "--output", tmp_path / "more")
     before, less, more = (Bundle(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
     less.check()
     more.check()
@@ -96,25 +87,25 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
     for number in (80, 10**23, int("9" * 4000)):  # more than 64 bits hold
         with pytest.raises(InputError, match=f"image {number} is not in"):
             run_command(
-                "index_remove", "--index", start, *given(runs["small"]), "--image", number, "--output", tmp_path / "a"
+                "index_remove", "--index", start, "--run", runs["small"], "--image", number, "--output", tmp_path / "a"
             )
     with pytest.raises(UsageError, match="no image is named; give --image or --list"):
-        run_command("index_remove", "--index", start, *given(runs["small"]), "--output", tmp_path / "a")
+        run_command("index_remove", "--index", start, "--run", runs["small"], "--output", tmp_path / "a")
     with pytest.raises(UsageError, match="give --output another folder"):
-        run_command("index_add", "--index", start, *given(runs["large"]), "--output", start)
+        run_command("index_add", "--index", start, "--run", runs["large"], "--output", start)
     (tmp_path / "gone.txt").write_text("5\n\nx\n")
     listed = ("--list", tmp_path / "gone.txt")
     with pytest.raises(InputError, match="gone.txt line 3 is 'x', not a whole number"):
-        run_command("index_remove", "--index", start, *given(runs["small"]), *listed, "--output", tmp_path / "a")
+        run_command("index_remove", "--index", start, "--run", runs["small"], *listed, "--output", tmp_path / "a")
     (tmp_path / "gone.txt").write_text(f"5\n{'9' * 5000}\n")
     with pytest.raises(InputError, match="gone.txt line 2 is '9+', not a whole number"):
-        run_command("index_remove", "--index", start, *given(runs["small"]), *listed, "--output", tmp_path / "a")
+        run_command("index_remove", "--index", start, "--run", runs["small"], *listed, "--output", tmp_path / "a")
     (tmp_path / "gone.txt").write_text("\n".join(map(str, range(80))))
     with pytest.raises(InputError, match="nothing would be left"):
-        run_command("index_remove", "--index", start, *given(runs["small"]), *listed, "--output", tmp_path / "a")
+        run_command("index_remove", "--index", start, "--run", runs["small"], *listed, "--output", tmp_path / "a")
     other = make_run(tmp_path / "other", images=20)
     with pytest.raises(IntegrityError, match="numbers its images otherwise"):
-        run_command("index_add", "--index", start, *given(other), "--output", tmp_path / "a")
+        run_command("index_add", "--index", start, "--run", other, "--output", tmp_path / "a")
     assert not (tmp_path / "a" / "card.json").exists()
     Bundle(start).check()
 
@@ -135,7 +126,7 @@ def test_a_foreign_bundle_overwrites_nothing(runs: dict[str, Path], tmp_path: Pa
     card["files"][name] = {"bytes": len(evil), "sha256": hashlib.sha256(evil).hexdigest()}
     (bundle / "card.json").write_bytes(to_json(card))
     with pytest.raises(IntegrityError, match="card.json names 'k/../../.bashrc', which is not a plain name"):
-        run_command(*command[:1], "--index", bundle, *given(runs["large" if len(command) == 1 else "small"]),
+        run_command(*command[:1], "--index", bundle, "--run", runs["large" if len(command) == 1 else "small"],
                     *command[1:], "--output", output)  # fmt: skip
     assert (home / ".bashrc").read_text() == "precious"
 

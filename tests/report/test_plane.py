@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import make_run, make_stage
 from PIL import Image
 from sklearn.decomposition import PCA
 
@@ -39,10 +39,9 @@ def test_words_and_photographs_are_in_the_picture(tmp_path: Path) -> None:
 
 def test_the_command_draws_the_nearest_images_of_a_split(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    given = ("--index", build_bundle(run), "--manifest", run / "manifest", "--embeddings", run / "embeddings/ncca")
-    given += ("--split", "test")
-    run_command("show_words", "dog", "cat", *given, "--images", 1, "--output", tmp_path / "plane.png")
+    make_stage("build_index", run, "ncca")
+    make_stage("show_words", run, "ncca", "dog", "cat", "--images", 1, "--output", tmp_path / "plane.png")
     with Image.open(tmp_path / "plane.png") as picture:
         assert picture.size == (1100, 825)
     with pytest.raises(InputError, match="no word of 'unicorn'"):
-        run_command("show_words", "unicorn", *given, "--output", tmp_path / "other.png")
+        make_stage("show_words", run, "ncca", "unicorn", "--output", tmp_path / "other.png")

@@ -76,6 +76,17 @@ def test_a_configuration_without_a_name_says_what_there_is() -> None:
         STAGES["pool_regions"].select(config, [])
 
 
+def test_names_left_out_mean_what_the_configuration_asks_for() -> None:
+    config, evaluate = load(), STAGES["evaluate"]
+    assert evaluate.select(config, []) == config.evaluations()
+    assert evaluate.select(config, ["ncca", "train"]) == [
+        ("ncca", "train", "all-sentences"), ("ncca", "train", "first-sentence"),
+    ]  # fmt: skip
+    assert evaluate.select(config, ["ncca", "train", "first-sentence"]) == [("ncca", "train", "first-sentence")]
+    asked = [names for names in config.evaluations() if names[0] == "ncca"]
+    assert evaluate.select(config, ["ncca"]) == asked and len(asked) < 6
+
+
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no run .*name the folder of one, or begin one there with --config"):
         make_stage("embed", tmp_path, "ncca")

@@ -44,7 +44,7 @@ def describing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from visiting import serve_generators
 
     run = make_described_run(tmp_path_factory.mktemp("described") / "run")
-    app = serve_generators(run, "--generator", train(run, "mrnn"), "--generator", train(run, "nearest"))
+    app = serve_generators(run, *(train(run, name).name for name in ("mrnn", "nearest")))
     with listening(app) as address:
         yield address
 

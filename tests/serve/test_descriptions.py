@@ -8,7 +8,7 @@ import httpx
 import pytest
 import yaml
 from made_up import THINGS, run_command
-from made_up_generators import describe, find_few_words, make_described_run, train
+from made_up_generators import beside, describe, find_few_words, make_described_run, train
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
@@ -43,11 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def app(run: Path) -> FastAPI:
-    generators = run / "generators"
-    return serve_generators(
-        run, "--generator", generators / "mrnn", "--generator", generators / "nearest", "--generator",
-        generators / "joint",
-    )  # fmt: skip
+    return serve_generators(run, "mrnn", "nearest", "joint")
 
 
 @pytest.fixture
@@ -193,25 +189,30 @@ def test_who_has_left_is_described_nothing(app: FastAPI, run: Path, monkeypatch:
 
 
 def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> None:
-    generator = ("--generator", run / "generators" / "mrnn")
-    with pytest.raises(UsageError, match="training sentences; give --tokens and --vocabulary too"):
-        run_command("serve", run / "bundle", *generator, "--manifest", run / "manifest")
-    few = find_few_words(run, tmp_path)
+    with pytest.raises(UsageError, match="generators are of a run; give --run too"):
+        run_command("serve", run / "bundle", "--generator", "mrnn")
+    other = beside(run, tmp_path / "run", "text")
+    (other / "text").mkdir()
+    (other / "text/tokens").symlink_to(run / "text/tokens")
+    (tmp_path / "few").mkdir()
+    (other / "text/tokens.json").symlink_to(find_few_words(run, tmp_path / "few"))
     with pytest.raises(IntegrityError, match="vocabulary of .* differ"):
-        serve_generators(run, *generator, "--vocabulary", few)
+        serve_generators(other, "mrnn")
+    changed = beside(run, tmp_path / "changed", "generators")
+    _change(run, changed, "mrnn", encoders=["nose", "colour"])
     with pytest.raises(UsageError, match="takes photographs through nose and colour, which no served index has; serve"):
-        serve_generators(run, "--generator", _changed(run, tmp_path, "mrnn", encoders=["nose", "colour"]))
+        serve_generators(changed, "mrnn")
+    _change(run, changed, "joint", space="of another run")
     with pytest.raises(UsageError, match="stands on a joint space that no served index has; serve the index"):
-        serve_generators(run, "--generator", _changed(run, tmp_path, "joint", space="of another run"))
+        serve_generators(changed, "joint")
 
 
-def _changed(run: Path, folder: Path, name: str, encoders: list[str] | None = None, space: str | None = None) -> Path:
-    """The folder of a generator that takes other encoders, or stands on another space."""
+def _change(run: Path, changed: Path, name: str, encoders: list[str] | None = None, space: str | None = None) -> None:
+    """A generator of `run` as `changed` has it: it takes other encoders, or stands on another space."""
     stored = read_parameters(run / "generators" / name / "model.safetensors", MODEL)
     settings = {**stored.settings, **({"encoders": encoders} if encoders else {})}
     details = {**stored.details, **({"space": space} if space else {})}
     write_parameters(
-        folder / name / "model.safetensors", MODEL, stored.tensors, settings=settings, fingerprint="other",
-        details=details,
+        changed / "generators" / name / "model.safetensors", MODEL, stored.tensors, settings=settings,
+        fingerprint="other", details=details,
     )  # fmt: skip
-    return folder / name

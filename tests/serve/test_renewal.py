@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made_up import build_bundle, make_run, run_command
+from made_up import build_bundle, make_run, make_stage
 from PIL import Image
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
@@ -49,10 +49,8 @@ def comes(done: Callable[[], bool]) -> bool:
 
 def without(run: Path, image: int) -> Path:
     """Another bundle, less one image."""
-    parts = {"--index": "bundle", "--manifest": "manifest", "--embeddings": "embeddings/ncca", "--output": "less"}
-    run_command(
-        "index_remove", *(word for name, part in parts.items() for word in (name, run / part)), "--image", image
-    )
+    given = ("--index", run / "bundle", "--image", image, "--output", run / "less")
+    make_stage("index_remove", run, *given)
     return run / "less"
 
 

@@ -8,7 +8,6 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from made_up import THINGS, features_of, run_command
-from made_up_generators import options
 
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.serve.app import build_app
@@ -39,9 +38,9 @@ def photograph(run: Path, name: str = "dog-0.png") -> dict:
     return {"photograph": (name, (run / "data" / name).read_bytes())}
 
 
-def serve_generators(run: Path, *arguments: object) -> FastAPI:
-    """The application that `serve` starts for the bundle of a described run."""
-    return serve(run, *options(run), *arguments)
+def serve_generators(run: Path, *names: str) -> FastAPI:
+    """The application that `serve` starts for the bundle of a run and generators of it."""
+    return serve(run, "--run", run, *(part for name in names for part in ("--generator", name)))
 
 
 def serve(run: Path, *arguments: object) -> FastAPI:

@@ -194,12 +194,11 @@ def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
 def test_regions_in_fewer_dimensions(run: Path) -> None:
     for shard in range(2):
         extract(run, shard)
-    parts = ["--manifest", run / "manifest", "--regions", run / "regions/plain", "--output", run / "reduced"]
     with pytest.raises(UsageError, match="regions.dimensions is null"):
-        run_command("reduce_regions", *parts, "--config", configure(run))
-    run_command("reduce_regions", *parts, "--config", configure(run, dimensions=8))
+        make_stage("reduce_regions", run, "plain", "--config", configure(run))
+    make_stage("reduce_regions", run, "plain", "--config", configure(run, dimensions=8))
     manifest = Manifest(run / "manifest")
-    places = (run / "regions/plain", run / "reduced")
+    places = (run / "regions/plain", run / "reduced/plain")
     whole, reduced = ([open_regions(manifest, folder, shard) for shard in range(2)] for folder in places)
     assert [shard["features"].shape[1] for shard in reduced] == [8, 8]
     assert reduced[0].fingerprint != whole[0].fingerprint

@@ -1,24 +1,23 @@
 """import-features by hand: other people's rows become the run's shards, every image with its own."""
 
-import json
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, run_command
+from made_up import make_run, make_stage, write_config
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 from pipeline.storage.gather import Features
 from pipeline.storage.manifest import Manifest
 
 COUNT = 24
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A manifest of 24 images in shards of 10."""
-    return make_run(tmp_path_factory.mktemp("made") / "run")
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A run of 24 images in shards of 10."""
+    return make_run(tmp_path / "run")
 
 
 @pytest.fixture
@@ -32,10 +31,8 @@ def source(made: Path, tmp_path: Path) -> Path:
 
 
 def import_features(made: Path, source: Path, *more: object) -> Features:
-    manifest, output = made / "manifest", source.parent / "features" / "theirs"
-    parts = ["--manifest", manifest, "--source", source, "--name", "theirs", "--output", output]
-    run_command("import_features", *parts, *more)
-    return Features(Manifest(manifest), source.parent / "features")
+    make_stage("import_features", made, "theirs", "--from", source, *more)
+    return Features(Manifest(made / "manifest"), made / "features")
 
 
 def test_every_image_has_its_row(made: Path, source: Path) -> None:
@@ -57,10 +54,10 @@ def test_again_nothing_is_written_but_of_other_features(made: Path, source: Path
 
 
 def test_storage_is_that_of_the_configuration(made: Path, source: Path) -> None:
-    config = source.with_name("config.yaml")
-    config.write_text(json.dumps({"extract": {"storage": "float32"}}))
+    write_config(made, {"extract": {"storage": "float32"}})
     np.save(source, np.load(source) * 1e5)
-    assert import_features(made, source, "--config", config).open("theirs", 0)["features"].dtype == np.float32
+    assert import_features(made, source).open("theirs", 0)["features"].dtype == np.float32
+    write_config(made)
     with pytest.raises(InputError, match=r"the features of .*-1\.png do not fit float16"):
         import_features(made, source)
 
@@ -80,7 +77,9 @@ def test_an_image_without_a_row_is_named(made: Path, source: Path) -> None:
     names.write_text(names.read_text().replace("dog-0.png", "dig-0.png").replace("bird-2.png", "bard-2.png"))
     with pytest.raises(InputError, match=r"2 images have no row in .*f\.npy: dog-0\.png, bird-2\.png; add them"):
         import_features(made, source)
-    assert not (source.parent / "features").exists()
+    assert not (made / "features").exists()
+    with pytest.raises(UsageError, match="../theirs is a path; give the name of an encoder"):
+        make_stage("import_features", made, "../theirs", "--from", source)
 
 
 def test_a_row_that_is_no_number_names_its_image(made: Path, source: Path) -> None:

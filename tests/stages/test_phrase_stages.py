@@ -108,9 +108,9 @@ def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
     assert len(found.region_vectors) == len(found.boxes) and found.regions["number"].to_pylist().count(0) == 4
 
 
-def rank(run: Path, *more: object) -> dict:
+def rank(run: Path, *more: object, result: str = "hmlstm.test.json") -> dict:
     make_stage("rank_phrases", run, "hmlstm", "test", *more)
-    return json.loads((run / "evaluation/phrases/hmlstm.test.json").read_text())
+    return json.loads((run / "evaluation/phrases" / result).read_text())
 
 
 def know(run: Path) -> None:
@@ -155,8 +155,10 @@ def test_boxes_of_a_file_and_labels_that_name_nothing(run: Path, tmp_path: Path)
     said = found.phrases.filter(pa.array(found.phrases["image_id"].to_numpy() == row["image_id"]))["text"][0].as_py()
     corners = "\t".join(str(row[name]) for name in ("x1", "y1", "x2", "y2"))
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\t{said.upper()}\n")
-    value = rank(run, "--boxes", tmp_path / "boxes.tsv")
-    assert value["n_named"] >= 1 and value["n_texts"] == 1
+    own = rank(run)
+    value = rank(run, "--boxes", tmp_path / "boxes.tsv", result="hmlstm.test.boxes.json")
+    assert value["n_named"] >= 1 and value["n_texts"] == 1 and value["fingerprint"] != own["fingerprint"]
+    assert json.loads((run / "evaluation/phrases/hmlstm.test.json").read_text()) == own
     (tmp_path / "boxes.tsv").write_text(f"file\tx1\ty1\tx2\ty2\tlabel\n{image}\t{corners}\tunicorn\n")
     with pytest.raises(UsageError, match="no region is right for any noun phrase"):
         rank(run, "--boxes", tmp_path / "boxes.tsv")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up import THINGS, build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
+from made_up import THINGS, build_bundle, features_of, make_run, make_stage, retell, write_config
 from made_up_training import CONFIG, make_trainable, train
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
@@ -67,8 +67,8 @@ def test_commands_compute_where_they_are_told_to(run: Path, on_device: torch.dev
         shard = Shard(run / "embeddings" / name / "shard-00000.h5", EMBEDDINGS)
         features = Shard(run / "features/colour/shard-00000.h5", FEATURES)["features"]
         np.testing.assert_allclose(shard["images"], model.embed_images({"colour": features}), atol=1e-5)
-    options = ("--manifest", run / "manifest", "--embeddings", run / "embeddings/there", "--gallery", "images")
-    run_command("ground_truth", *options, "--queries", 9, "--neighbours", 4, "--output", tmp_path / "nearest.h5")
+    asked = ("--gallery", "images", "--queries", 9, "--neighbours", 4, "--output", tmp_path / "nearest.h5")
+    make_stage("ground_truth", run, "there", *asked)
     nearest = Shard(tmp_path / "nearest.h5", NEIGHBOURS)
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/there")
     queries, images = embeddings.read("sentences", nearest["query_id"]), embeddings.read("images", np.arange(48))

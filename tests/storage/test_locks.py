@@ -160,7 +160,7 @@ def with_output() -> list[str]:
 def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
     command = cli.get_command(click.Context(cli), name)
     arguments = {option.name: None for option in command.params}
-    arguments |= {"shard": 0} if "shard" in arguments else {}
+    arguments |= {"root": tmp_path} if "root" in arguments else {}
     with hold(tmp_path / "x"), pytest.raises(JointspaceError, match="is being written by"):
         command.callback(**{**arguments, "output": tmp_path / "x"})
 

@@ -25,6 +25,7 @@ CLAIMS = {
     "evaluation/ncca.test.all-sentences.json": {"model": "ncca", "split": "test", "protocol": "all-sentences"},
     "evaluation/v1.5.dev.first-sentence.json": {"model": "v1.5", "split": "dev", "protocol": "first-sentence"},
     "evaluation/phrases/hmlstm.test.json": {"model": "hmlstm", "split": "test"},
+    "evaluation/phrases/v1.5.dev.boxes.json": {"model": "v1.5", "split": "dev"},
     "evaluation/descriptions/mrnn.test.json": {"generator": "mrnn", "split": "test", "of": "images"},
     "descriptions/mrnn.test.boxes/descriptions.json": {"generator": "mrnn", "split": "test", "of": "boxes"},
     "alignments/dvsa/dev.jsonl": {"model": "dvsa", "split": "dev"},

@@ -1,0 +1,82 @@
+"""What `study` and `sweep` measure with: moments in folds, and the grids of the configuration."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, moments_gpu, per_image
+from pipeline.run.stage import Input
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.models.linear.study import Study
+    from pipeline.run.layout import Layout
+    from pipeline.run.run import Run
+
+DOCUMENTS = ("all", "title", "tags", "description")
+"""Weak texts of the printed tables."""
+NEED = Need(
+    lambda s: TORCH + 1500 + manifest_mb(s) + 16 * s.moments_bytes / MB,
+    fixed(200),
+    per_image(2),
+    "draws times sizes of sets times what `fit` does",
+    moments_gpu,
+)
+
+
+def read_study(run: "Run") -> "Study":
+    """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
+    from pipeline.device import find_gpu
+    from pipeline.models.linear.sets import FoldedMoments
+    from pipeline.models.linear.study import Study
+    from pipeline.specs.models import model_spec
+    from pipeline.storage.gather import Features, Sentences, read_split
+    from pipeline.storage.moments import PairSet
+
+    settings, layout = run.config, run.layout
+    features = Features(run.manifest, run.root / "features")
+    sentences = Sentences(run.manifest, layout.sentences("tfidf").folder)
+    target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder, "target"))
+
+    @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
+    def auxiliary(documents: str) -> FoldedMoments:
+        texts = Sentences(run.manifest, layout.documents(documents).folder)
+        folder = layout.moments(f"study/auxiliary/{documents}").folder
+        return FoldedMoments(PairSet(features, texts, folder, "auxiliary"))
+
+    every = run.manifest.images.num_rows
+    return Study(
+        target,
+        auxiliary,
+        overlap="train" in settings.auxiliary.splits,
+        dev=read_split(features, sentences, target.view.encoders, "dev", settings.study.fit.dev_images),
+        test=read_split(features, sentences, target.view.encoders, "test", every),
+        grid=settings.study.fit,
+        transfer=settings.transfer,
+        own=lambda model: settings.section(model_spec(model)),
+        protocol=settings.study.protocol,
+        seed=settings.seed,
+        device=find_gpu(settings.device),
+    )
+
+
+def study_keys(config: "Config") -> Mapping[str, Any]:
+    """The sections that decide what is measured."""
+    from pipeline.specs.models import made_by
+
+    fitted = [spec.key for spec in made_by("fit") if spec.section]
+    sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
+    return {"seed": config.seed, **sections}
+
+
+def study_reads(config: "Config", layout: "Layout") -> Mapping[str, Input]:
+    """What `read_study` reads."""
+    documents = [*DOCUMENTS, *config.study.noise]
+    return {
+        "manifest": layout.manifest,
+        "tfidf": layout.sentences("tfidf"),
+        "moments/study/target": layout.moments("study/target"),
+        **{f"features/{one.name}": layout.features(one.name) for one in config.every_encoder},
+        **{f"documents/{name}": layout.documents(name) for name in documents},
+        **{f"moments/study/{name}": layout.moments(f"study/auxiliary/{name}") for name in documents},
+    }

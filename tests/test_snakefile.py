@@ -1,0 +1,52 @@
+"""What the Snakefile refuses in one sentence, and where it may lie."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from workflow import ENVIRONMENT, RESULTS, ROOT, TINY, snakemake
+
+from stages.catalogue import declared
+
+
+def test_a_misspelt_key_is_one_sentence(tmp_path: Path) -> None:
+    result = snakemake(tmp_path, "all", "-n", "--config", "imge_view=1", check=False)
+    assert result.returncode != 0
+    assert "unknown key imge_view; did you mean image_view?" in result.stdout + result.stderr
+
+
+def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("seed: 1\nseed: 2\n")
+    result = snakemake(tmp_path, "all", "-n", "--configfile", "twice.yaml", check=False)
+    assert result.returncode != 0
+    assert "line 2: the key seed is in line 1 already" in result.stdout + result.stderr
+
+
+def test_a_missing_collection_is_named(tmp_path: Path) -> None:
+    result = snakemake(tmp_path, "all", "-n", "--config", "data_root=/nowhere", "demo={generate: false}", check=False)
+    assert result.returncode != 0
+    assert "/nowhere is not a folder" in result.stdout + result.stderr
+
+
+def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    """Its Snakefile, and the environment whose programs the rules call."""
+    (tmp_path / "a b'c {x}").mkdir()
+    checkout, environment = tmp_path / "a b'c {x}/checkout", tmp_path / "a b'c {x}/venv"
+    checkout.symlink_to(ROOT)
+    environment.symlink_to(sys.prefix)
+    values = TINY | {"demo": {"train": 2, "dev": 1, "test": 1, "weak": 0}}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
+    python = environment / Path(sys.executable).relative_to(sys.prefix)
+    program = [python, "-m", "snakemake", "--configfile", "tiny.yaml", "-s", checkout / "Snakefile", "--cores", "2"]
+    for target in (["all", "-n"], [f"{RESULTS}/manifest/manifest.json"]):
+        result = subprocess.run([*program, *target], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    assert json.loads((tmp_path / RESULTS / "manifest/manifest.json").read_text())["counts"]["images"]["kept"] == 4
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_every_output_of_the_report_has_its_caption() -> None:
+    named = {caption for stage in declared().values() for caption in stage.shown}
+    assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")} and len(named) == 8

@@ -1,0 +1,128 @@
+"""The tiny demo through the Snakefile, as its tests run it and look at it."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.integrity import Fault, examine
+
+ROOT = Path(__file__).parents[1]
+NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
+RESULTS = "it's results/tiny"
+DATA = "x;touch PWNED #/demo collection"
+"""Names that a shell must be given in quotes; the folder of the run has such a name, too."""
+TINY = {
+    "name": "tiny",
+    "results_root": "it's results",
+    "data_root": DATA,
+    "models": ["ncca", "sae", "ncca-csls-refit"],
+    "encoders": [{"name": "squeezenet-untrained", **NETWORK}],
+    "shard_size": 40,
+    "demo": {"train": 90, "dev": 20, "test": 20, "weak": 30},
+    "fit": {"dimensions": [8, 16], "image_ridge": [0.1, 1], "text_ridge": [1], "eigenvalue_power": [0, 1]},
+    "transfer": {"beta": [0.3], "auxiliary_dimensions": [8], "features": 40, "neighbours": 5},
+    "kcca": {"landmarks": 60},
+    "wsabie_sgd": {"learning_rate": [1], "max_norm": [10], "dimensions": 8, "epochs": 5},
+    "wsabie_adagrad": {"max_norm": [10], "dimensions": 8, "epochs": 5},
+    "study": {
+        "draws": 2,
+        "further_draws": 1,
+        "terms": [20, 40, 60],
+        "fit": {"dimensions": [8], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
+    },
+    "evaluate": {"bootstrap": 50, "protocols": ["all-sentences"]},
+}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
+"""A user's own files that lie in the run's folder, and look like what it removes at its end."""
+TIMED = ("index", "report", "benchmarks", "plan.json", "study", "photographs")
+"""Of a run: what holds measured times, what shows them, and what only some tests make."""
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), *arguments]
+
+
+def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+    """Run the Snakefile in `folder`, as a user with a configuration of their own would."""
+    return run_as_printed(folder, "--cores", "2", *arguments, check=check)
+
+
+def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+    result = subprocess.run(
+        command(*arguments), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
+    )
+    if check and result.returncode:
+        raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
+    return result
+
+
+def planned(folder: Path, *arguments: str, root: Path = ROOT) -> set[str]:
+    """The rules that a dry run would run, by the checkout `root`."""
+    program = [sys.executable, "-m", "snakemake", "-s", root / "Snakefile", "--cores", "2"]
+    given = [*program, "all", "-n", "--configfile", "tiny.yaml", *arguments]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(root)}
+    result = subprocess.run(given, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+    output = result.stdout
+    assert result.returncode == 0, output[-4000:] + result.stderr[-4000:]
+    return set(re.findall(r"^ *(?:rule|localrule|checkpoint|localcheckpoint) (\w+):", output, flags=re.M)) - {"all"}
+
+
+def printed_after_a_hard_kill() -> list[list[str]]:
+    """The two commands of README that complete a run then: their arguments, with our configuration and two cores."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if " --unlock" in line)
+    words = [shlex.split(line) for line in lines[first : first + 2]]
+    assert [program for program, *_ in words] == [".venv/bin/snakemake"] * 2
+    ours = {"holiday.yaml": "tiny.yaml", "8": "2"}
+    return [[ours.get(word, word) for word in arguments] for _, *arguments in words]
+
+
+def run_tiny(folder: Path) -> Path:
+    """`folder`, in which the tiny demo has been run from nothing: killed once, and completed as README says."""
+    folder.mkdir()
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    for name in MINE:
+        (folder / RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / RESULTS / name).write_text("precious")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = command("all", "--cores", "2", "--configfile", "tiny.yaml")
+    process = subprocess.Popen(started, cwd=folder, env=ENVIRONMENT, start_new_session=True, **quiet)
+    wait_for(folder / RESULTS / "manifest/manifest.json", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for printed in printed_after_a_hard_kill():
+        (folder / "output").write_text(run_as_printed(folder, *printed).stdout)
+    (folder / "count").write_text(str(len(result_files(folder))))
+    return folder
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    """Until `path` is there, which `process` makes."""
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline, f"nobody makes {path}"
+        time.sleep(0.05)
+
+
+def faults_of(folder: Path) -> list[Fault]:
+    """What `verify` would find; nothing where no artefact is there yet."""
+    try:
+        return examine(folder / RESULTS).faults
+    except IntegrityError:
+        return []
+
+
+def result_files(folder: Path) -> dict[str, Path]:
+    """What a run has made, but what measured times go into."""
+    results = folder / RESULTS
+    files = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
+    return {name: path for name, path in files.items() if name.split("/")[0] not in TIMED}
