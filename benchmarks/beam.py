@@ -16,8 +16,8 @@ runtime.configure()
 
 import torch  # noqa: E402  after the BLAS kernels are chosen
 
-from pipeline.generate.beam import Hypothesis, Search, beam_search  # noqa: E402
-from pipeline.generate.recurrent import Decoder, DescribingNetwork  # noqa: E402
+from pipeline.generate.beam import BeamSearch, Hypothesis, beam_search  # noqa: E402
+from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 
@@ -30,7 +30,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--precision", default="float32")
     given = parser.parse_args()
-    size, search = given.dimensions, Search(given.beam, 0.7, LONGEST)
+    size, search = given.dimensions, BeamSearch(given.beam, 0.7, LONGEST)
     with seeded(0):
         frequencies = torch.randn(WORDS + 2)
         frequencies[-1] = -30
@@ -40,12 +40,12 @@ def main() -> None:
 
     def together() -> list[list[Hypothesis]]:
         with torch.inference_mode():
-            return beam_search(Decoder(network, images), search)
+            return beam_search(RecurrentDecoder(network, images), search)
 
     def alone() -> list[list[Hypothesis]]:
         # One decoder for all, as `together` has: what it prepares of the weights is not what is compared.
         with torch.inference_mode():
-            decoder = Decoder(network, images)
+            decoder = RecurrentDecoder(network, images)
             every, found = decoder.first, []
             for image in range(len(images)):
                 decoder.first = every[image : image + 1]

@@ -36,7 +36,7 @@ from pipeline.models.linear.accumulation import BLOCK_ROWS  # noqa: E402
 from pipeline.models.linear.device_moments import DeviceAccumulator  # noqa: E402
 from pipeline.models.linear.views import ImageView  # noqa: E402
 from pipeline.models.neural.region_views import RegionView  # noqa: E402
-from pipeline.models.neural.task import Pairs, Task  # noqa: E402
+from pipeline.models.neural.task import TrainingPairs, TrainingTask  # noqa: E402
 from pipeline.models.neural.training import Training  # noqa: E402
 from pipeline.precision import choose_precision, to_float32  # noqa: E402
 from pipeline.specs.models import model_spec  # noqa: E402
@@ -148,7 +148,7 @@ def moments(device: torch.device, options: argparse.Namespace) -> dict[str, Any]
     return {**result, "rows": rows, "rows_per_s": rows / result["ours"], "bare_tflop_per_s": bare}
 
 
-class Block(NamedTuple):
+class TimedBlock(NamedTuple):
     features: np.ndarray
     boxes: np.ndarray
     scores: np.ndarray
@@ -164,10 +164,10 @@ class MadeUpRegions:
     def __len__(self) -> int:
         return len(self.features)
 
-    def packed(self, rows: np.ndarray) -> Block:
+    def packed(self, rows: np.ndarray) -> TimedBlock:
         count = len(rows) * REGIONS
         features = to_float32(self.features[rows].reshape(count, DIM_X))
-        return Block(features, np.zeros((count, 4)), np.zeros(count), np.arange(0, count + 1, REGIONS))
+        return TimedBlock(features, np.zeros((count, 4)), np.zeros(count), np.arange(0, count + 1, REGIONS))
 
 
 def make_features(n: int) -> np.ndarray:
@@ -175,15 +175,15 @@ def make_features(n: int) -> np.ndarray:
     return np.resize(some.astype(np.float16), (n, DIM_X))
 
 
-def make_task(name: str, device: torch.device, images: int) -> Task:
+def make_task(name: str, device: torch.device, images: int) -> TrainingTask:
     """Images with five sentences of about 11 words each."""
     rng, m, spec = np.random.default_rng(0), SENTENCES * images, model_spec(name)
     lengths = np.clip(rng.normal(11, 4, m).astype(int), 3, 35)
     sentences = Tokens(rng.integers(0, WORDS, lengths.sum()).astype(np.int32), np.concatenate([[0], lengths.cumsum()]))
     regions = MadeUpRegions(images) if name == "dvsa" else None
     view, owners = ImageView(("made-up",), (DIM_X,), ("l2",)), np.repeat(np.arange(images), SENTENCES)
-    pairs = Pairs({"made-up": make_features(images)}, sentences, owners, np.arange(m), regions)
-    return Task(
+    pairs = TrainingPairs({"made-up": make_features(images)}, sentences, owners, np.arange(m), regions)
+    return TrainingTask(
         view, pairs, pairs, import_place(spec.section)(**SETTINGS, **OWN[name]), seed=0,
         precision=choose_precision("auto", device), train_words=True, region_view=RegionView(view, geometry=False),
         words=rng.standard_normal((WORDS + 1, WORD_DIM), dtype=np.float32) * np.float32(0.1), device=device,

@@ -24,16 +24,16 @@ from pipeline.images.boxes import NONE, Candidates  # noqa: E402
 from pipeline.images.extraction import choose_plan  # noqa: E402
 from pipeline.images.maps import region_encoder  # noqa: E402
 from pipeline.images.networks import NetworkEncoder, NetworkSpec, untrained  # noqa: E402
-from pipeline.images.preparation import Prepared  # noqa: E402
+from pipeline.images.preparation import PreparedImage  # noqa: E402
 from pipeline.images.preprocess import Preprocessing  # noqa: E402
 from pipeline.images.proposals import Selection, select  # noqa: E402
 from pipeline.images.regions import RegionExtractor  # noqa: E402
 from pipeline.images.warping import Crops, WholeImages  # noqa: E402
-from pipeline.settings.images import Grid  # noqa: E402
+from pipeline.settings.images import GridSettings  # noqa: E402
 from pipeline.storage.regions import RegionShard, UnfinishedRegions  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SELECTION = Selection(0, 4, 0.7, 19, True, Grid(scales=(0.67, 0.5, 0.33), aspects=(1, 2, 0.5), overlap=0.5))
+SELECTION = Selection(0, 4, 0.7, 19, True, GridSettings(scales=(0.67, 0.5, 0.33), aspects=(1, 2, 0.5), overlap=0.5))
 IMAGES, MAP_SIDE = 20, 384
 SHARD_IMAGES, REGIONS, DIM, BATCH = 2048, 20, 512, 128
 
@@ -59,14 +59,14 @@ def features(encoder: NetworkEncoder) -> None:
     report({**result, "operations": promise, "of_promise": result["ratio"] / promise, "precision": plan.precision})
 
 
-def prepare(view: Crops | WholeImages) -> list[Prepared]:
+def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
     """Smooth pictures of 224 x 224 pixels and 20 windows in each."""
     prepared = []
     for seed in range(IMAGES):
         coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
         image = Image.fromarray(coarse).resize((224, 224), Image.Resampling.BICUBIC)
         regions, counts = select(Candidates(NONE.boxes, NONE.scores), image.size, SELECTION)
-        prepared.append(Prepared(regions, view.render(image, regions.boxes), image.size, counts, 0, 0))
+        prepared.append(PreparedImage(regions, view.render(image, regions.boxes), image.size, counts, 0, 0))
     return prepared
 
 
@@ -78,7 +78,7 @@ def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
     return counter.get_total_flops()
 
 
-class Rows(Dataset):
+class RegionDataset(Dataset):
     """Regions one by one from HDF5, as one plainly writes it."""
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +104,7 @@ def minibatches(folder: Path) -> None:
     shard = RegionShard(unfinished.path)
     batches = rng.permutation(SHARD_IMAGES)[: 4 * BATCH].reshape(4, BATCH)
     rows = rng.permutation(total)[: batches.size * REGIONS].tolist()
-    loader = DataLoader(Rows(unfinished.path), batch_size=BATCH * REGIONS, sampler=rows)
+    loader = DataLoader(RegionDataset(unfinished.path), batch_size=BATCH * REGIONS, sampler=rows)
     report(
         compare(
             "shuffled minibatches of regions over a loader of rows",

@@ -25,7 +25,7 @@ from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.models.linear.feature_maps import FeatureMaps  # noqa: E402
 from pipeline.models.linear.fourier import FourierFeatures, FourierMap  # noqa: E402
-from pipeline.models.linear.mapped import Block  # noqa: E402
+from pipeline.models.linear.mapped import ViewBlock  # noqa: E402
 from pipeline.models.linear.moments import Moments, mirror  # noqa: E402
 from pipeline.models.linear.passes import mapped_moments  # noqa: E402
 
@@ -73,7 +73,7 @@ def main() -> None:
 
     def ours() -> None:
         parts = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
-        blocks = (Block(x[part], y[part], np.arange(len(x[part]))) for part in parts)
+        blocks = (ViewBlock(x[part], y[part], np.arange(len(x[part]))) for part in parts)
         found["ours"] = mapped_moments(known, blocks, maps)
 
     def concatenated() -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork  # noqa: E402
-from pipeline.models.neural.training import Schedule, Training, seeded  # noqa: E402
+from pipeline.models.neural.training import Training, TrainingSchedule, seeded  # noqa: E402
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, TreeRNN  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.trees import Trees, pack  # noqa: E402
@@ -116,7 +116,7 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
     encoder.precision = choose_precision("auto", torch.device("cpu"))
     images = torch.from_numpy(rng.standard_normal((len(trees) // 5 + 1, IMAGE_DIM), dtype=np.float32))
     owners = np.arange(len(trees)) // 5
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         optimiser="adagrad", adagrad_reset=5, learning_rate=0.01, decay=1, weight_decay=0, averaging=0, clip=2,
         batch_size=BATCH, epochs=1, patience=1, seed=0,
     )  # fmt: skip

@@ -22,7 +22,7 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 from scipy import sparse  # noqa: E402
 
-from pipeline.models.linear.wsabie import Schedule, rank_weights, train  # noqa: E402
+from pipeline.models.linear.wsabie import WsabieSchedule, rank_weights, train  # noqa: E402
 
 IMAGES, SENTENCES_EACH, DIM_X, DIM_Y, WORDS = 6000, 5, 1792, 3000, 12
 SAMPLE = 300
@@ -47,7 +47,7 @@ def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
 
 
 def loop(
-    x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: Schedule
+    x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
     """The paper's SGD over the first pairs of a random order."""
     rng = np.random.default_rng(schedule.seed)
@@ -75,7 +75,7 @@ def loop(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=64)
-    schedule = Schedule(
+    schedule = WsabieSchedule(
         epochs=1,
         batch=parser.parse_args().batch,
         learning_rate=0.2,

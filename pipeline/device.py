@@ -127,7 +127,7 @@ def full_float32() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-class Portions:
+class OomBatcher:
     """Work on many rows, at most `size` of them at once; fewer from then on when a GPU has no memory for so many."""
 
     def __init__(self, size: int, what: str) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pipeline.config import Config
     from pipeline.evaluate.phrase_ranking import Gold
-    from pipeline.generate.snippets import Regions
+    from pipeline.generate.snippets import SnippetRegions
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.provenance import Origin
     from pipeline.text.tree_encoding import SentenceTrees
@@ -63,14 +63,14 @@ def read_label_names(settings: "Config") -> dict[str, frozenset[str]]:
 
 def read_regions(
     manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, image_id: "np.ndarray"
-) -> dict[str, "Regions"]:
+) -> dict[str, "SnippetRegions"]:
     """Encoder -> the stored regions of the images `image_id` (n,), ascending.
 
     IntegrityError where other `encoders` made them than those of `where`, by their origins.
     """
     import numpy as np
 
-    from pipeline.generate.snippets import Regions
+    from pipeline.generate.snippets import SnippetRegions
     from pipeline.storage.names import plain
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.region_rows import RegionRows
@@ -80,7 +80,7 @@ def read_regions(
         stored = RegionRows(manifest, {name: regions_root / plain(name, where)}, image_id, complete=False)
         require_origins(encoders, where, stored.origins)
         block = stored.packed(np.arange(len(image_id)))
-        found[name] = Regions(image_id, block.offsets, block.boxes, block.features)
+        found[name] = SnippetRegions(image_id, block.offsets, block.boxes, block.features)
     return found
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pipeline.config import Config
-    from pipeline.generate.batches import Batch
+    from pipeline.generate.batches import ImageBatch
     from pipeline.generate.corpus import Corpus
     from pipeline.generate.describing import Generator, Sources
     from pipeline.generate.trigram import Trigram
@@ -132,7 +132,7 @@ def gather_sources(
     that of `bundle`, UsageError where it needs one and there is none."""
     from pipeline.device import find_gpu
     from pipeline.errors import UsageError
-    from pipeline.generate.beam import Search
+    from pipeline.generate.beam import BeamSearch
     from pipeline.generate.describing import Sources
     from pipeline.generate.space import JointSpace
     from pipeline.storage.fingerprint import require_same
@@ -147,14 +147,14 @@ def gather_sources(
         space, trigram = JointSpace(bundle, find_gpu(settings.device)), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
     chosen = settings.describe
-    search = Search(chosen.beam, chosen.length_power, chosen.longest)
+    search = BeamSearch(chosen.beam, chosen.length_power, chosen.longest)
     return Sources(text.corpus, search, chosen.temperature, chosen.candidates, settings.seed, space, trigram)
 
 
 def write_descriptions(
     run: "Run",
     stored: StoredGenerator,
-    batches: "Iterable[Batch]",
+    batches: "Iterable[ImageBatch]",
     folder: Path,
     about: dict[str, Any],
     inputs: dict[str, str],

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config import Config
-    from pipeline.images.encoders import Material
+    from pipeline.images.encoders import EncoderMaterial
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run.run import Run
     from pipeline.storage.embeddings import Embeddings
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pipeline.text.tree_encoding import SentenceTrees
 
 
-def read_material(run: "Run") -> "Material":
+def read_material(run: "Run") -> "EncoderMaterial":
     """What image encoders of the run are made from."""
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.encoders import Material, TrainImages
+    from pipeline.images.encoders import EncoderMaterial, TrainImages
     from pipeline.storage.features import read_weights
     from pipeline.storage.sources import ImageSource
 
@@ -40,7 +40,7 @@ def read_material(run: "Run") -> "Material":
             settings.extract.decode_workers,
         )
 
-    return Material(
+    return EncoderMaterial(
         settings.seed,
         settings.regions.decisive(),
         lambda file, sha256: read_weights(Path(settings.weights_root) / file, sha256),
@@ -49,7 +49,7 @@ def read_material(run: "Run") -> "Material":
     )
 
 
-class Described(NamedTuple):
+class DescribedImages(NamedTuple):
     """Images with their sentences by split, `pairs`, the `texts` of these, the `vocabulary` of their words, what all
     was made from, `inputs`, and the `origins` of the features (encoder -> file -> origin)."""
 
@@ -66,11 +66,11 @@ class Described(NamedTuple):
         return {name: next(iter(files.values())) for name, files in self.origins.items()}
 
 
-def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...]) -> Described:
+def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...]) -> DescribedImages:
     """The images of `splits` that have sentences, with these, as generators learn from them and are judged by them."""
     import numpy as np
 
-    from pipeline.models.neural.task import Pairs
+    from pipeline.models.neural.task import TrainingPairs
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features
@@ -88,11 +88,11 @@ def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...
     for split in splits:
         found = split_pairs(manifest, split)
         rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
-        pairs[split] = Pairs(rows, tokens.take(found.sentence_id), found.owners, found.sentence_id)
+        pairs[split] = TrainingPairs(rows, tokens.take(found.sentence_id), found.owners, found.sentence_id)
         texts[split] = manifest.sentences["text"].take(np.asarray(found.sentence_id)).to_pylist()
         inputs |= {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
         origins |= {name: block.origins for name, block in rows.items()}
-    return Described(pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs, origins)
+    return DescribedImages(pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs, origins)
 
 
 def read_trees(

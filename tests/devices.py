@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from pipeline.device import Portions
+from pipeline.device import OomBatcher
 
 
 def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
     """`Portions.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
-    original = Portions.map
+    original = OomBatcher.map
 
-    def map_portions(self: Portions, function: Callable[[slice], Any], count: int) -> list[Any]:
+    def map_portions(self: OomBatcher, function: Callable[[slice], Any], count: int) -> list[Any]:
         def limited(rows: slice) -> Any:
             if rows.stop - rows.start > most:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")

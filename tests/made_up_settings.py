@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.settings.models import Fit, Kernels, Transfer, Wsabie
+from pipeline.settings.models import FitSettings, KernelsSettings, TransferSettings, WsabieSettings
 from pipeline.specs.models import model_spec
 
 OWN = {
-    "Kernels": Kernels(image_kernel="rbf", text_kernel="cosine", image_gamma=0.5, text_gamma=0.5, landmarks=100),
-    "Wsabie": Wsabie(
+    "KernelsSettings": KernelsSettings(
+        image_kernel="rbf", text_kernel="cosine", image_gamma=0.5, text_gamma=0.5, landmarks=100
+    ),
+    "WsabieSettings": WsabieSettings(
         learning_rate=[0.1], max_norm=[100], dimensions=4, epochs=10, batch=64, max_samples=200, interval=5, patience=2
     ),
 }
-TRANSFER = Transfer(
+TRANSFER = TransferSettings(
     beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], weight=[1], second_beta=[0.1], rule=["cosine-sine"],
     bandwidth=[1], features=30, sample=200, neighbours=5, neighbour_share=[0.3],
 )  # fmt: skip
@@ -21,8 +23,8 @@ TRANSFER = Transfer(
 def make_grid(
     dimensions: Sequence[int], image_ridge: Sequence[float], text_ridge: Sequence[float], power: Sequence[float],
     search: str = "grid",
-) -> Fit:  # fmt: skip
-    return Fit(
+) -> FitSettings:  # fmt: skip
+    return FitSettings(
         dimensions=dimensions, image_ridge=image_ridge, text_ridge=text_ridge, eigenvalue_power=power, search=search,
         dev_images=1000,
     )  # fmt: skip

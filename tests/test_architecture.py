@@ -146,3 +146,13 @@ def test_every_command_has_a_help_line() -> None:
         command = cli.get_command(None, name)
         assert command.name == name
         assert command.get_short_help_str(), name
+
+
+def test_names_of_classes_are_unique() -> None:
+    where: dict[str, list[str]] = {}
+    for folder in ("pipeline", "stages", "benchmarks", "examples"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}

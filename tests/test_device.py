@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline import device
-from pipeline.device import Portions, drawn_from, find_device, find_gpu, full_float32, may_have_gpu, place, upload
+from pipeline.device import OomBatcher, drawn_from, find_device, find_gpu, full_float32, may_have_gpu, place, upload
 from pipeline.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -98,14 +98,14 @@ def test_work_that_does_not_fit_is_halved_and_goes_on(caplog: pytest.LogCaptureF
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return range(rows.start, rows.stop)
 
-    portions = Portions(8, "pair")
+    portions = OomBatcher(8, "pair")
     assert [number for part in portions.map(work, 11) for number in part] == list(range(11))
     assert asked[:3] == [(0, 8), (0, 4), (0, 2)] and portions.size == 2
     assert "going on with 2 pairs at once" in caplog.text
     asked.clear()
     portions.map(work, 5)
     assert asked == [(0, 2), (2, 4), (4, 5)]
-    assert Portions(8, "pair").map(work, 0) == []
+    assert OomBatcher(8, "pair").map(work, 0) == []
 
 
 def test_one_row_that_does_not_fit_is_an_error_with_its_remedy() -> None:
@@ -113,7 +113,7 @@ def test_one_row_that_does_not_fit_is_an_error_with_its_remedy() -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(UsageError, match="no memory for even one pair; set device to cpu"):
-        Portions(4, "pair").map(work, 4)
+        OomBatcher(4, "pair").map(work, 4)
 
 
 @pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

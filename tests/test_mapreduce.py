@@ -20,7 +20,7 @@ from made_up import make_run, make_stage, retell, write_config
 from scipy import sparse
 
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.index.shard_search import Part, search_parts
+from pipeline.index.shard_search import ShardVectors, search_parts
 from pipeline.mapreduce import map_reduce
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
@@ -267,11 +267,13 @@ def test_search_of_parts_is_search_of_the_whole() -> None:
     rng = np.random.default_rng(1)
     vectors, queries = (rng.standard_normal((n, 6)).astype(np.float32) for n in (90, 7))
     vectors[60] = vectors[10]  # equal scores: the lower row first
-    parts = [Part(start, partial(vectors.__getitem__, slice(start, start + 25))) for start in range(0, 90, 25)]
+    parts = [ShardVectors(start, partial(vectors.__getitem__, slice(start, start + 25))) for start in range(0, 90, 25)]
     found = search_parts(queries, parts, 80, "inner_product")
     order = np.argsort(-(queries.astype(float) @ vectors.T.astype(float)), axis=1, kind="stable")
     assert (found.rows == order[:, :80]).all()
-    few = search_parts(queries, [Part(0, lambda: vectors[:2]), Part(2, lambda: vectors[2:3])], 5, "inner_product")
+    few = search_parts(
+        queries, [ShardVectors(0, lambda: vectors[:2]), ShardVectors(2, lambda: vectors[2:3])], 5, "inner_product"
+    )
     assert (np.sort(few.rows, axis=1) == [-1, -1, 0, 1, 2]).all() and np.isneginf(few.scores[:, 3:]).all()
 
 

@@ -10,10 +10,10 @@ from scipy import sparse
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.training import Sets, Task
-from pipeline.models.linear.tuning import Pairs
+from pipeline.models.linear.training import FitTask, Sets
+from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import MODELS, made_by, model_spec
 from pipeline.specs.stored import restore
@@ -34,28 +34,28 @@ def make_collection():
     return features, sparse.csr_array(words.astype(np.float32)), owners
 
 
-def moments_of(block: Block) -> Moments:
+def moments_of(block: ViewBlock) -> Moments:
     accumulator = MomentsAccumulator(VIEW.dim, 20, threads=1)
     accumulator.add(block.x, block.y, block.owners)
     return accumulator.result()
 
 
-def make_task(name: str, training: str) -> tuple[Task, Pairs]:
+def make_task(name: str, training: str) -> tuple[FitTask, PairArrays]:
     """250 target images, 150 auxiliary ones whose words are blurred, and the 60 that nothing has seen."""
     features, sentences, owners = make_collection()
 
-    def block(first: int, last: int, noise: float) -> Block:
+    def block(first: int, last: int, noise: float) -> ViewBlock:
         rows = np.flatnonzero((owners >= first) & (owners < last))
         words = sentences[rows].toarray() + noise * np.random.default_rng(1).random((len(rows), 20))
         x = VIEW.stack({name: part[first:last] for name, part in features.items()})
-        return Block(x, sparse.csr_array(words.astype(np.float32)), owners[rows] - first)
+        return ViewBlock(x, sparse.csr_array(words.astype(np.float32)), owners[rows] - first)
 
     target, weak = block(0, 250, 0), block(250, 400, 1)
     dev = np.flatnonzero(owners >= 400)
-    held_out = Pairs({name: part[400:] for name, part in features.items()}, sentences[dev], owners[dev] - 400)
+    held_out = PairArrays({name: part[400:] for name, part in features.items()}, sentences[dev], owners[dev] - 400)
     sets = Sets(moments_of(target), moments_of(weak), lambda: [target], lambda: [weak])
     grid = make_grid([4], [0.01, 0.1], [0.01, 0.1], [0, 1])
-    return Task(training, VIEW, sets, held_out, grid, TRANSFER, own_settings(name), seed=0), held_out
+    return FitTask(training, VIEW, sets, held_out, grid, TRANSFER, own_settings(name), seed=0), held_out
 
 
 FITTED = [spec.name for spec in made_by("fit")]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pipeline.models.linear.study import Cell
+from pipeline.models.linear.study import StudyCell
 
 FIELDS = ("title", "tags", "description", "all")
 """Table 3's rows, as the configuration's `documents` must name them."""
@@ -13,12 +13,12 @@ STACKED_DIMENSIONS = (256, 1024)
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """A row: its label, the numbers printed in the paper (none where the row is ours), and a cell for each column."""
 
     label: str
     printed: tuple[float, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[StudyCell, ...]
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Table:
     title: str
     columns: tuple[str, ...]
     printed_columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PaperRow, ...]
 
 
 @dataclass(frozen=True)
-class Setting:
+class GongSetting:
     """What a collection has for the tables: encoders, sizes in folds, and how many target images a fold has.
 
     `sizes` are the three training-set sizes of the supervised tables, `transfer_sizes` those of Table 5; `terms` the
@@ -60,7 +60,7 @@ PAPER_SIZES = ("5,000", "15,000", "25,000")
 SUPERVISED = (19.77, 27.03, 31.13)
 
 
-def tables(setting: Setting) -> list[Table]:
+def tables(setting: GongSetting) -> list[Table]:
     """All tables for one collection, those left out for which it has nothing."""
     made = [_features(setting), _dictionaries(setting), _fields(setting), _methods(setting), _transfer(setting)]
     made.append(_weak_sizes(setting))
@@ -69,90 +69,90 @@ def tables(setting: Setting) -> list[Table]:
     return [table for table in made if table.rows]
 
 
-def _cell(setting: Setting, model: str = "ncca", training: str = "target", **values) -> Cell:
+def _cell(setting: GongSetting, model: str = "ncca", training: str = "target", **values) -> StudyCell:
     common = {"encoders": setting.encoders, "documents": "all", "terms": setting.terms[1], **values}
-    return Cell(model=model, training=training, **common)
+    return StudyCell(model=model, training=training, **common)
 
 
-def _over(setting: Setting, sizes: Sequence[int], **values) -> tuple[Cell, ...]:
+def _over(setting: GongSetting, sizes: Sequence[int], **values) -> tuple[StudyCell, ...]:
     draws = (setting.draws if size == sizes[0] else setting.further_draws for size in sizes)
     return tuple(_cell(setting, target_folds=size, draws=n, **values) for size, n in zip(sizes, draws, strict=True))
 
 
-def _heads(setting: Setting, sizes: Sequence[int]) -> tuple[str, ...]:
+def _heads(setting: GongSetting, sizes: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"{size * setting.fold_images:,}" for size in sizes)
 
 
-def _features(setting: Setting) -> Table:
+def _features(setting: GongSetting) -> Table:
     over = partial(_over, setting, setting.sizes)
-    rows = [Row("CNN activations", SUPERVISED, over())]
+    rows = [PaperRow("CNN activations", SUPERVISED, over())]
     if setting.standard:
-        rows.insert(0, Row("Standard combined features", (11.07, 18.40, 22.13), over(encoders=setting.standard)))
+        rows.insert(0, PaperRow("Standard combined features", (11.07, 18.40, 22.13), over(encoders=setting.standard)))
     title = "CNN activations versus standard visual features; normalized CCA"
     return Table("1", title, _heads(setting, setting.sizes), PAPER_SIZES, tuple(rows))
 
 
-def _dictionaries(setting: Setting) -> Table:
+def _dictionaries(setting: GongSetting) -> Table:
     printed = ((19.03, 23.30, 26.53), SUPERVISED, (20.20, 27.40, 31.07))
     names = ("1,000", "3,000", "5,000")
     rows = tuple(
-        Row(f"{terms:,} terms (printed: {name})", numbers, _over(setting, setting.sizes, terms=terms))
+        PaperRow(f"{terms:,} terms (printed: {name})", numbers, _over(setting, setting.sizes, terms=terms))
         for terms, name, numbers in zip(setting.terms, names, printed, strict=True)
     )
     title = "Dictionary sizes; normalized CCA"
     return Table("2", title, _heads(setting, setting.sizes), PAPER_SIZES, rows)
 
 
-def _fields(setting: Setting) -> Table:
+def _fields(setting: GongSetting) -> Table:
     printed = ((17.83, 14.57), (15.97, 12.90), (16.67, 14.57), (18.33, 15.50))
     rows = tuple(
-        Row(name.capitalize() if name != "all" else "Combined", numbers, (_weak_only(setting, name),))
+        PaperRow(name.capitalize() if name != "all" else "Combined", numbers, (_weak_only(setting, name),))
         for name, numbers in zip(FIELDS, printed, strict=True)
     )
     title = "Weak text alone, by field; normalized CCA trained on the auxiliary set only"
     return Table("3", title, ("weak set",), ("Flickr1M", "SBU1M"), rows)
 
 
-def _weak_only(setting: Setting, documents: str) -> Cell:
+def _weak_only(setting: GongSetting, documents: str) -> StudyCell:
     return _cell(setting, training="auxiliary", target_folds=0, documents=documents)
 
 
-def _methods(setting: Setting) -> Table:
+def _methods(setting: GongSetting) -> Table:
     over = partial(_over, setting, setting.sizes)
     rows = (
-        Row("Ridge regression", (10.63, 11.40, 12.77), over(model="ridge")),
-        Row("CCA", (8.76, 12.37, 15.43), over(model="cca")),
-        Row("CCA+Normalization", SUPERVISED, over()),
-        Row("Wsabie with SGD", (15.43, 17.86, 18.10), over(model="wsabie-sgd")),
-        Row("Wsabie with AdaGrad", (18.20, 24.33, 26.60), over(model="wsabie-adagrad")),
-        Row("KCCA (not in the paper's table)", (), over(model="kcca")),
+        PaperRow("Ridge regression", (10.63, 11.40, 12.77), over(model="ridge")),
+        PaperRow("CCA", (8.76, 12.37, 15.43), over(model="cca")),
+        PaperRow("CCA+Normalization", SUPERVISED, over()),
+        PaperRow("Wsabie with SGD", (15.43, 17.86, 18.10), over(model="wsabie-sgd")),
+        PaperRow("Wsabie with AdaGrad", (18.20, 24.33, 26.60), over(model="wsabie-adagrad")),
+        PaperRow("KCCA (not in the paper's table)", (), over(model="kcca")),
     )
     return Table("4", "Embedding methods, fully supervised", _heads(setting, setting.sizes), PAPER_SIZES, rows)
 
 
-def _transfer(setting: Setting) -> Table:
+def _transfer(setting: GongSetting) -> Table:
     over = partial(_over, setting, setting.transfer_sizes)
     stacked = (19.30, 22.93, 24.30, 19.13, 21.97, 22.73), (15.10, 22.83, 26.17, 15.17, 22.63, 25.87)
     joint = (20.80, 25.90, 28.47, 20.87, 25.87, 28.47), (20.63, 23.50, 25.37, 20.07, 24.10, 25.63)
     rows = [
-        Row("Fully Supervised Only", SUPERVISED + SUPERVISED, over()),
-        Row("Weakly Supervised Only", (18.33,) * 3 + (15.10,) * 3, over(training="auxiliary")),
+        PaperRow("Fully Supervised Only", SUPERVISED + SUPERVISED, over()),
+        PaperRow("Weakly Supervised Only", (18.33,) * 3 + (15.10,) * 3, over(training="auxiliary")),
         *(
-            Row(f"Joint Training (β = {beta:g})", printed, over(training="joint", transfer={"beta": (beta,)}))
+            PaperRow(f"Joint Training (β = {beta:g})", printed, over(training="joint", transfer={"beta": (beta,)}))
             for beta, printed in zip(JOINT_BETAS, joint, strict=True)
         ),
-        Row("Joint Training (β chosen on dev; ours)", (), over(training="joint")),
-        Row("Text Feature (k = 50)", (19.67, 27.00, 30.97, 19.63, 27.03, 30.93), over(training="text-feature")),
+        PaperRow("Joint Training (β chosen on dev; ours)", (), over(training="joint")),
+        PaperRow("Text Feature (k = 50)", (19.67, 27.00, 30.97, 19.63, 27.03, 30.93), over(training="text-feature")),
         *(
-            Row(
+            PaperRow(
                 f"Stacked Training (c1 = {size})",
                 printed,
                 over(training="stacked", transfer={"auxiliary_dimensions": (size,)}),
             )
             for size, printed in zip(STACKED_DIMENSIONS, stacked, strict=True)
         ),
-        Row("SAE (linear)", (23.53, 28.57, 30.73, 22.67, 28.43, 30.97), over(training="sae-linear")),
-        Row("SAE (nonlinear)", (23.60, 29.80, 32.83, 23.17, 29.50, 32.40), over(training="sae")),
+        PaperRow("SAE (linear)", (23.53, 28.57, 30.73, 22.67, 28.43, 30.97), over(training="sae-linear")),
+        PaperRow("SAE (nonlinear)", (23.60, 29.80, 32.83, 23.17, 29.50, 32.40), over(training="sae")),
         *_own_rows(setting, over),
     ]
     columns = tuple(f"{name} {size}" for name in ("Flickr1M", "SBU1M") for size in PAPER_SIZES)
@@ -164,40 +164,40 @@ WEIGHT = 0.3
 """Of what SAE stacks where its second CCA sees the auxiliary pairs too."""
 
 
-def _own_rows(setting: Setting, over: partial) -> list[Row]:
+def _own_rows(setting: GongSetting, over: partial) -> list[PaperRow]:
     """SAE whose second CCA sees the auxiliary pairs too. With weight 0 it is joint training, or ncca where second_beta
     is 0 as well, so that dev chooses what is added to the better of the two, if anything."""
     both = {"second_beta": (0.0, *setting.betas), "weight": (0.0, WEIGHT)}
     nonlinear = over(training="sae", transfer={**both, "features": 500})
     return [
-        Row("SAE (linear), second CCA joint (ours)", (), over(training="sae-linear", transfer=both)),
-        Row("SAE (500 features), second CCA joint (ours)", (), nonlinear),
+        PaperRow("SAE (linear), second CCA joint (ours)", (), over(training="sae-linear", transfer=both)),
+        PaperRow("SAE (500 features), second CCA joint (ours)", (), nonlinear),
     ]
 
 
-def _weak_sizes(setting: Setting) -> Table:
-    rows = [Row("0 (fully annotated only)", (19.77, 19.77), _over(setting, setting.transfer_sizes[:1]))]
+def _weak_sizes(setting: GongSetting) -> Table:
+    rows = [PaperRow("0 (fully annotated only)", (19.77, 19.77), _over(setting, setting.transfer_sizes[:1]))]
     printed = ((20.93, 20.20), (20.23, 20.53), (21.90, 22.60), (23.60, 23.17))
     for size, numbers in zip(setting.weak_sizes, printed, strict=True):
         cells = _over(setting, setting.transfer_sizes[:1], training="sae", auxiliary_folds=size)
-        rows.append(Row(f"{size * setting.weak_fold_images:,}", numbers, cells))
+        rows.append(PaperRow(f"{size * setting.weak_fold_images:,}", numbers, cells))
     title = "SAE with auxiliary sets of different sizes; rows of the paper: 1,000, 10,000, 100,000, 1,000,000"
     return Table("6", title, ("SAE (nonlinear)",), ("Flickr1M", "SBU1M"), tuple(rows))
 
 
-def _noise(setting: Setting) -> Table:
+def _noise(setting: GongSetting) -> Table:
     """Not in the paper: which method wins as the weak text gets worse."""
 
-    def over(**values) -> tuple[Cell, ...]:
+    def over(**values) -> tuple[StudyCell, ...]:
         common = {"target_folds": setting.transfer_sizes[0], "draws": setting.further_draws, **values}
         return tuple(_cell(setting, **{**common, "documents": name}) for name in setting.noise)
 
     rows = (
-        Row("Fully Supervised Only", (), over()[:1] * len(setting.noise)),
-        Row("Weakly Supervised Only", (), over(training="auxiliary")),
-        Row("Joint Training (β chosen on dev)", (), over(training="joint")),
-        Row("SAE (linear)", (), over(training="sae-linear")),
-        Row("SAE (nonlinear)", (), over(training="sae")),
+        PaperRow("Fully Supervised Only", (), over()[:1] * len(setting.noise)),
+        PaperRow("Weakly Supervised Only", (), over(training="auxiliary")),
+        PaperRow("Joint Training (β chosen on dev)", (), over(training="joint")),
+        PaperRow("SAE (linear)", (), over(training="sae-linear")),
+        PaperRow("SAE (nonlinear)", (), over(training="sae")),
         *_own_rows(setting, over),
     )
     return Table("noise", "Weak text of rising noise (not in the paper)", setting.noise, (), rows)

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.gong import Row, Table
+from benchmarks.papers.gong import PaperRow, Table
 from pipeline.metrics.paired import paired_difference
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.models.linear.study import Cell
+from pipeline.models.linear.study import StudyCell
 
 CUTOFF = 10
 DIRECTION = "image_to_sentence"
@@ -16,7 +16,7 @@ Draws = Sequence[Mapping[str, Any]]
 """What `Study.measure` gave for a cell, one for each draw."""
 
 
-def render(tables: Sequence[Table], draws: Callable[[Cell], Draws], bootstrap: Bootstrap, heading: str) -> str:
+def render(tables: Sequence[Table], draws: Callable[[StudyCell], Draws], bootstrap: Bootstrap, heading: str) -> str:
     """All `tables` as one Markdown document; `draws` gives the measurements of a cell."""
     parts = [f"# {heading}", INTRODUCTION]
     parts += [_table(table, draws) for table in tables]
@@ -31,7 +31,7 @@ choice, are made on dev in each draw (Wsabie's learning rate and alpha in the fi
 et al. on Flickr30K, with other images, sizes and features: to be compared in their order, not in their height."""
 
 
-def _table(table: Table, draws: Callable[[Cell], Draws]) -> str:
+def _table(table: Table, draws: Callable[[StudyCell], Draws]) -> str:
     printed = [f"*printed: {name}*" for name in table.printed_columns]
     head = ["", *table.columns, *printed]
     lines = [f"## Table {table.number}. {table.title}", "", _line(head), _line(["---"] * len(head))]
@@ -43,7 +43,7 @@ def _table(table: Table, draws: Callable[[Cell], Draws]) -> str:
     return "\n".join(lines)
 
 
-def _differences(table: Table, draws: Callable[[Cell], Draws], bootstrap: Bootstrap) -> str:
+def _differences(table: Table, draws: Callable[[StudyCell], Draws], bootstrap: Bootstrap) -> str:
     """Of every row of `table` the gain over its first row, column by column, on the same images and draws."""
     head = ["gain over " + table.rows[0].label, *table.columns]
     title = (
@@ -55,7 +55,7 @@ def _differences(table: Table, draws: Callable[[Cell], Draws], bootstrap: Bootst
     return "\n".join(lines)
 
 
-def _gains(row: Row, baseline: Row, draws: Callable[[Cell], Draws], bootstrap: Bootstrap) -> list[str]:
+def _gains(row: PaperRow, baseline: PaperRow, draws: Callable[[StudyCell], Draws], bootstrap: Bootstrap) -> list[str]:
     gains = []
     for ours, theirs in zip(row.cells, baseline.cells, strict=True):
         one, other = (np.array([draw["ranks"] for draw in draws(cell)]) for cell in (ours, theirs))

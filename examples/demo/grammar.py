@@ -18,7 +18,7 @@ from examples.demo.phrases import (
     verb_phrase,
 )
 from examples.demo.scene import Thing
-from examples.demo.trees import HEAD, Node, Phrase, Sentence, Word, capitalised, phrase
+from examples.demo.trees import HEAD, DemoSentence, Node, Phrase, Word, capitalised, phrase
 from examples.demo.words import ARE, COMMA, IS, STOP, THERE, VIEWS, WHILE, preposition
 
 SENTENCES = 5  # of an image
@@ -43,10 +43,10 @@ class Topic:
         return next(others, None)
 
 
-def describe(facts: Facts, rng: np.random.Generator) -> tuple[Sentence, ...]:
+def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
     """`SENTENCES` sentences, as different from each other as the facts allow."""
-    new: dict[str, Sentence] = {}
-    repeated: list[Sentence] = []
+    new: dict[str, DemoSentence] = {}
+    repeated: list[DemoSentence] = []
     for _ in range(SENTENCES * ATTEMPTS):
         sentence = say(facts, rng)
         if sentence.text in new:
@@ -58,7 +58,7 @@ def describe(facts: Facts, rng: np.random.Generator) -> tuple[Sentence, ...]:
     return tuple([*new.values(), *repeated][:SENTENCES])
 
 
-def say(facts: Facts, rng: np.random.Generator) -> Sentence:
+def say(facts: Facts, rng: np.random.Generator) -> DemoSentence:
     """One true sentence."""
     if facts.things:
         topic = _sample_topic(facts, rng)
@@ -68,7 +68,7 @@ def say(facts: Facts, rng: np.random.Generator) -> Sentence:
         tree = listed_noun_phrase(pick_usual(rng, VIEWS[facts.place]).split())
     if rng.random() < FULL_STOP:
         tree = phrase(tree.label, *zip(tree.relations, tree.children, strict=True), ("punct", STOP))
-    return Sentence(capitalised(tree) if rng.random() < CAPITAL else tree)
+    return DemoSentence(capitalised(tree) if rng.random() < CAPITAL else tree)
 
 
 def _sample_topic(facts: Facts, rng: np.random.Generator) -> Topic:

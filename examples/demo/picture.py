@@ -33,14 +33,14 @@ class Outline:
 
 
 @dataclass(frozen=True)
-class Picture:
+class DemoPicture:
     """`outlines` stand in the order of the scene's figures."""
 
     jpeg: bytes
     outlines: tuple[Outline, ...]
 
 
-def draw_picture(scene: Scene, rng: np.random.Generator) -> Picture:
+def draw_picture(scene: Scene, rng: np.random.Generator) -> DemoPicture:
     """Background, figures from back to front, light, lens and sensor."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
@@ -51,7 +51,7 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> Picture:
         areas.append(cover.histogram()[number])
     owners = np.asarray(cover)
     outlines = (_outline(owners == i + 1, extents[i], areas[i]) for i in range(len(areas)))
-    return Picture(_expose(image, scene, rng), tuple(outlines))
+    return DemoPicture(_expose(image, scene, rng), tuple(outlines))
 
 
 def _add_figure(

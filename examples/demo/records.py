@@ -9,7 +9,7 @@ from examples.demo.facts import read_facts
 from examples.demo.grammar import describe
 from examples.demo.picture import Box, draw_picture
 from examples.demo.scene import sample_scene
-from examples.demo.trees import Sentence
+from examples.demo.trees import DemoSentence
 from examples.demo.weak import Document, annotate
 from examples.demo.words import kind_names
 
@@ -20,7 +20,7 @@ LISTED = 0.05  # share of a figure's pixels without which it has no box
 
 
 @dataclass(frozen=True)
-class DemoSettings:
+class DrawingSettings:
     """How many images each split has; `seed` (0 or more) decides what they show."""
 
     train: int
@@ -54,11 +54,11 @@ class SceneRecord:
     split: str
     jpeg: bytes
     boxes: tuple[LabelledBox, ...]
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[DemoSentence, ...]
     document: Document | None
 
 
-def scene_record(settings: DemoSettings, index: int) -> SceneRecord:
+def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
     """Image `index` of `settings.images`, the target images first. Depends on nothing but its arguments.
 
     What image k of its set shows depends on the seed and k only, so that a larger collection begins with the
@@ -81,7 +81,7 @@ def scene_record(settings: DemoSettings, index: int) -> SceneRecord:
     return SceneRecord(f"scene-{number:05d}.jpg", split, picture.jpeg, boxes, describe(facts, rng), None)
 
 
-def _split(settings: DemoSettings, index: int) -> str:
+def _split(settings: DrawingSettings, index: int) -> str:
     if index < settings.train:
         return "train"
     return "dev" if index < settings.train + settings.dev else "test"

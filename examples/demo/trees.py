@@ -62,7 +62,7 @@ def brackets(node: Node) -> str:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class DemoSentence:
     """A sentence and its trees; tokens stand apart by single spaces in its text."""
 
     tree: Phrase

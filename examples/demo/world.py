@@ -36,7 +36,7 @@ TALL = ("tree", "house")
 
 
 @dataclass(frozen=True)
-class Place:
+class Scenery:
     """`media`: where actions can take place here. `hides`: the colours that its background would swallow."""
 
     media: tuple[str, ...]
@@ -45,16 +45,16 @@ class Place:
 
 
 PLACES = {
-    "grass": Place(("ground", "air"), ("green",), (0.30, 0.45)),
-    "meadow": Place(("ground", "air"), ("green",), (0.28, 0.42)),
-    "beach": Place(("ground", "air"), ("yellow",), (0.28, 0.40)),
-    "street": Place(("ground", "air"), ("grey",), (0.36, 0.46)),
-    "snow": Place(("ground", "air"), ("white", "grey"), (0.30, 0.45)),
-    "lake": Place(("water", "air"), ("blue",), (0.28, 0.40)),
-    "forest": Place(("ground", "air"), ("brown", "green", "black"), (0.42, 0.52)),
-    "room": Place(("ground", "air"), (), (0.46, 0.58)),
-    "desert": Place(("ground", "air"), ("orange", "yellow"), (0.34, 0.46)),
-    "mountains": Place(("ground", "air"), ("grey",), (0.38, 0.48)),
+    "grass": Scenery(("ground", "air"), ("green",), (0.30, 0.45)),
+    "meadow": Scenery(("ground", "air"), ("green",), (0.28, 0.42)),
+    "beach": Scenery(("ground", "air"), ("yellow",), (0.28, 0.40)),
+    "street": Scenery(("ground", "air"), ("grey",), (0.36, 0.46)),
+    "snow": Scenery(("ground", "air"), ("white", "grey"), (0.30, 0.45)),
+    "lake": Scenery(("water", "air"), ("blue",), (0.28, 0.40)),
+    "forest": Scenery(("ground", "air"), ("brown", "green", "black"), (0.42, 0.52)),
+    "room": Scenery(("ground", "air"), (), (0.46, 0.58)),
+    "desert": Scenery(("ground", "air"), ("orange", "yellow"), (0.34, 0.46)),
+    "mountains": Scenery(("ground", "air"), ("grey",), (0.38, 0.48)),
 }
 INDOORS = ("room",)
 LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}

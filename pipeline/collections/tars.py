@@ -22,7 +22,7 @@ NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 EXTENSIONS = (*PAX, *NAMES, tarfile.XGLTYPE)
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A member: its name, where its bytes begin in the file, how many they are, and whether it is a plain file, a
     folder, or something else (a link, a device, a file with holes)."""
 
@@ -46,7 +46,7 @@ class _Said:
     sparse: bool = False
 
 
-def members(descriptor: int) -> Iterator[Member]:
+def members(descriptor: int) -> Iterator[TarMember]:
     """The members of the tar in an open file, in order. Raises DamagedTar where there is no whole header."""
     length = os.fstat(descriptor).st_size
     at, said = 0, _Said()
@@ -118,13 +118,13 @@ def _number(spelt: bytes, data: int) -> int:
     return int(spelt)
 
 
-def _member(header: tarfile.TarInfo, said: _Said, data: int) -> Member:
+def _member(header: tarfile.TarInfo, said: _Said, data: int) -> TarMember:
     name = header.name if said.name is None else said.name
     stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES  # else its size is of something elsewhere
     size = (header.size if said.size is None else said.size) if stored else 0
     plain = header.isreg() and header.type != tarfile.GNUTYPE_SPARSE and not said.sparse
     folder = header.isdir()
-    return Member(
+    return TarMember(
         name.rstrip("/") if folder else name, data, size, "file" if plain else "folder" if folder else "other"
     )
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 from pipeline.errors import InputError
-from pipeline.settings.collection import Simulation
+from pipeline.settings.collection import SimulationSettings
 
 TITLE_WORDS = (2, 6)
 """Fewest and most words of a title."""
 
 
-def simulate(image_id: np.ndarray, texts: Sequence[str], noise: Simulation, seed: int) -> pa.Table:
+def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:
     """A document for each image of `image_id` (m,), ascending, the image of each of `texts` (m).
 
     Columns image_id, title, tags (separated by blanks), description. An image's document depends on `seed` and on its
@@ -32,7 +32,9 @@ def simulate(image_id: np.ndarray, texts: Sequence[str], noise: Simulation, seed
     return pa.table({"image_id": images, **{name: [row[name] for row in rows] for name in rows[0]}})
 
 
-def _document(own: list[Sequence[str]], row: int, noise: Simulation, rng: np.random.Generator) -> dict[str, str]:
+def _document(
+    own: list[Sequence[str]], row: int, noise: SimulationSettings, rng: np.random.Generator
+) -> dict[str, str]:
     def sentence(of_another: bool) -> str:
         choices = own[_another(row, len(own), rng) if of_another else row]
         return choices[rng.integers(len(choices))]

@@ -93,5 +93,5 @@ class Encoder(EncoderDefaults):
             import_place(spec.check)(self)
 
 
-class Study(models.Study):
+class StudyWithEncoders(models.StudySettings):
     encoders: tuple[Encoder, ...]

@@ -9,13 +9,13 @@ from pipeline.config.encoders import Encoder, EncoderDefaults
 from pipeline.config.messages import explain
 from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
 from pipeline.errors import UsageError
-from pipeline.settings.collection import Documents
-from pipeline.settings.models import Ensemble, EnsembleDefaults, Fit, Transfer
+from pipeline.settings.collection import DocumentsSettings
+from pipeline.settings.models import EnsembleDefaults, EnsembleSettings, FitSettings, TransferSettings
 from pipeline.settings.section import Name, Section, Seed
 from pipeline.specs.models import MODELS, combining, model_spec
 
 
-class Parts(NamedTuple):
+class NameParts(NamedTuple):
     """A name without its endings, and what these, or a variant's options, say."""
 
     base: str
@@ -28,13 +28,13 @@ class Models(Section):
     seed: Seed
     encoder_defaults: EncoderDefaults
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
-    documents: dict[Name, Documents]
-    fit: Fit
-    transfer: Transfer
+    documents: dict[Name, DocumentsSettings]
+    fit: FitSettings
+    transfer: TransferSettings
     variant_defaults: VariantDefaults
     variants: dict[Name, Variant]
     ensemble_defaults: EnsembleDefaults
-    ensembles: dict[Name, Ensemble]
+    ensembles: dict[Name, EnsembleSettings]
 
     def model(self, name: str) -> Model:
         """What the model `name` means: a variant, a registered model on all encoders, or an ensemble on the encoders of
@@ -78,7 +78,7 @@ class Models(Section):
         ensemble = self.ensemble(name)
         return tuple(self._alike(name, member) for member in ensemble.members) if ensemble else ()
 
-    def ensemble(self, name: str) -> Ensemble | None:
+    def ensemble(self, name: str) -> EnsembleSettings | None:
         """The ensemble `name`, or the one that it refits; None for a model of another kind."""
         return self.ensembles.get(self.parts(name).base)
 
@@ -112,16 +112,16 @@ class Models(Section):
         """The settings that only the registered model or generator has; None where it has none."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
-    def parts(self, name: str) -> Parts:
+    def parts(self, name: str) -> NameParts:
         """The name of the model without endings and options, and what these say."""
         base, refit = name.removesuffix(REFIT), name.endswith(REFIT)
         base, csls = base.removesuffix(CSLS), base.endswith(CSLS)
         options = self.variants.get(base)
         if options and (options.csls or options.refit):
-            return Parts(base + PLAIN, csls or options.csls, refit or options.refit)
-        return Parts(base, csls, refit)
+            return NameParts(base + PLAIN, csls or options.csls, refit or options.refit)
+        return NameParts(base, csls, refit)
 
-    def _name(self, parts: Parts) -> str:
+    def _name(self, parts: NameParts) -> str:
         base, csls, refit = parts
         options = self._options(base)
         if options and csls >= options.csls and refit >= options.refit:

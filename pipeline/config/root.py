@@ -7,16 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model, model_validator
 
 from pipeline.config.checks import check
-from pipeline.config.encoders import Encoder, Study
+from pipeline.config.encoders import Encoder, StudyWithEncoders
 from pipeline.config.models import Models
 from pipeline.config.places import check_places
 from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
-from pipeline.settings.collection import Auxiliary, Collection, Demo, Documents, Text, TokenVocabulary
-from pipeline.settings.generators import Describe, ExtraText, Optimisation
-from pipeline.settings.images import Extract, Finetune, ImageView, Regions
-from pipeline.settings.models import Align, Csls, Phrases, Train, WordVectors
-from pipeline.settings.parse import Parse
+from pipeline.settings.collection import (
+    AuxiliarySettings,
+    CollectionSettings,
+    DemoSettings,
+    DocumentsSettings,
+    TextSettings,
+    TokenVocabularySettings,
+)
+from pipeline.settings.generators import DescribeSettings, ExtraTextSettings, OptimisationSettings
+from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
+from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings, WordVectorsSettings
+from pipeline.settings.parse import ParseSettings
 from pipeline.settings.section import (
     DESCRIBED,
     AboveZero,
@@ -36,12 +43,12 @@ from pipeline.specs.places import import_place
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
 
 
-class Shortlist(Section):
+class ShortlistSettings(Section):
     nearest: Positive
     shortlist: Positive
 
 
-class Index(Section):
+class IndexSettings(Section):
     splits: tuple[Split, ...]
     exact_limit: Positive
     recall_floor: PositiveShare
@@ -51,26 +58,26 @@ class Index(Section):
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[Positive, Field(ge=1000)]
     workload: Positive
-    shortlist: Shortlist
+    shortlist: ShortlistSettings
 
 
-class Evaluate(Section):
+class EvaluateSettings(Section):
     splits: tuple[Described, ...]
     protocols: tuple[Protocol, ...]
     bootstrap: Count
     folds: Positive
 
 
-class Plan(Section):
+class PlanSettings(Section):
     sample: Annotated[Positive, Field(ge=8)]
 
 
-class Reproduce(Section):
+class ReproduceSettings(Section):
     collection: Literal["flickr8k", "flickr30k", "coco", "pascal1k"] | None
     gong: bool
 
 
-class Serve(Section):
+class ServeSettings(Section):
     top: Positive
     max_top: Positive
     among: Count
@@ -84,7 +91,7 @@ class Serve(Section):
     thumbnail_side: Positive
 
 
-class Cluster(Section):
+class ClusterSettings(Section):
     workers: Positive
     options: dict[str, Any]
 
@@ -99,32 +106,32 @@ class Keys(Models):
     device: Device
     workers: Positive
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None
-    cluster: Cluster
-    demo: Demo
-    collection: Collection
-    plan: Plan
-    extract: Extract
-    regions: Regions
-    finetune: Finetune
-    text: Text
-    image_view: ImageView
-    auxiliary: Auxiliary
-    tokens: TokenVocabulary
-    parse: Parse
-    word_vectors: WordVectors
-    train_defaults: Train
-    study: Study
-    csls: Csls
-    align: Align
-    phrases: Phrases
-    index: Index
-    evaluate: Evaluate
-    serve: Serve
-    reproduce: Reproduce
+    cluster: ClusterSettings
+    demo: DemoSettings
+    collection: CollectionSettings
+    plan: PlanSettings
+    extract: ExtractSettings
+    regions: RegionsSettings
+    finetune: FinetuneSettings
+    text: TextSettings
+    image_view: ImageViewSettings
+    auxiliary: AuxiliarySettings
+    tokens: TokenVocabularySettings
+    parse: ParseSettings
+    word_vectors: WordVectorsSettings
+    train_defaults: TrainSettings
+    study: StudyWithEncoders
+    csls: CslsSettings
+    align: AlignSettings
+    phrases: PhrasesSettings
+    index: IndexSettings
+    evaluate: EvaluateSettings
+    serve: ServeSettings
+    reproduce: ReproduceSettings
     generators: tuple[Literal[tuple(spec.name for spec in GENERATORS)], ...]
-    language_defaults: Optimisation
-    language_text: ExtraText
-    describe: Describe
+    language_defaults: OptimisationSettings
+    language_text: ExtraTextSettings
+    describe: DescribeSettings
 
 
 OwnKeys = create_model(
@@ -149,7 +156,7 @@ class Config(OwnKeys):
         """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(name))
 
-    def documents_named(self, name: str) -> Documents:
+    def documents_named(self, name: str) -> DocumentsSettings:
         if name not in self.documents:
             raise UsageError(f"no documents {name} in the configuration; there are {', '.join(self.documents)}")
         return self.documents[name]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
-from pipeline.settings.models import Fit, Transfer
+from pipeline.settings.models import FitSettings, TransferSettings
 from pipeline.settings.section import Name, Section, Seed
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS, ModelSpec
@@ -60,8 +60,8 @@ class Model:
     documents: str
     seed: int
     settings: Any
-    fit: Fit
-    transfer: Transfer
+    fit: FitSettings
+    transfer: TransferSettings
     named: Mapping[str, Any]
     """Those of its hyperparameters that the variant itself names, by their paths."""
 

@@ -15,7 +15,7 @@ CHANCE_DIM = 16
 
 
 @dataclass(frozen=True)
-class Phrases:
+class PhraseSet:
     """p noun phrases: their words, their heads, the image of each (p,), ascending, and unit `vectors` (p, c)."""
 
     texts: Sequence[str]
@@ -25,7 +25,7 @@ class Phrases:
 
 
 @dataclass(frozen=True)
-class Regions:
+class RegionSet:
     """r regions, none a whole image: the image of each (r,), ascending, `boxes` (r, 4), unit `vectors` (r, c)."""
 
     images: np.ndarray
@@ -43,7 +43,7 @@ class Gold:
     names: Mapping[str, frozenset[str]]
 
 
-def measure_phrases(phrases: Phrases, regions: Regions, gold: Gold, least: float, bootstrap: Bootstrap) -> dict:
+def measure_phrases(phrases: PhraseSet, regions: RegionSet, gold: Gold, least: float, bootstrap: Bootstrap) -> dict:
     """The share of right correspondences, and the ranking in both directions, each beside its chance level.
 
     A phrase is named where a gold box of its image has a label for it; a region is right for it that overlaps such a

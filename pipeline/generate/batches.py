@@ -8,19 +8,19 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.images.encoders import Parameters
-from pipeline.models.neural.task import Rows
+from pipeline.images.encoders import EncoderParts
+from pipeline.models.neural.task import RowSource
 from pipeline.specs.stored import restore_encoder
 
 
-class Batch(NamedTuple):
+class ImageBatch(NamedTuple):
     """`images`: what the answers show of each; `features` encoder -> (n, its dim)."""
 
     images: Sequence[Mapping[str, Any]]
     features: Mapping[str, np.ndarray]
 
 
-class Photograph(NamedTuple):
+class QueryPhotograph(NamedTuple):
     """A photograph, or its part within `box` (x1, y1, x2, y2 in pixels): what the answer shows of it, and its bytes."""
 
     shown: Mapping[str, Any]
@@ -28,16 +28,18 @@ class Photograph(NamedTuple):
     read: Callable[[], bytes]
 
 
-def stored_batches(rows: Mapping[str, Rows], shown: Sequence[Mapping[str, Any]], size: int) -> Iterator[Batch]:
+def stored_batches(
+    rows: Mapping[str, RowSource], shown: Sequence[Mapping[str, Any]], size: int
+) -> Iterator[ImageBatch]:
     """`size` images at a time of those whose features are `rows`, encoder -> (n, its dim)."""
     for start in range(0, len(shown), size):
         part = np.arange(start, min(start + size, len(shown)))
-        yield Batch(shown[start : start + size], {name: block[part] for name, block in rows.items()})
+        yield ImageBatch(shown[start : start + size], {name: block[part] for name, block in rows.items()})
 
 
 def encode_photographs(
-    photographs: Sequence[Photograph], encoders: Mapping[str, Parameters], limits: ImageLimits, size: int
-) -> Iterator[Batch]:
+    photographs: Sequence[QueryPhotograph], encoders: Mapping[str, EncoderParts], limits: ImageLimits, size: int
+) -> Iterator[ImageBatch]:
     """`size` photographs at a time, encoded; one that cannot be used is left out with a warning.
 
     Raises InputError where none can be used.
@@ -50,13 +52,13 @@ def encode_photographs(
             logging.getLogger(__name__).warning("%s is left out: %s", photograph.shown["image"], error)
         if batch and (len(batch) == size or number == len(photographs)):
             shown, images = zip(*batch, strict=True)
-            yield Batch(shown, {name: encoder.encode(images) for name, encoder in restored.items()})
+            yield ImageBatch(shown, {name: encoder.encode(images) for name, encoder in restored.items()})
             batch, made = [], True
     if not made:
         raise InputError(f"none of {len(photographs)} photographs can be used; give others")
 
 
-def _open(photograph: Photograph, limits: ImageLimits) -> Any:
+def _open(photograph: QueryPhotograph, limits: ImageLimits) -> Any:
     image = decode(photograph.read(), limits)
     if photograph.box is None:
         return image

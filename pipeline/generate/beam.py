@@ -28,7 +28,7 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Search:
+class BeamSearch:
     """`beam` hypotheses an image (1 is greedy), at most `longest` words.
 
     Hypotheses compare by log P / L ** `length_power`, L their words and END; 0 compares probabilities.
@@ -48,7 +48,7 @@ class Hypothesis:
 
 
 @torch.inference_mode()
-def beam_search(decoder: Decoder, search: Search) -> list[list[Hypothesis]]:
+def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
     """For every image the `beam` hypotheses that are left, best first.
 
     All images advance together, and leave when their hypotheses have all ended; what an image gets does not depend on

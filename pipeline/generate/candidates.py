@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from pipeline.device import upload
-from pipeline.generate.beam import Search, beam_search, sample
+from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.logbilinear import LogBilinear, WindowDecoder
-from pipeline.settings.generators import Candidates
+from pipeline.settings.generators import CandidatesSettings
 from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
 
@@ -48,7 +48,7 @@ def nearest_rows(queries: np.ndarray, gallery: np.ndarray, count: int) -> np.nda
 
 
 def propose(
-    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: Candidates, random: torch.Generator
+    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: CandidatesSettings, random: torch.Generator
 ) -> list[tuple[int, ...]]:
     """Different sentences, as word numbers, for one image with the conditioning vectors `u` (2, c), half from each.
 
@@ -64,7 +64,7 @@ def propose(
         chosen = torch.randint(len(legal), (settings.count,), generator=random, device=random.device)
         rows = legal[chosen.cpu().numpy()]
         decoder = WindowDecoder(network, drawn, structures.take(rows))
-        hypotheses = [best[0] for best in beam_search(decoder, Search(1, 0.0, settings.longest + 1))]
+        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, settings.longest + 1))]
     return list(dict.fromkeys(hypothesis.words for hypothesis in hypotheses))
 
 

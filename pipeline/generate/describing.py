@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from pipeline.generate.beam import Search
+from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Likeness
 from pipeline.generate.space import JointSpace
 from pipeline.generate.trigram import Trigram
-from pipeline.settings.generators import Candidates
+from pipeline.settings.generators import CandidatesSettings
 
 
 class Description(NamedTuple):
@@ -28,9 +28,9 @@ class Sources:
     space and a trigram. Sentences are drawn at `temperature` where it is not None, else the best are sought."""
 
     corpus: Corpus
-    search: Search
+    search: BeamSearch
     temperature: float | None
-    candidates: Candidates
+    candidates: CandidatesSettings
     seed: int
     space: JointSpace | None
     trigram: Trigram | None

@@ -13,7 +13,7 @@ from pipeline.device import place
 from pipeline.generate.candidates import rank_candidates
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import log_frequencies
-from pipeline.generate.logbilinear import LogBilinear, Multiplicative, Sizes, StructureContent
+from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent
 from pipeline.generate.material import HeldOut, Learned, Material, require_space
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import TAGS, require_tagger
@@ -29,7 +29,7 @@ BLOCK = 512
 
 
 @dataclass(frozen=True)
-class Text:
+class LanguageText:
     """Sentences to learn from: `tokens` of m, what errors call them, `names` (m,), their vectors `u` (m, c) in the
     joint space, and `tags`, a part of speech for every word, where a model takes them."""
 
@@ -39,7 +39,7 @@ class Text:
     tags: Tokens | None
 
     @classmethod
-    def of(cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace) -> "Text":
+    def of(cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace) -> "LanguageText":
         """`texts` given their own vectors, without tags; one without words is left out. Names are rows of `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         kept = np.flatnonzero(tokens.lengths)
@@ -62,13 +62,13 @@ class LanguageModel:
         settings, words = material.settings, len(material.vocabulary.terms)
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
         space = require_space(material.space)
-        text = {split: Text.of(found, material.vocabulary, space) for split, found in texts.items()}
+        text = {split: LanguageText.of(found, material.vocabulary, space) for split, found in texts.items()}
         if cls.network_type.structured:
             tagger = require_tagger(material.treebank, material.seed)
             terms = material.vocabulary.terms
             text = {split: replace(one, tags=tagger.tag(one.tokens, terms)) for split, one in text.items()}
         chosen = {name: getattr(settings, name) for name in ("context", "dimensions", "factors", "ahead", "dropout")}
-        sizes = Sizes(condition=text["train"].u.shape[1], tags=len(TAGS), **chosen)
+        sizes = LogBilinearSizes(condition=text["train"].u.shape[1], tags=len(TAGS), **chosen)
         frequencies = log_frequencies(text["train"].tokens, words + 2)
         with seeded(material.seed):
             network = cls.network_type(sizes, torch.tensor(frequencies))
@@ -90,13 +90,13 @@ class LanguageModel:
     def boundary(self) -> int:
         return len(self.network.bias) - 1
 
-    def _batch(self, text: Text, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def _batch(self, text: LanguageText, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         tags = text.tags.take(rows) if self.network.structured else None
         sizes = self.network.sizes
         found: Windows = windows(text.tokens.take(rows), self.boundary, sizes.context, tags, sizes.tags, sizes.ahead)
         return found.context, found.targets, torch.from_numpy(text.u[rows])[found.sentences], found.tags
 
-    def perplexity(self, text: Text) -> float:
+    def perplexity(self, text: LanguageText) -> float:
         """Of the sentences of `text`, over words and ENDs, given its vectors; unknown words are one word."""
         losses, counts = [], []
         with torch.inference_mode():
@@ -110,7 +110,7 @@ class LanguageModel:
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """Of sentences that it has not learned from, given their own vectors as in training, and their images'."""
         space, pairs = require_space(held_out.space), held_out.pairs
-        text = Text.of(held_out.texts, held_out.vocabulary, space)
+        text = LanguageText.of(held_out.texts, held_out.vocabulary, space)
         if self.network.structured:
             tagger = require_tagger(held_out.treebank, held_out.seed)
             text = replace(text, tags=tagger.tag(text.tokens, held_out.vocabulary.terms))
@@ -136,7 +136,7 @@ class LanguageModel:
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LanguageModel":
         """The model that `settings` and `tensors` came from."""
-        sizes = Sizes(**{field.name: settings[field.name] for field in fields(Sizes)})
+        sizes = LogBilinearSizes(**{field.name: settings[field.name] for field in fields(LogBilinearSizes)})
         parts = {name: torch.tensor(array) for name, array in tensors.items() if not name.startswith("structures/")}
         network = cls.network_type(sizes, parts["bias"])
         network.load_state_dict(parts)

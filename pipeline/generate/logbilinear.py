@@ -18,7 +18,7 @@ from pipeline.text.sequences import Tokens
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LogBilinearSizes:
     """`context` n - 1 words, K `dimensions`, F `factors`, `condition` c of the joint space, `ahead` k of the parts of
     speech after the next word's own, `tags` of them in all, and `dropout` of word vectors and factors."""
 
@@ -45,7 +45,7 @@ class LogBilinear(nn.Module):
     conditioned = False
     structured = False
 
-    def __init__(self, sizes: Sizes, frequencies: Tensor) -> None:
+    def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
         """`frequencies` (V + 2,): log shares of the classes, which the biases begin with."""
         super().__init__()
         self.sizes, self.precision = sizes, torch.float32

@@ -10,7 +10,7 @@ from pipeline.errors import UsageError
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import Tagged
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import Pairs
+from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.vocabulary import Vocabulary
 
@@ -25,8 +25,8 @@ class Material:
     """
 
     view: ImageView
-    train: Pairs
-    dev: Pairs
+    train: TrainingPairs
+    dev: TrainingPairs
     texts: Mapping[str, Sequence[str]]
     vocabulary: Vocabulary
     space: JointSpace | None
@@ -50,7 +50,7 @@ def require_space(space: JointSpace | None) -> JointSpace:
 class HeldOut(NamedTuple):
     """Sentences that perplexity is measured on: `pairs` of a split and their `texts`, and the rest as in Material."""
 
-    pairs: Pairs
+    pairs: TrainingPairs
     texts: Sequence[str]
     vocabulary: Vocabulary
     space: JointSpace | None

@@ -11,12 +11,12 @@ from pipeline.generate.beam import beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import framed, log_frequencies
 from pipeline.generate.material import HeldOut, Learned, Material
-from pipeline.generate.recurrent import Decoder, DescribingNetwork
+from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder
 from pipeline.generate.training import perplexity_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
-from pipeline.models.neural.task import Pairs
+from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import seeded
 
 BLOCK = 512
@@ -69,11 +69,11 @@ class MultimodalRNN:
         """V, the words of the vocabulary."""
         return len(self.network.words) - 2
 
-    def _batch(self, pairs: Pairs, rows: np.ndarray) -> tuple:
+    def _batch(self, pairs: TrainingPairs, rows: np.ndarray) -> tuple:
         x = stack_on(self.view, pairs.images(pairs.owners[rows]), self.device)
         return x, framed(pairs.sentences.take(rows), self.words + 1)
 
-    def perplexity(self, pairs: Pairs) -> float:
+    def perplexity(self, pairs: TrainingPairs) -> float:
         """Of the sentences of `pairs` given their images, over words and ENDs; unknown words are one word."""
         losses, counts = [], []
         with torch.inference_mode():
@@ -106,10 +106,10 @@ class MultimodalRNN:
             for group in found
         ]
 
-    def decoder(self, features: Mapping[str, np.ndarray]) -> Decoder:
+    def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
         """To draw sentences for images given as encoder -> (n, its dim)."""
         with torch.inference_mode():
-            return Decoder(self.network, stack_on(self.view, features, self.device))
+            return RecurrentDecoder(self.network, stack_on(self.view, features, self.device))
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "cell": self.cell}
@@ -127,7 +127,7 @@ class MultimodalRNN:
         return cls(ImageView.from_dict(settings), settings["cell"], network)
 
 
-def image_moments(view: ImageView, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+def image_moments(view: ImageView, pairs: TrainingPairs) -> tuple[np.ndarray, np.ndarray]:
     """The mean (D,) of the images of `pairs`, and the root mean square of what is left, both float32."""
     total, squares, n = np.zeros(view.dim), 0.0, pairs.n_images
     for start in range(0, n, BLOCK):

@@ -62,7 +62,7 @@ class DescribingNetwork(Recurrent):
         return functional.linear(*parts).float()
 
 
-class Decoder:
+class RecurrentDecoder:
     """The network word by word, with its weights converted once; see pipeline.generate.beam.Decoder."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.models.neural.task import Pairs
+from pipeline.models.neural.task import TrainingPairs
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 
@@ -25,7 +25,7 @@ class Snippet(NamedTuple):
     score: float
 
 
-class Regions(NamedTuple):
+class SnippetRegions(NamedTuple):
     """The regions of some images: `boxes` and `features` of image i are rows offsets[i] to offsets[i + 1]."""
 
     image_id: np.ndarray
@@ -35,8 +35,8 @@ class Regions(NamedTuple):
 
 
 def region_pairs(
-    snippets: Sequence[Snippet], regions: Mapping[str, Regions], splits: np.ndarray, vocabulary: Vocabulary
-) -> dict[str, Pairs]:
+    snippets: Sequence[Snippet], regions: Mapping[str, SnippetRegions], splits: np.ndarray, vocabulary: Vocabulary
+) -> dict[str, TrainingPairs]:
     """The snippets of `train` and of `dev`, each with the features, encoder -> `regions`, of its box; `splits`
     (n_images,) is that of every image. Errors call a snippet by its number.
 
@@ -51,11 +51,11 @@ def region_pairs(
         if not len(rows):
             raise InputError(f"no snippet is of the {split} split; align the sentences of train and dev")
         features = {name: own.features[chosen[name][rows]] for name, own in regions.items()}
-        pairs[split] = Pairs(features, tokens.take(rows), np.arange(len(rows)), rows)
+        pairs[split] = TrainingPairs(features, tokens.take(rows), np.arange(len(rows)), rows)
     return pairs
 
 
-def find_regions(regions: Regions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """(k,) the rows of the regions of the images `image_id` (k,) that are the `boxes` (k, 4); -1 where none is."""
     places, found = np.searchsorted(regions.image_id, image_id), []
     for place, box in zip(places.tolist(), np.asarray(boxes), strict=True):
@@ -65,7 +65,7 @@ def find_regions(regions: Regions, image_id: np.ndarray, boxes: np.ndarray) -> n
     return np.array(found, np.int64)
 
 
-def _find(snippets: Sequence[Snippet], regions: Regions) -> np.ndarray:
+def _find(snippets: Sequence[Snippet], regions: SnippetRegions) -> np.ndarray:
     """(k,) the rows of the regions that are the snippets' boxes."""
     rows = find_regions(regions, np.array([one.image_id for one in snippets]), np.array([one.box for one in snippets]))
     if len(missing := np.flatnonzero(rows < 0)):

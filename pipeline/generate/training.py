@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from pipeline.models.neural.training import Checkpoint, Schedule, Training
-from pipeline.settings.generators import Optimisation
+from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule
+from pipeline.settings.generators import OptimisationSettings
 
 
 class Likelihood:
@@ -25,7 +25,7 @@ def train(
     draw: Callable[[np.ndarray], Sequence[Any]],
     names: np.ndarray,
     perplexity: Callable[[], float],
-    optimisation: Optimisation,
+    optimisation: OptimisationSettings,
     seed: int,
     checkpoint: Checkpoint | None,
     after_step: Callable[[Training], None],
@@ -54,10 +54,10 @@ def train(
     }
 
 
-def _schedule(optimisation: Optimisation, seed: int) -> Schedule:
+def _schedule(optimisation: OptimisationSettings, seed: int) -> TrainingSchedule:
     """Without a limit to the whole gradient: its elements are clipped."""
-    kept = optimisation.model_dump(include={one.name for one in fields(Schedule)})
-    return Schedule(**kept | {"clip": float("inf"), "seed": seed, "adagrad_reset": optimisation.epochs})
+    kept = optimisation.model_dump(include={one.name for one in fields(TrainingSchedule)})
+    return TrainingSchedule(**kept | {"clip": float("inf"), "seed": seed, "adagrad_reset": optimisation.epochs})
 
 
 def perplexity_of(losses: Sequence[float], words: Sequence[int]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.errors import UsageError
 
 
-class Projection(NamedTuple):
+class PrincipalComponents(NamedTuple):
     """Principal components: features x become (x - mean) @ directions.T; `mean` (dim,), `directions` (n, dim)."""
 
     mean: np.ndarray
@@ -18,7 +18,7 @@ class Projection(NamedTuple):
         return (features - self.mean) @ self.directions.T
 
 
-def fit_projection(blocks: Iterable[np.ndarray], dimensions: int) -> Projection:
+def fit_projection(blocks: Iterable[np.ndarray], dimensions: int) -> PrincipalComponents:
     """The `dimensions` directions of greatest variance of features (n, dim), given in blocks of rows.
 
     Each has its largest entry positive. Raises UsageError where there are fewer dimensions or rows than that.
@@ -36,4 +36,4 @@ def fit_projection(blocks: Iterable[np.ndarray], dimensions: int) -> Projection:
     covariance = products / n - np.outer(total / n, total / n)
     directions = np.linalg.eigh(covariance)[1][:, ::-1][:, :dimensions].T
     signs = np.sign(np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1))
-    return Projection((shift + total / n).astype(np.float32), (directions * signs).astype(np.float32))
+    return PrincipalComponents((shift + total / n).astype(np.float32), (directions * signs).astype(np.float32))

@@ -15,7 +15,7 @@ LINE = 14
 DARK, LIGHT = (24, 24, 28), (235, 235, 235)
 
 
-class Picture(NamedTuple):
+class SheetPicture(NamedTuple):
     """An RGB image, the regions to draw with their scores, best first, and the line under it.
 
     `image` is None where it could not be read: the line says why. Where there are `labels` (n,), they stand at the
@@ -31,7 +31,7 @@ class Picture(NamedTuple):
 
 def picture_spoken_of(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
-) -> Picture:
+) -> SheetPicture:
     """The `top` regions with the greatest sum of `scores`, each with all the texts that are of its box.
 
     boxes (n, 4), texts (n,) and scores (n,): what is said, and where; several may have the same box.
@@ -42,10 +42,10 @@ def picture_spoken_of(
     totals = {box: sum(scores[number] for number in own) for box, own in by_box.items()}
     best = sorted(by_box, key=totals.__getitem__, reverse=True)[:top]
     labels = [" .. ".join(texts[number] for number in by_box[box]) for box in best]
-    return Picture(image, np.array(best), np.array([totals[box] for box in best]), line, labels)
+    return SheetPicture(image, np.array(best), np.array([totals[box] for box in best]), line, labels)
 
 
-def draw_sheet(pictures: Sequence[Picture], columns: int) -> Image.Image:
+def draw_sheet(pictures: Sequence[SheetPicture], columns: int) -> Image.Image:
     """One RGB image of all pictures, `columns` side by side."""
     rows = -(-len(pictures) // columns)
     sheet = Image.new("RGB", (columns * CELL, rows * (CELL + LINE)), DARK)
@@ -61,7 +61,7 @@ def to_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _draw(picture: Picture) -> Image.Image:
+def _draw(picture: SheetPicture) -> Image.Image:
     """(CELL, CELL + LINE) of one picture: the image as large as fits, its boxes, weakest below, and its line."""
     cell = Image.new("RGB", (CELL, CELL + LINE), DARK)
     pen = ImageDraw.Draw(cell)

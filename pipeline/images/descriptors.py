@@ -25,7 +25,7 @@ HOG_ORIENTATIONS = 9
 
 
 @dataclass(frozen=True)
-class Grid:
+class PatchGrid:
     """Squares of `patch` pixels, an even number, whose corners are `step` pixels apart."""
 
     step: int
@@ -51,12 +51,12 @@ def rgb_histogram(pixels: np.ndarray) -> np.ndarray:
     return np.sqrt(counts.ravel() / (pixels.size // 3))
 
 
-def rgb_sift(pixels: np.ndarray, grid: Grid) -> np.ndarray:
+def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """(n_points, 384) float32: SIFT of red, green and blue."""
     return _sift(pixels, grid)
 
 
-def colour_sift(pixels: np.ndarray, grid: Grid) -> np.ndarray:
+def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """(n_points, 384) float32: SIFT of the intensity and of the opponent colours over it, (R - G) / (R + G + B) and
     (R + G - 2 B) / (R + G + B), each spread over 8 bits (van de Sande et al., C-SIFT)."""
     red, green, blue = (pixels[..., channel].astype(np.float32) for channel in range(3))
@@ -66,7 +66,7 @@ def colour_sift(pixels: np.ndarray, grid: Grid) -> np.ndarray:
     return _sift(np.stack(channels, axis=-1).astype(np.uint8), grid)
 
 
-def hog(pixels: np.ndarray, grid: Grid) -> np.ndarray:
+def hog(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """(n_points, 36) float32: blocks of 2 x 2 cells, 9 orientations, of the channel with the strongest gradient."""
     block, cell = (grid.patch,) * 2, (grid.patch // 2,) * 2
     descriptor = cv2.HOGDescriptor(block, block, cell, cell, HOG_ORIENTATIONS)
@@ -89,14 +89,14 @@ def _thread_pools() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _sift(channels: np.ndarray, grid: Grid) -> np.ndarray:
+def _sift(channels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     points = _points(channels.shape[0], grid)
     sift = cv2.SIFT_create()
     return np.hstack([sift.compute(np.ascontiguousarray(channels[..., c]), points)[1] for c in range(3)])
 
 
 @cache
-def _points(side: int, grid: Grid) -> list[cv2.KeyPoint]:
+def _points(side: int, grid: PatchGrid) -> list[cv2.KeyPoint]:
     """Upright keypoints in the middle of the grid's squares. SIFT's 4 x 4 bins are 3/2 of a keypoint's size wide."""
     centres = [corner + grid.patch / 2 for corner in range(0, side - grid.patch + 1, grid.step)]
     return [cv2.KeyPoint(x, y, grid.patch / 6, 0.0) for y in centres for x in centres]

@@ -12,11 +12,11 @@ from torch import nn
 
 from pipeline.device import find_device
 from pipeline.images.decode import ImageLimits
-from pipeline.images.extraction import Extractor, Plan
+from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prepare
 
 
-class Parameters(Protocol):
+class EncoderParts(Protocol):
     """What an encoder is rebuilt from."""
 
     settings: Mapping[str, Any]
@@ -50,7 +50,7 @@ class TrainImages:
 
 
 @dataclass(frozen=True)
-class Material:
+class EncoderMaterial:
     """What an encoder is made from beside its entry: the `seed`; `regions`, the settings that decide which regions an
     image has; a file of weights by its name and SHA-256, with the latter; another encoder by its name; and the images
     to learn from."""
@@ -58,7 +58,7 @@ class Material:
     seed: int
     regions: Mapping[str, Any]
     weights: Callable[[str, str | None], tuple[bytes, str]]
-    encoder: Callable[[str], Parameters]
+    encoder: Callable[[str], EncoderParts]
     train_images: Callable[[], TrainImages]
 
 
@@ -95,7 +95,7 @@ class ImageEncoder(nn.Module):
     def work(self, device: str, precision: str, batch_size: int) -> Work:
         """How to run it on `device` (auto, cpu, cuda, cuda:N), `batch_size` images at once, in float32 unless it says
         otherwise."""
-        return Work(None, Extractor(self, Plan(find_device(device), torch.float32, batch_size)))
+        return Work(None, Extractor(self, ExtractionPlan(find_device(device), torch.float32, batch_size)))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """The same encoder made fast: on `device`, in `dtype`."""

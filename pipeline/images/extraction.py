@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipeline.device import Portions, find_device, upload
+from pipeline.device import OomBatcher, find_device, upload
 from pipeline.precision import fast_at_bfloat16
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExtractionPlan:
     """How to run an encoder; `batch_size` is the most images at once."""
 
     device: torch.device
@@ -38,7 +38,7 @@ class Plan:
         return str(self.dtype).removeprefix("torch.")
 
 
-def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> Plan:
+def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
     """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
     `auto` is bfloat16 where the device is fast at it and the encoder's features bear it. Raises UsageError for a
@@ -50,13 +50,13 @@ def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size
         cosine = bfloat16_cosine(encoder, chosen)
         dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
         log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
-    return Plan(chosen, dtype, batch_size)
+    return ExtractionPlan(chosen, dtype, batch_size)
 
 
 def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
     """The least cosine, over generated images, of an encoder's features in bfloat16 to those in float32."""
     probes = make_probes(encoder.preprocessing.side)
-    plans = (Plan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
+    plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     exact, fast = (torch.from_numpy(np.concatenate(list(Extractor(encoder, plan)(probes)))) for plan in plans)
     return torch.nn.functional.cosine_similarity(exact, fast).min().item()
 
@@ -79,7 +79,7 @@ class Extractor:
     When a GPU has no memory for a batch, that batch and all that follow are halved.
     """
 
-    def __init__(self, encoder: "ImageEncoder", plan: Plan) -> None:
+    def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
         self.plan = plan
         self._encoder = encoder.optimised(plan.device, plan.dtype)
 
@@ -104,7 +104,7 @@ class Extractor:
             yield under_way.cpu().numpy()
 
     def _start(self, *batch: torch.Tensor) -> torch.Tensor:
-        portions, device = Portions(self.plan.batch_size, "image"), self.plan.device
+        portions, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
         with torch.inference_mode():
             pieces = portions.map(
                 lambda rows: self._encoder(*(upload(tensor[rows], device) for tensor in batch)), len(batch[0])

@@ -14,7 +14,7 @@ from pipeline.device import drawn_from
 from pipeline.errors import JointspaceError
 from pipeline.images.classifier import Classifier
 from pipeline.images.networks import NetworkEncoder
-from pipeline.images.sampling import Sample
+from pipeline.images.sampling import RegionSample
 
 WARM_UP = 0.1
 """Share of the iterations in which the learning rate rises to its highest."""
@@ -24,7 +24,7 @@ with ImageNet's weights it is 505 for SqueezeNet's, and steps that suit the one 
 
 
 @dataclass(frozen=True)
-class Schedule:
+class FinetuneSchedule:
     """Gradient descent with momentum for `iterations` steps; `learning_rate` is the highest, that of the body is
     `body_rate` times as high. `clip` is the greatest norm of the gradient."""
 
@@ -66,8 +66,8 @@ class Finetuning:
     """
 
     def __init__(
-        self, encoder: NetworkEncoder, classes: int, schedule: Schedule, device: torch.device, dtype: torch.dtype,
-        seed: int, pretrained: bool,
+        self, encoder: NetworkEncoder, classes: int, schedule: FinetuneSchedule, device: torch.device,
+        dtype: torch.dtype, seed: int, pretrained: bool,
     ) -> None:  # fmt: skip
         self.dim = encoder.dim
         self.spec, self.node = encoder.spec, encoder.node
@@ -85,7 +85,7 @@ class Finetuning:
         )
         self.iteration = 0
 
-    def learn(self, batches: Iterable[Sample]) -> Iterator[float]:
+    def learn(self, batches: Iterable[RegionSample]) -> Iterator[float]:
         """The loss of each batch, after a step down its gradient. Raises JointspaceError when the loss or the gradient
         is not finite, before it changes a weight."""
         for batch in batches:
@@ -102,7 +102,7 @@ class Finetuning:
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
 
-    def _measure(self, batch: Sample) -> None:
+    def _measure(self, batch: RegionSample) -> None:
         """Set the head's scale by the features of `batch`."""
         self.network.eval()
         with torch.inference_mode():
@@ -110,7 +110,7 @@ class Finetuning:
         length = features.square().sum(dim=1).mean().sqrt().item()
         self.head.scale.fill_(LENGTH / max(length, np.finfo(np.float32).tiny))
 
-    def _step(self, batch: Sample) -> float:
+    def _step(self, batch: RegionSample) -> float:
         for group in self.optimiser.param_groups:
             group["lr"] = group["share"] * self.schedule.rate(self.iteration)
         pixels = torch.from_numpy(batch.pixels).to(self.device, non_blocking=True)

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
-from pipeline.images.encoders import ImageEncoder, Material, Work
+from pipeline.images.encoders import EncoderMaterial, ImageEncoder, Work
 from pipeline.images.extraction import Extractor, choose_plan
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.weights import State, download, parse, select
@@ -84,7 +84,7 @@ class NetworkEncoder(ImageEncoder):
         return cls(spec, body, settings["node"], settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: Material) -> "NetworkEncoder":
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "NetworkEncoder":
         """That of its entry: untrained, or with torchvision's weights or those of a file."""
         spec = NetworkSpec(entry.architecture, entry.layer, Preprocessing.from_entry(entry), entry.flip)
         if entry.weights == "untrained":

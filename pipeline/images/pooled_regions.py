@@ -9,8 +9,8 @@ from PIL import Image
 
 from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE
-from pipeline.images.encoders import ImageEncoder, Material, Work
-from pipeline.images.extraction import Plan
+from pipeline.images.encoders import EncoderMaterial, ImageEncoder, Work
+from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting
 from pipeline.images.regions import RegionExtractor
@@ -41,7 +41,9 @@ class PooledEncoder(ImageEncoder):
         self.regions = regions
         self.pooling = pooling
         self._cutting = Cutting.from_settings(regions, network.preprocessing)
-        self._extractor = RegionExtractor(network, Plan(torch.device("cpu"), torch.float32, BATCH), self._cutting.view)
+        self._extractor = RegionExtractor(
+            network, ExtractionPlan(torch.device("cpu"), torch.float32, BATCH), self._cutting.view
+        )
 
     @property
     def dim(self) -> int:
@@ -78,7 +80,7 @@ class PooledEncoder(ImageEncoder):
         return cls(NetworkEncoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: Material) -> "PooledEncoder":
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
         """On the network of the encoder that its entry names."""
         network = material.encoder(entry.of)
         return cls(NetworkEncoder.from_parts(network.settings, network.tensors), material.regions, entry.pooling)

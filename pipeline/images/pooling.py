@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.images.descriptors import GLOBAL, LOCAL, Grid, one_thread
+from pipeline.images.descriptors import GLOBAL, LOCAL, PatchGrid, one_thread
 
 
 class Codebook(NamedTuple):
@@ -38,13 +38,13 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class DescriptorSampler:
     """`sampler(pixels)`: kind -> at most `count` of a picture's local descriptors, drawn by the seed and the pixels.
 
     Like a Describer it travels to other processes by pickle.
     """
 
-    grid: Grid
+    grid: PatchGrid
     count: int
     seed: int
 
@@ -56,13 +56,13 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class Describer:
+class StandardDescriber:
     """`describer(pixels)`: one float32 vector, the parts GLOBAL and LOCAL one after the other.
 
     With `flip` the mean of those of the picture and of its mirror image.
     """
 
-    grid: Grid
+    grid: PatchGrid
     flip: bool
     codebooks: Mapping[str, Codebook]
 

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates, overlaps, suppress
 from pipeline.images.classifier import Classifier
-from pipeline.images.regions import Described
+from pipeline.images.regions import DescribedRegions
 from pipeline.images.sampling import LabelledImage
 
 HIT = 0.5
@@ -44,7 +44,7 @@ class Precision(NamedTuple):
 
 
 def judge_regions(
-    described: Described, classifier: Classifier, images: Sequence[LabelledImage], iou: float
+    described: DescribedRegions, classifier: Classifier, images: Sequence[LabelledImage], iou: float
 ) -> Precision:
     """What `classifier` makes of the regions of `images`, against their labelled boxes."""
     ends = np.cumsum(described.lengths)

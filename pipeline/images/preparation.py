@@ -14,7 +14,7 @@ from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph
 from pipeline.images.proposals import ProposalSettings, Propose, Selection, proposer, select
 from pipeline.images.warping import Crops, WholeImages
-from pipeline.settings.images import Grid, Search
+from pipeline.settings.images import GridSettings, SearchSettings
 
 
 class Request(NamedTuple):
@@ -24,7 +24,7 @@ class Request(NamedTuple):
     known: Candidates
 
 
-class Prepared(NamedTuple):
+class PreparedImage(NamedTuple):
     """An image ready for the network: its regions, what a view rendered, (width, height), and `select`'s counts.
 
     `seconds` were spent on it, wherever that was, and `proposal_seconds` of them on its proposals.
@@ -46,18 +46,18 @@ class Cutting:
     selection: Selection
     view: Crops | WholeImages
 
-    def __call__(self, image: Image.Image, known: Candidates) -> Prepared:
+    def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
         """The regions of an RGB image, of which the boxes `known` are known already."""
         begun = time.perf_counter()
         regions, counts = select(self.propose(np.asarray(image), known), image.size, self.selection)
         proposed = time.perf_counter()
         pixels = self.view.render(image, regions.boxes)
-        return Prepared(regions, pixels, image.size, counts, time.perf_counter() - begun, proposed - begun)
+        return PreparedImage(regions, pixels, image.size, counts, time.perf_counter() - begun, proposed - begun)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
         """That of the section `regions` of a configuration, for a network with `preprocessing`."""
-        grid = Grid(**settings["grid"])
+        grid = GridSettings(**settings["grid"])
         names = ("min_score", "min_side", "iou", "count", "fill")
         chosen = {name: settings[name] for name in names}
         if settings["score"] == "classifier":
@@ -65,7 +65,7 @@ class Cutting:
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
         maps = WholeImages(settings["map_side"], settings["map_step"], settings["map_aspect"])
         return cls(
-            proposer(ProposalSettings(settings["proposals"], grid, Search(**settings["search"]))),
+            proposer(ProposalSettings(settings["proposals"], grid, SearchSettings(**settings["search"]))),
             Selection(grid=grid, **chosen),
             crops if settings["features"] == "crops" else maps,
         )
@@ -83,7 +83,7 @@ class Preparation:
         """(height, width, 3) uint8 of a whole image. Raises InputError saying what is wrong with it."""
         return np.array(open_photograph(self.read, self.limits, photograph))
 
-    def __call__(self, request: Request) -> Prepared:
+    def __call__(self, request: Request) -> PreparedImage:
         """Raises InputError saying what is wrong with the image."""
         begun = time.perf_counter()
         image = open_photograph(self.read, self.limits, request.photograph)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.images.boxes import Candidates, overlaps, suppress, tidy
-from pipeline.settings.images import Grid, Search
+from pipeline.settings.images import GridSettings, SearchSettings
 
 Propose = Callable[[np.ndarray, Candidates], Candidates]
 """Pixels (height, width, 3) uint8, and the boxes that are known already, to proposals."""
@@ -23,8 +23,8 @@ class ProposalSettings:
     """`method` is a name in METHODS; each method reads its own part of the rest."""
 
     method: str
-    grid: Grid
-    search: Search
+    grid: GridSettings
+    search: SearchSettings
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Selection:
     iou: float
     count: int
     fill: bool
-    grid: Grid
+    grid: GridSettings
 
 
-def grid_windows(size: tuple[int, int], grid: Grid) -> np.ndarray:
+def grid_windows(size: tuple[int, int], grid: GridSettings) -> np.ndarray:
     """(n, 4) float32 windows inside an image of `size`: scale by scale as given, those in the middle first."""
     windows = [_windows(size, scale, aspect, grid.overlap) for scale in grid.scales for aspect in grid.aspects]
     return np.concatenate([np.empty((0, 4)), *windows]).astype(np.float32)
@@ -60,7 +60,7 @@ def _places(side: float, length: float, overlap: float) -> np.ndarray:
     return np.linspace(0, side - length, steps + 1)
 
 
-def propose_windows(grid: Grid, pixels: np.ndarray, known: Candidates) -> Candidates:
+def propose_windows(grid: GridSettings, pixels: np.ndarray, known: Candidates) -> Candidates:
     """The windows of `grid`, which nothing has judged: of score 0, in the order of `grid_windows`."""
     boxes = grid_windows((pixels.shape[1], pixels.shape[0]), grid)
     return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
@@ -71,7 +71,7 @@ def keep_known(pixels: np.ndarray, known: Candidates) -> Candidates:
     return known
 
 
-def search_selectively(search: Search, pixels: np.ndarray, known: Candidates) -> Candidates:
+def search_selectively(search: SearchSettings, pixels: np.ndarray, known: Candidates) -> Candidates:
     """Selective search (Uijlings et al. 2013, as Niu et al. 2017 [32]) by OpenCV; scores fall evenly from 1 with its
     ranks.
 

@@ -9,15 +9,15 @@ import torch
 
 from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.classifier import Classifier, rescore
-from pipeline.images.extraction import Extractor, Plan
+from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.maps import region_encoder
 from pipeline.images.networks import NetworkEncoder
-from pipeline.images.preparation import Prepared
+from pipeline.images.preparation import PreparedImage
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import Failure
 
 
-class Described(NamedTuple):
+class DescribedRegions(NamedTuple):
     """Regions of some images, one image after another: `features` (total, dim) float32, `boxes` (total, 4), `scores`
     (total,), and `lengths` (n,) of the images, 0 for those whose number `faults` names with its reason.
 
@@ -42,12 +42,12 @@ class Described(NamedTuple):
 
 
 def describe(
-    images: Iterable[Prepared | Failure],
+    images: Iterable[PreparedImage | Failure],
     extract: "RegionExtractor",
     classifier: Classifier | None,
     iou: float,
     count: int,
-) -> Described:
+) -> DescribedRegions:
     """Every image's regions and their features; an image that could not be prepared has none and hinders no other.
 
     With a classifier, the best `count` of each image's regions by its judgement, of which none overlap by `iou`.
@@ -58,7 +58,7 @@ def describe(
     counts: Counter[str] = Counter()
     seconds = [1e-9, 0.0]
 
-    def usable() -> Iterator[Prepared]:
+    def usable() -> Iterator[PreparedImage]:
         for place, image in enumerate(images):
             if isinstance(image, Failure):
                 faults[place] = image.reason
@@ -76,7 +76,7 @@ def describe(
         finished = [rescore(*pair, classifier, iou, count) for pair in finished]
     lengths = np.zeros(len(places) + len(faults), np.int64)
     lengths[places] = [len(part.scores) for part, _ in finished]
-    return Described(
+    return DescribedRegions(
         np.concatenate([rows for _, rows in finished] or [np.empty((0, 0), np.float32)]),
         np.concatenate([part.boxes for part, _ in finished] or [NONE.boxes]),
         np.concatenate([part.scores for part, _ in finished] or [NONE.scores]),
@@ -90,17 +90,17 @@ def describe(
 class RegionExtractor:
     """An encoder made ready by a plan, for the regions of images that `view` has rendered."""
 
-    def __init__(self, encoder: NetworkEncoder, plan: Plan, view: Crops | WholeImages) -> None:
+    def __init__(self, encoder: NetworkEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
         by_map = isinstance(view, WholeImages)
         self.extractor = Extractor(region_encoder(encoder) if by_map else encoder, plan)
         self._describe = self._describe_maps if by_map else self._describe_crops
         self._crop_pixels = encoder.spec.preprocessing.side**2
 
-    def __call__(self, images: Iterable[Prepared]) -> list[np.ndarray]:
+    def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
         """The features (regions, dim) float32 of each image. `images` are drawn as the network needs them."""
         return self._describe(images)
 
-    def _describe_crops(self, images: Iterable[Prepared]) -> list[np.ndarray]:
+    def _describe_crops(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
         """Batches are of crops, whichever images they are of."""
         counts = []
 
@@ -112,7 +112,7 @@ class RegionExtractor:
         blocks = list(self.extractor(crops()))
         return np.split(np.concatenate(blocks), np.cumsum(counts)[:-1]) if blocks else []
 
-    def _describe_maps(self, images: Iterable[Prepared]) -> list[np.ndarray]:
+    def _describe_maps(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
         """Batches are of images of the same size, whichever order they come in."""
         under_way: deque[list[tuple[int, int]]] = deque()
         features: dict[int, np.ndarray] = {}
@@ -122,12 +122,12 @@ class RegionExtractor:
         return [features[place] for place in sorted(features)]
 
     def _buckets(
-        self, images: Iterable[Prepared], under_way: deque[list[tuple[int, int]]]
+        self, images: Iterable[PreparedImage], under_way: deque[list[tuple[int, int]]]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Pixels and boxes of images of one size; to `under_way` go their places and how many boxes are theirs."""
-        buckets: dict[tuple[int, ...], list[tuple[int, Prepared]]] = {}
+        buckets: dict[tuple[int, ...], list[tuple[int, PreparedImage]]] = {}
 
-        def close(bucket: list[tuple[int, Prepared]]) -> tuple[torch.Tensor, torch.Tensor]:
+        def close(bucket: list[tuple[int, PreparedImage]]) -> tuple[torch.Tensor, torch.Tensor]:
             under_way.append([(place, len(image.regions.boxes)) for place, image in bucket])
             pixels = torch.from_numpy(np.stack([image.pixels for _, image in bucket]))
             return pixels, _pad_boxes([image for _, image in bucket])
@@ -143,7 +143,7 @@ class RegionExtractor:
             yield close(bucket)
 
 
-def _pad_boxes(images: list[Prepared]) -> torch.Tensor:
+def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
     """(n, k, 4) float32 in [0, 1] of each image's sides; where an image has fewer than k, the whole image."""
     boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
     boxes[:, :, 2:] = 1

@@ -28,7 +28,7 @@ class LabelledImage(NamedTuple):
     classes: np.ndarray
 
 
-class Sample(NamedTuple):
+class RegionSample(NamedTuple):
     """Regions of one or more images: `pixels` (n, side, side, 3) uint8 and `classes` (n,) int64."""
 
     pixels: np.ndarray
@@ -47,7 +47,7 @@ class Proportions:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class RegionSampler:
     """`sampler((number, image))`: a Sample that follows from the seed and the number. Travels to other processes."""
 
     read: Callable[..., bytes]
@@ -56,7 +56,7 @@ class Sampler:
     proportions: Proportions
     seed: int
 
-    def __call__(self, item: tuple[int, LabelledImage]) -> Sample:
+    def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
         """Half of the regions are mirrored. Raises InputError where the image cannot be read."""
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])
@@ -65,7 +65,7 @@ class Sampler:
         pixels = np.stack([self.crops.warp(image, box) for box in boxes])
         mirrored = rng.random(len(pixels)) < 0.5
         pixels[mirrored] = pixels[mirrored, :, ::-1]
-        return Sample(pixels, classes)
+        return RegionSample(pixels, classes)
 
 
 def sample_regions(
@@ -101,9 +101,9 @@ def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> 
     return np.concatenate(epochs)[:wanted]
 
 
-def batch_samples(samples: Iterable[Sample | Failure], per_batch: int) -> Iterator[Sample]:
+def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> Iterator[RegionSample]:
     """Samples of `per_batch` images together; images that failed are left out. InputError where a whole batch did."""
-    waiting: list[Sample | Failure] = []
+    waiting: list[RegionSample | Failure] = []
     for sample in samples:
         waiting.append(sample)
         if len(waiting) == per_batch:
@@ -113,8 +113,8 @@ def batch_samples(samples: Iterable[Sample | Failure], per_batch: int) -> Iterat
         yield _join(waiting)
 
 
-def _join(samples: list[Sample | Failure]) -> Sample:
-    good = [sample for sample in samples if isinstance(sample, Sample)]
+def _join(samples: list[RegionSample | Failure]) -> RegionSample:
+    good = [sample for sample in samples if isinstance(sample, RegionSample)]
     if not good:
         raise InputError(f"no image of a whole batch could be read ({samples[0].reason}); run ingest again")
-    return Sample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))
+    return RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))

@@ -14,10 +14,10 @@ from torch import nn
 
 from pipeline.device import find_device
 from pipeline.errors import UsageError
-from pipeline.images.descriptors import GLOBAL, LOCAL, Grid
-from pipeline.images.encoders import ImageEncoder, Material, Work
-from pipeline.images.extraction import Extractor, Plan
-from pipeline.images.pooling import Codebook, Describer, Sampler
+from pipeline.images.descriptors import GLOBAL, LOCAL, PatchGrid
+from pipeline.images.encoders import EncoderMaterial, ImageEncoder, Work
+from pipeline.images.extraction import ExtractionPlan, Extractor
+from pipeline.images.pooling import Codebook, DescriptorSampler, StandardDescriber
 from pipeline.images.preprocess import Preprocessing
 
 KMEANS_BATCH = 4096
@@ -30,11 +30,11 @@ class StandardSpec:
     """What a standard encoder is apart from what it has learned; `flip` averages over mirror images."""
 
     preprocessing: Preprocessing
-    grid: Grid
+    grid: PatchGrid
     flip: bool
 
 
-class Projection(nn.Module):
+class PartwiseProjection(nn.Module):
     """Each part of a description less its mean, on its principal directions: (n, sum of sizes) to (n, dim) float32.
 
     parts: name -> (mean (size,), directions (part_dim, size)), in the order of the description.
@@ -55,9 +55,9 @@ class Projection(nn.Module):
     def _project(self, part: str, block: torch.Tensor) -> torch.Tensor:
         return (block - self.get_buffer(f"{part}_mean")) @ self.get_buffer(f"{part}_directions").T
 
-    def optimised(self, device: torch.device, dtype: torch.dtype) -> "Projection":
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "PartwiseProjection":
         """The same projection on `device`, in `dtype`."""
-        return Projection(self.parts).to(device, dtype)
+        return PartwiseProjection(self.parts).to(device, dtype)
 
 
 class StandardEncoder(ImageEncoder):
@@ -69,11 +69,15 @@ class StandardEncoder(ImageEncoder):
     """
 
     def __init__(
-        self, spec: StandardSpec, codebooks: Mapping[str, Codebook], projection: Projection, weights: Mapping[str, Any]
+        self,
+        spec: StandardSpec,
+        codebooks: Mapping[str, Codebook],
+        projection: PartwiseProjection,
+        weights: Mapping[str, Any],
     ) -> None:
         super().__init__(spec.preprocessing)
         self.spec = spec
-        self.describer = Describer(spec.grid, spec.flip, codebooks)
+        self.describer = StandardDescriber(spec.grid, spec.flip, codebooks)
         self.projection = projection
         self.weights = weights
 
@@ -82,7 +86,7 @@ class StandardEncoder(ImageEncoder):
 
     def work(self, device: str, precision: str, batch_size: int) -> Work:
         """How to run it: pictures are described where they are decoded, and projected in float32."""
-        plan = Plan(find_device(device), torch.float32, batch_size)
+        plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Work(self.describer, Extractor(self.projection, plan))
 
     def settings(self) -> dict[str, Any]:
@@ -103,25 +107,25 @@ class StandardEncoder(ImageEncoder):
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
         """The encoder whose `settings()` and `tensors()` these are."""
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
-        spec = StandardSpec(preprocessing, Grid(**settings["grid"]), settings["flip"])
+        spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
         parts = {part: (tensors[f"{part}.mean"], tensors[f"{part}.directions"]) for part in (*GLOBAL, *LOCAL)}
-        return cls(spec, codebooks, Projection(parts), settings["weights"])
+        return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: Any, material: Material) -> "StandardEncoder":
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "StandardEncoder":
         """Learned from images of the train split; those of the codebooks are read twice."""
         chosen, seed, train = entry.standard, material.seed, material.train_images()
         photographs = train.draw(chosen.images, seed)
         if len(photographs) < 2:
             have = f"the train split, which has {len(photographs)} images; add some"
             raise UsageError(f"encoder {entry.name} learns from {have}")
-        spec = StandardSpec(Preprocessing.from_entry(entry), Grid(chosen.grid_step, chosen.patch), entry.flip)
-        sampler = Sampler(spec.grid, chosen.descriptors, seed)
+        spec = StandardSpec(Preprocessing.from_entry(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
+        sampler = DescriptorSampler(spec.grid, chosen.descriptors, seed)
         some = photographs[: chosen.codebook_images]
         samples = train.describe("codebooks", some, spec.preprocessing, sampler)
         codebooks = learn_codebooks(samples, chosen.codebook, chosen.descriptor_dim, seed)
-        parts = Describer(spec.grid, spec.flip, codebooks).parts
+        parts = StandardDescriber(spec.grid, spec.flip, codebooks).parts
         described = train.describe("reductions", photographs, spec.preprocessing, parts)
         projection = learn_projection(described, chosen.dimensions.model_dump(), seed)
         weights = {"origin": "learned", "images": len(photographs), "seed": seed, "manifest": train.manifest}
@@ -149,14 +153,18 @@ def _learn_codebook(descriptors: np.ndarray, words: int, dim: int, seed: int) ->
     return Codebook(*(a.astype(np.float32) for a in (reduction.mean_, reduction.components_, kmeans.cluster_centers_)))
 
 
-def learn_projection(described: Sequence[Mapping[str, np.ndarray]], dims: Mapping[str, int], seed: int) -> Projection:
+def learn_projection(
+    described: Sequence[Mapping[str, np.ndarray]], dims: Mapping[str, int], seed: int
+) -> PartwiseProjection:
     """The `dims` first principal directions of each part of the pictures `described` by `Describer.parts`.
 
     They are at most one fewer than the pictures. Each part is scaled to a total variance of 1, so that none outweighs
     the others where they stand side by side.
     """
     parts = (*GLOBAL, *LOCAL)
-    projection = Projection({part: _learn_part([d[part] for d in described], dims[part], seed) for part in parts})
+    projection = PartwiseProjection(
+        {part: _learn_part([d[part] for d in described], dims[part], seed) for part in parts}
+    )
     short = [
         f"{part} {len(d)} instead of {dims[part]}" for part, (_, d) in projection.parts.items() if len(d) < dims[part]
     ]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
-from pipeline.index.format import Parts as IndexParts
+from pipeline.index.format import IndexParts as IndexParts
 from pipeline.index.query_trees import QueryParser, lacking
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.specs.stored import restore
@@ -23,7 +23,7 @@ FORMS = {"tfidf": encode, "tokens": encode_tokens}
 see QueryParser."""
 
 
-class Parts(IndexParts, Protocol):
+class SearchParts(IndexParts, Protocol):
     """What a search needs of a bundle; pipeline.storage.bundle.Bundle has it."""
 
     def table(self, modality: str) -> pa.Table: ...
@@ -37,7 +37,7 @@ class Parts(IndexParts, Protocol):
 class Asker:
     """The model of a bundle and what it needs of a query; each part is read when it is first needed."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: SearchParts) -> None:
         self.parts = parts
 
     @property

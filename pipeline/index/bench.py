@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.index.candidates import TRAINING_LEAST, Built, Hopeless, build, lists_of, with_lists
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.requirements import MEBI, Requirements
-from pipeline.index.tuning import NEIGHBOURS, Setting, ask, latency, stages_of, tune
+from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, tune
 from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 
 SAMPLE_QUERIES = 300
@@ -23,12 +23,12 @@ SAMPLE_BLOCKS = 10
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateTrial:
     """A candidate at the `setting` that reaches the recall floor: `seconds` is one query's share of a batch,
     `latency_ms` the 95th percentile of one alone, `failure` which requirement it misses (None: it meets all)."""
 
     factory: str
-    setting: Setting
+    setting: SearchSetting
     recall: float
     bytes: int
     seconds: float
@@ -65,7 +65,7 @@ class Bench:
         }
         return [factory for factory, size in sizes.items() if size <= self.requirements.bytes]
 
-    def try_out(self, factory: str) -> list[Trial]:
+    def try_out(self, factory: str) -> list[CandidateTrial]:
         """Build and tune a candidate on the sample; nothing where it is given up, or needs 16 bits for what 8 do."""
         if "SQfp16" in factory and factory.replace("SQfp16", "SQ8") in self.good:
             return []
@@ -89,7 +89,7 @@ class Bench:
         size = self._bytes(built, lists - sampled)
         seconds = built.train_seconds * trained + built.add_seconds * added
         recall, failure = operation.recall, self.requirements.failure(operation.recall, size, alone * growth)
-        trial = Trial(
+        trial = CandidateTrial(
             factory, operation.setting, recall, size, operation.seconds * growth, alone * growth, seconds, failure
         )
         if failure is None:

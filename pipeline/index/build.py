@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.bench import Trial
+from pipeline.index.bench import CandidateTrial
 from pipeline.index.candidates import Built, Progress, build, unwatched
 from pipeline.index.chooser import choose, refusal
 from pipeline.index.format import to_bytes
 from pipeline.index.ondisk import ListsFile, build_on_disk, goes_on_disk, require_on_disk, to_bytes_naming
 from pipeline.index.requirements import Requirements
-from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, Setting, ask, latency, tune
+from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, SearchSetting, ask, latency, tune
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
 
@@ -120,9 +120,9 @@ class _Finished:
 
     data: memoryview
     operations: list[Operation]
-    trial: Trial
+    trial: CandidateTrial
 
-    def deliver(self, vectors: Vectors, questions: Questions, metric: str, trials: list[Trial]) -> BuiltIndex:
+    def deliver(self, vectors: Vectors, questions: Questions, metric: str, trials: list[CandidateTrial]) -> BuiltIndex:
         trial, setting = self.trial, self.trial.setting
         card = IndexCard(
             factory=trial.factory,
@@ -152,7 +152,7 @@ def _finish(
     factory: str,
     questions: Questions,
     requirements: Requirements,
-    near: Setting = NOWHERE,
+    near: SearchSetting = NOWHERE,
     lists: ListsFile | None = None,
 ) -> _Finished:
     """Tune an index of all vectors `near` a setting, and measure it."""
@@ -161,5 +161,5 @@ def _finish(
     data = to_bytes(built.index) if lists is None else to_bytes_naming(built.index, lists.name)
     size, seconds = len(data) + (lists.path.stat().st_size if lists else 0), built.train_seconds + built.add_seconds
     failure = requirements.failure(best.recall, size, alone)
-    trial = Trial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
+    trial = CandidateTrial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
     return _Finished(data, operations, trial)

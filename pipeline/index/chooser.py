@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.index.bench import Bench, Trial
+from pipeline.index.bench import Bench, CandidateTrial
 from pipeline.index.candidates import Progress, candidate_factories, require_known
 from pipeline.index.requirements import MEBI, Requirements
 from pipeline.index.tuning import NEIGHBOURS
@@ -28,7 +28,7 @@ def choose(
     requirements: Requirements,
     progress: Progress,
     suits: Callable[[str], bool] = lambda factory: True,
-) -> list[Trial]:
+) -> list[CandidateTrial]:
     """All trials, the best first, those that miss a requirement last; of the automatic candidates only those that suit.
 
     Raises UsageError when nothing meets the requirements, naming what comes nearest.
@@ -52,7 +52,7 @@ def choose(
     return good + [trial for trial in trials if trial.failure]
 
 
-def refusal(trials: list[Trial], count: int, dim: int, requirements: Requirements) -> str:
+def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Requirements) -> str:
     """Why nothing will do, and the nearest that would."""
     floor, asked = requirements.recall_floor, []
     for name, unit, value in (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.device import Portions, upload
+from pipeline.device import OomBatcher, upload
 from pipeline.precision import fast_at_bfloat16, require_finite
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def search_exact(
     Rows count from 0 through the blocks. Raises IntegrityError naming a row that is not finite.
     """
     require_finite("exact search", "queries", queries)
-    starts, portions = range(0, len(queries), QUERY_ROWS), Portions(PIECE_ROWS, "vector")
+    starts, portions = range(0, len(queries), QUERY_ROWS), OomBatcher(PIECE_ROWS, "vector")
     groups = [_Search(queries[first : first + QUERY_ROWS], k, metric, gpu) for first in starts]
     seen = 0
     for block in blocks:

@@ -20,7 +20,7 @@ REBUILD = "run build-index again"
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
-class Parts(Protocol):
+class IndexParts(Protocol):
     """What is needed of a bundle to open its indices; pipeline.storage.bundle.Bundle has it."""
 
     card: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Parts(Protocol):
     def require_whole(self, name: str) -> Path: ...
 
 
-def open_index(parts: Parts, what: str) -> faiss.Index:
+def open_index(parts: IndexParts, what: str) -> faiss.Index:
     """The index `what` of a bundle, for searching only; its large parts stay in their files. Raises IntegrityError."""
     name, card = f"{parts.folder}/{what}.faiss", parts.card[what]
     if f"{what}.lists" in parts.card["files"]:

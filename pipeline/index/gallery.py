@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.format import METRICS, REBUILD, Parts, from_bytes, open_index
+from pipeline.index.format import METRICS, REBUILD, IndexParts, from_bytes, open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
@@ -33,7 +33,7 @@ BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
 
 
-def open_gallery(parts: Parts, modality: str) -> "Gallery":
+def open_gallery(parts: IndexParts, modality: str) -> "Gallery":
     """The `images` or `sentences` of a bundle, for searching only.
 
     Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipeline.images.encoders import Parameters
+from pipeline.images.encoders import EncoderParts
 from pipeline.specs.stored import restore_encoder
 
 
-def image_features(image: Image.Image, encoders: Mapping[str, Parameters]) -> dict[str, np.ndarray]:
+def image_features(image: Image.Image, encoders: Mapping[str, EncoderParts]) -> dict[str, np.ndarray]:
     """Encoder name -> (1, dim) float32 of an RGB image."""
     restored = {name: restore_encoder(parameters.settings, parameters.tensors) for name, parameters in encoders.items()}
     return encode_image(image, restored)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
-from pipeline.index.asking import Asker, Parts
+from pipeline.index.asking import Asker, SearchParts
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -36,7 +36,7 @@ class Searcher(Asker):
     the bundle has: it must be one of the bundle's images.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: SearchParts) -> None:
         super().__init__(parts)
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from pipeline.index.exact import Neighbours, search_exact
 from pipeline.mapreduce import LOCAL, map_reduce
 
 
-class Part(NamedTuple):
+class ShardVectors(NamedTuple):
     """Vectors that `read` gives, (n_i, c) float32; the first of them is row `first` of all."""
 
     first: int
@@ -18,7 +18,7 @@ class Part(NamedTuple):
 
 
 def search_parts(
-    queries: np.ndarray, parts: Sequence[Part], k: int, metric: str, scheduler: str = LOCAL, device: str = "cpu"
+    queries: np.ndarray, parts: Sequence[ShardVectors], k: int, metric: str, scheduler: str = LOCAL, device: str = "cpu"
 ) -> Neighbours:
     """The `k` nearest of each of the `queries` (q, c) among the rows of all `parts`, where `scheduler` says.
 
@@ -29,7 +29,7 @@ def search_parts(
     return map_reduce(_search_part, parts, _merge, scheduler, (queries, k, metric, device))
 
 
-def _search_part(part: Part, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
+def _search_part(part: ShardVectors, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
     found = search_exact(queries, [part.read()], k, metric, find_gpu(device))
     return Neighbours(np.where(found.rows >= 0, found.rows + part.first, -1), found.scores)
 

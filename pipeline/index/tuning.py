@@ -29,7 +29,7 @@ ALONE = 40
 
 
 @dataclass(frozen=True)
-class Setting:
+class SearchSetting:
     """Search parameters of an index: `lists` visited (nprobe), `vertices` kept (efSearch), and `k_factor` times as many
     candidates as neighbours for a refinement. None where the index has no such thing."""
 
@@ -43,7 +43,7 @@ class Setting:
         return {name: value for name, value in values.items() if value is not None}
 
 
-NOWHERE = Setting()
+NOWHERE = SearchSetting()
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Operation:
     """How an index does at a setting: `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds,
     `seconds` one query's share of a batch of them all."""
 
-    setting: Setting
+    setting: SearchSetting
     recall: float
     seconds: float
 
@@ -108,7 +108,7 @@ def stages_of(index: faiss.Index) -> Stages:
     return Stages(refine, inverted, index if isinstance(index, faiss.IndexHNSW) else None)
 
 
-def apply(index: faiss.Index, setting: Setting) -> None:
+def apply(index: faiss.Index, setting: SearchSetting) -> None:
     """Set the search parameters; they are saved with the index."""
     stages = stages_of(index)
     if stages.inverted is not None:
@@ -120,7 +120,7 @@ def apply(index: faiss.Index, setting: Setting) -> None:
 
 
 def tune(
-    index: faiss.Index, questions: Questions, floor: float, limit: float = np.inf, near: Setting = NOWHERE
+    index: faiss.Index, questions: Questions, floor: float, limit: float = np.inf, near: SearchSetting = NOWHERE
 ) -> list[Operation]:
     """All operations tried; last, and applied, the fastest that reaches `floor`, or the best recall where none does.
 
@@ -130,7 +130,7 @@ def tune(
     stages, tried = stages_of(index), []
     factors = [factor for factor in REFINED if 4 * factor >= (near.k_factor or 0)]
 
-    def operate(setting: Setting) -> Operation:
+    def operate(setting: SearchSetting) -> Operation:
         apply(index, setting)
         start = time.perf_counter()
         recall = index_recall(index, questions)
@@ -143,13 +143,13 @@ def tune(
     for k_factor in factors if stages.refine is not None else (None,):
         worth = min([limit, *(2 * operation.seconds for operation in reached())])
         if stages.inverted is not None:
-            efforts = Efforts(lambda n, k=k_factor: operate(Setting(n, None, k)), 1, stages.inverted.nlist)
+            efforts = Efforts(lambda n, k=k_factor: operate(SearchSetting(n, None, k)), 1, stages.inverted.nlist)
             efforts.find_least(floor, worth, (near.lists or 0) // 2)
         elif stages.graph is not None:
-            efforts = Efforts(lambda n, k=k_factor: operate(Setting(None, n, k)), questions.k, MOST_SEARCHED)
+            efforts = Efforts(lambda n, k=k_factor: operate(SearchSetting(None, n, k)), questions.k, MOST_SEARCHED)
             efforts.find_least(floor, worth, (near.vertices or 0) // 2)
         else:
-            operate(Setting(None, None, k_factor))
+            operate(SearchSetting(None, None, k_factor))
         if reached() and tried[-1].seconds > 2 * min(operation.seconds for operation in reached()):
             break
     best = min(reached(), key=lambda o: o.seconds) if reached() else max(tried, key=lambda o: o.recall)

@@ -19,7 +19,7 @@ from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.gallery import Gallery, make_gallery
 from pipeline.index.shortlist import ids_of_lists
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
-from pipeline.index.tuning import NEIGHBOURS, Questions, Setting, apply, ask, index_recall, stages_of
+from pipeline.index.tuning import NEIGHBOURS, Questions, SearchSetting, apply, ask, index_recall, stages_of
 from pipeline.index.vectors import Vectors, evenly_spaced
 from pipeline.multivectors import Comparison, Items, MultiVectors
 from pipeline.precision import require_finite
@@ -28,8 +28,8 @@ NAMED = "IDMap,"
 """What the factory string of an index begins with that holds its vectors' ids in a table beside them."""
 
 
-class Part(Protocol):
-    """One modality of a bundle; pipeline.storage.revision.Part is one.
+class EditedModality(Protocol):
+    """One modality of a bundle; pipeline.storage.revision.Modality is one.
 
     `numbers` (n,) are what the index calls its n vectors, `outline` which of them are of which row where a row has
     several.
@@ -87,9 +87,9 @@ class Revised:
 
 def revise(
     data: memoryview,
-    part: Part,
-    changed: Part,
-    vectors: Callable[[Part], Vectors],
+    part: EditedModality,
+    changed: EditedModality,
+    vectors: Callable[[EditedModality], Vectors],
     change: Callable[[faiss.Index], faiss.Index],
     queries: Items,
     comparison: Comparison,
@@ -100,7 +100,7 @@ def revise(
     """
     name = f"{part.name}.faiss"
 
-    def condition(index: faiss.Index, of: Part) -> Condition:
+    def condition(index: faiss.Index, of: EditedModality) -> Condition:
         gallery = make_gallery(of.modality, index, of.outline, comparison, of.card)
         return examine(gallery, vectors(of), of.numbers, queries, part.card["metric"])
 
@@ -142,7 +142,7 @@ def remove(
     index: faiss.Index,
     ids: np.ndarray,
     factory: str,
-    setting: Setting,
+    setting: SearchSetting,
     rest: Vectors,
     rest_ids: np.ndarray,
     metric: str,
@@ -167,9 +167,9 @@ def require_rest(count: int) -> None:
         raise InputError("nothing would be left in the index; delete the bundle instead")
 
 
-def setting_of(card: dict[str, Any]) -> Setting:
+def setting_of(card: dict[str, Any]) -> SearchSetting:
     """What the index of a card was tuned to."""
-    return Setting(card["nprobe"], card["efSearch"], card["k_factor"])
+    return SearchSetting(card["nprobe"], card["efSearch"], card["k_factor"])
 
 
 def _names_its_vectors(index: faiss.Index) -> bool:

@@ -15,7 +15,7 @@ Judge = Callable[[tuple[float, ...]], float]
 
 
 @dataclass(frozen=True)
-class Weights:
+class MemberWeights:
     """`values`, one for each member, add up to 1; `judged` is what they are worth, `trials` how many were judged."""
 
     values: tuple[float, ...]
@@ -23,7 +23,7 @@ class Weights:
     trials: int
 
 
-def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> Weights:
+def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
     """Search from equal weights, and from each member alone: one member after another, over `grid`, until no member's
     weight can be bettered; the best of what these searches end with.
 
@@ -42,7 +42,7 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> Weights
 
     alone = [tuple(float(member == place) for place in range(members)) for member in range(members)]
     best = max((_climb(worth, start, grid) for start in [(1.0,) * members, *alone]), key=worth)
-    return Weights(_scaled(best), worth(best), len(judged))
+    return MemberWeights(_scaled(best), worth(best), len(judged))
 
 
 def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
@@ -65,7 +65,7 @@ def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
 
 def combine_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], judged: Callable[[], Any]
-) -> Weights:
+) -> MemberWeights:
     """Weights of members with the `scores` (n, m) each, of n images by m sentences, sentence j being of image
     `owners[j]`. The grid is in units of one over the standard deviation of a member's scores, so that it suits members
     of any scale; `judged` is called after each trial."""
@@ -81,7 +81,7 @@ def combine_scores(
 
     found = choose_weights(judge_and_tell, len(scores), grid)
     values = [value / deviation for value, deviation in zip(found.values, deviations, strict=True)]
-    return Weights(_scaled(values), found.judged, found.trials)
+    return MemberWeights(_scaled(values), found.judged, found.trials)
 
 
 def judge_scores(scores: Sequence[np.ndarray], owners: np.ndarray) -> Judge:

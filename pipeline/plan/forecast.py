@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.plan.rates import Rates
 from pipeline.plan.sizes import Sizes
-from pipeline.settings.models import Fit
+from pipeline.settings.models import FitSettings
 from pipeline.specs.models import ModelSpec
 from pipeline.specs.trainings import STACKING, TRAININGS
 
@@ -161,7 +161,7 @@ class _Work:
         by_torch = model.training in ("text-feature", "sae")
         return self._start(by_torch) + read / DISK_BYTES + flops / self.rates.flops
 
-    def _tuning(self, grid: Fit, spec: ModelSpec, dim: int, terms: int, rows: int) -> float:
+    def _tuning(self, grid: FitSettings, spec: ModelSpec, dim: int, terms: int, rows: int) -> float:
         """Operations of all ridges, dimensions and powers of views of `dim` and `terms` columns (the image view's are
         at most `rows`): a factor for each ridge, for each pair of ridges a Gram matrix, its top eigenvectors and the
         products around them, and ranks on dev."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.index.vectors import evenly_spaced
-from pipeline.report.examples import Gallery, Picture
+from pipeline.report.examples import ReportPicture, SplitGallery
 
 PLACES = 64
 """Photographs shown; the others are dots."""
@@ -16,10 +16,10 @@ DOTS = 600
 
 
 @dataclass(frozen=True)
-class Place:
+class AtlasPoint:
     """A photograph on the map; x and y in percent from the left and from the top."""
 
-    what: Picture
+    what: ReportPicture
     x: float
     y: float
 
@@ -28,12 +28,12 @@ class Place:
 class Atlas:
     """Photographs and dots (x, y), in percent, and the share of the variance (percent) that the two axes show."""
 
-    places: Sequence[Place]
+    places: Sequence[AtlasPoint]
     dots: Sequence[tuple[float, float]]
     shown: float
 
 
-def draw_map(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Atlas | None:
+def draw_map(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Atlas | None:
     """The images of `gallery` by principal components; None where there are fewer than three."""
     x = gallery.image_vectors
     if len(x) < 3:
@@ -48,6 +48,6 @@ def draw_map(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) 
     percent = np.round(100 * spread, 1).tolist()
     rows = evenly_spaced(len(flat), PLACES)
     pictures = map(picture, gallery.images.take(rows).to_pylist())
-    places = [Place(what, *percent[row]) for what, row in zip(pictures, rows, strict=True)]
+    places = [AtlasPoint(what, *percent[row]) for what, row in zip(pictures, rows, strict=True)]
     dots = [tuple(percent[row]) for row in evenly_spaced(len(flat), DOTS)]
     return Atlas(places, dots, float(100 * values[-2:].sum() / values.sum()))

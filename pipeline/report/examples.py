@@ -21,7 +21,7 @@ TOP = 5
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportPicture:
     """A photograph: its name, and a `data:` address, or None where it could not be read."""
 
     name: str
@@ -32,7 +32,7 @@ class Picture:
 class Answer:
     """What was found, its rank from 1, its score, and whether it is right."""
 
-    what: Picture | str
+    what: ReportPicture | str
     rank: int
     score: float
     right: bool
@@ -42,7 +42,7 @@ class Answer:
 class Example:
     """A query, its best answers, and the rank from 1 of its best right answer; ties count against the model."""
 
-    query: Picture | str
+    query: ReportPicture | str
     answers: Sequence[Answer]
     rank: int
 
@@ -64,7 +64,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Gallery:
+class SplitGallery:
     """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors,
     one or several of each; sentence j is of image row `owners[j]`."""
 
@@ -98,7 +98,7 @@ class Stored(Protocol):
     def read(self, modality: str, ids: np.ndarray) -> Items: ...
 
 
-class Pairs(Protocol):
+class GalleryPairs(Protocol):
     """Ids of images (n,) and of their sentences (m,), and the image row of each of these."""
 
     image_id: np.ndarray
@@ -106,9 +106,11 @@ class Pairs(Protocol):
     owners: np.ndarray
 
 
-def read_gallery(stored: Stored, pairs: Pairs, split: str, images: pa.Table, sentences: pa.Table) -> Gallery:
+def read_gallery(
+    stored: Stored, pairs: GalleryPairs, split: str, images: pa.Table, sentences: pa.Table
+) -> SplitGallery:
     """The `pairs` of `split`, of the manifest's tables `images` and `sentences`, as a gallery."""
-    return Gallery(
+    return SplitGallery(
         stored.row,
         split,
         stored.comparison,
@@ -120,7 +122,7 @@ def read_gallery(stored: Stored, pairs: Pairs, split: str, images: pa.Table, sen
     )
 
 
-def ask(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Examples:
+def ask(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Examples:
     """Queries at even distances through the gallery, and the worst of all. `picture` shows a row of the images."""
     n, m = gallery.images.num_rows, len(gallery.owners)
     ranks = gallery.ranks()
@@ -137,24 +139,24 @@ def ask(gallery: Gallery, picture: Callable[[Mapping[str, Any]], Picture]) -> Ex
     )
 
 
-def _ask_sentence(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
+def _ask_sentence(gallery: SplitGallery, row: int, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Example:
     scores = gallery.of_sentence(row)
     right = np.arange(len(scores)) == gallery.owners[row]
     query = gallery.sentences["text"][row].as_py()
     return _ask(query, scores, right, lambda found: map(picture, gallery.images.take(found).to_pylist()))
 
 
-def _ask_image(gallery: Gallery, row: int, picture: Callable[[Mapping[str, Any]], Picture]) -> Example:
+def _ask_image(gallery: SplitGallery, row: int, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Example:
     scores = gallery.of_image(row)
     query = picture(gallery.images.slice(row, 1).to_pylist()[0])
     return _ask(query, scores, gallery.owners == row, lambda found: gallery.sentences["text"].take(found).to_pylist())
 
 
 def _ask(
-    query: Picture | str,
+    query: ReportPicture | str,
     scores: np.ndarray,
     right: np.ndarray,
-    show: Callable[[np.ndarray], Iterable[Picture | str]],
+    show: Callable[[np.ndarray], Iterable[ReportPicture | str]],
 ) -> Example:
     """The example of one query from the `scores` of the gallery (g,) and which of it is `right` (g,)."""
     best_right = np.flatnonzero(right)[scores[right].argmax()]

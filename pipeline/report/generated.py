@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.index.vectors import evenly_spaced
-from pipeline.report.examples import Picture
+from pipeline.report.examples import ReportPicture
 
 SHOWN = 6
 """Photographs, at even distances through those that were described."""
@@ -24,12 +24,12 @@ HEADINGS = {
 class Generated:
     """A photograph and the best sentence of each generator, (generator, sentence, whether it is copied)."""
 
-    what: Picture
+    what: ReportPicture
     sentences: Sequence[tuple[str, str, bool]]
 
 
 def compare_generators(
-    descriptions: Sequence[Mapping[str, Any]], images: pa.Table, picture: Callable[[Mapping[str, Any]], Picture]
+    descriptions: Sequence[Mapping[str, Any]], images: pa.Table, picture: Callable[[Mapping[str, Any]], ReportPicture]
 ) -> list[Generated]:
     """Photographs that every one of `descriptions` (the JSON of `describe`, one a generator) tells of."""
     told = [

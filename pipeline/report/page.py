@@ -9,10 +9,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pipeline.evaluate.summary import spoken
 from pipeline.plan.comparison import cost_table
 from pipeline.report.atlas import Atlas
-from pipeline.report.examples import Examples, Picture
+from pipeline.report.examples import Examples, ReportPicture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
-from pipeline.report.samples import Sample
+from pipeline.report.samples import CollectionSample
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
@@ -41,13 +41,13 @@ class Report:
     cards: Sequence[Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
     examples: Examples
-    samples: Sequence[Sample]
+    samples: Sequence[CollectionSample]
     health: Sequence[Mapping[str, Any]]
     atlas: Atlas | None
     costs: Sequence[Mapping[str, Any]]
     share: float
-    tradeoffs: Sequence[Picture]
-    sheets: Sequence[Picture]
+    tradeoffs: Sequence[ReportPicture]
+    sheets: Sequence[ReportPicture]
     generated: Sequence[Generated]
     judged: Sequence[Mapping[str, Any]]
     versions: Mapping[str, str]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.index.vectors import evenly_spaced
-from pipeline.report.examples import Picture
+from pipeline.report.examples import ReportPicture
 
 SAMPLES = 8
 """Photographs of each kind: with sentences, and with weak text."""
@@ -17,18 +17,18 @@ SENTENCES = 2
 
 
 @dataclass(frozen=True)
-class Sample:
+class CollectionSample:
     """A photograph, its split, and its first sentences, or its title, tags and description by name."""
 
-    what: Picture
+    what: ReportPicture
     split: str
     sentences: Sequence[str]
     document: Mapping[str, str]
 
 
 def draw_samples(
-    images: pa.Table, sentences: pa.Table, documents: pa.Table, picture: Callable[[Mapping[str, Any]], Picture]
-) -> list[Sample]:
+    images: pa.Table, sentences: pa.Table, documents: pa.Table, picture: Callable[[Mapping[str, Any]], ReportPicture]
+) -> list[CollectionSample]:
     """Images at even distances among those with sentences, then among those with weak text, of a manifest's tables."""
     samples = []
     for table in (sentences, documents):
@@ -38,7 +38,7 @@ def draw_samples(
             weak = _of(documents, image["image_id"])[:1] if table is documents else []
             document = {key: weak[0][key] for key in ("title", "tags", "description") if weak and weak[0][key]}
             told = [row["text"] for row in texts[:SENTENCES]]
-            samples.append(Sample(picture(image), image["split"], told, document))
+            samples.append(CollectionSample(picture(image), image["split"], told, document))
     return samples
 
 

@@ -17,7 +17,7 @@ EXAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Cell:
+class ReportCell:
     """A measure with its interval, if there is one; `best` where no other row does better."""
 
     value: float
@@ -36,7 +36,7 @@ class Comparison:
     protocol: str
     n_images: int
     n_sentences: int
-    cells: Mapping[str, Mapping[str, Mapping[str, Cell]]]
+    cells: Mapping[str, Mapping[str, Mapping[str, ReportCell]]]
     chance: Mapping[str, Mapping[str, float]]
 
 
@@ -80,7 +80,7 @@ def compare_rows(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
 
 def _compare(split: str, protocol: str, group: Sequence[Mapping[str, Any]]) -> Comparison:
     n, m = group[0]["n_images"], group[0]["n_sentences"]
-    cells: dict[str, dict[str, dict[str, Cell]]] = {}
+    cells: dict[str, dict[str, dict[str, ReportCell]]] = {}
     for evaluation in group:
         cells[evaluation["model"]] = {
             direction: {name: _cell(evaluation, group, direction, name) for name in COLUMNS} for direction in DIRECTIONS
@@ -88,11 +88,11 @@ def _compare(split: str, protocol: str, group: Sequence[Mapping[str, Any]]) -> C
     return Comparison(split, protocol, n, m, cells, _chance(n, m))
 
 
-def _cell(evaluation: Mapping[str, Any], group: Iterable[Mapping[str, Any]], direction: str, name: str) -> Cell:
+def _cell(evaluation: Mapping[str, Any], group: Iterable[Mapping[str, Any]], direction: str, name: str) -> ReportCell:
     values = [other[direction][name] for other in group]
     best = min(values) if name == "median_rank" else max(values)
     value, interval = evaluation[direction][name], evaluation[direction].get(f"{name}_ci95")
-    return Cell(value, tuple(interval) if interval else None, value == best)
+    return ReportCell(value, tuple(interval) if interval else None, value == best)
 
 
 def _chance(n: int, m: int) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
-from pipeline.report.examples import Picture
+from pipeline.report.examples import ReportPicture
 
 SIDE = 240
 """Pixels of the longer side: twice what most screens show of it."""
@@ -20,13 +20,13 @@ DRAWING_SIDE = 1600
 QUALITY = 70
 
 
-def picture(row: Mapping[str, Any], read: Callable[..., bytes], limits: ImageLimits) -> Picture:
+def picture(row: Mapping[str, Any], read: Callable[..., bytes], limits: ImageLimits) -> ReportPicture:
     """The photograph of a row of the images' table; without its address where it cannot be read any more."""
     name = "::".join(filter(None, (row["path"], row["member"])))
     try:
-        return Picture(name, thumbnail(read(row["path"], row["offset"], row["size"]), limits))
+        return ReportPicture(name, thumbnail(read(row["path"], row["offset"], row["size"]), limits))
     except InputError:
-        return Picture(name, None)
+        return ReportPicture(name, None)
 
 
 class Photographs:
@@ -42,7 +42,7 @@ class Photographs:
         self._moved = moved
         self.shown: dict[int, bool] = {}
 
-    def __call__(self, row: Mapping[str, Any]) -> Picture:
+    def __call__(self, row: Mapping[str, Any]) -> ReportPicture:
         """The photograph of a row; without its address where it cannot be read."""
         found = picture(row, partial(self._read_same, row["sha256"]) if self._moved else self._read, self._limits)
         self.shown[row["image_id"]] = found.address is not None
@@ -55,16 +55,16 @@ class Photographs:
         return data
 
 
-def drawing(name: str, data: bytes) -> Picture:
+def drawing(name: str, data: bytes) -> ReportPicture:
     """A drawing of our own, encoded in `data`, as a JPEG no wider than DRAWING_SIDE."""
     image = Image.open(io.BytesIO(data)).convert("RGB")
     image.thumbnail((DRAWING_SIDE, image.height))
-    return Picture(name, _address(image))
+    return ReportPicture(name, _address(image))
 
 
-def vector_drawing(name: str, data: bytes) -> Picture:
+def vector_drawing(name: str, data: bytes) -> ReportPicture:
     """An SVG drawing of our own as it is."""
-    return Picture(name, "data:image/svg+xml;base64," + base64.b64encode(data).decode("ascii"))
+    return ReportPicture(name, "data:image/svg+xml;base64," + base64.b64encode(data).decode("ascii"))
 
 
 def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:

@@ -29,7 +29,7 @@ from pipeline.serve.answers import (
     told_sentences,
 )
 from pipeline.serve.describer import Describer
-from pipeline.serve.gallery import Gallery
+from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.guard import Guard
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
@@ -108,7 +108,7 @@ async def find_regions(
     return told_regions(model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top))
 
 
-def _find(gallery: Gallery, search: Callable[[str, int], list[Hit]], words: str, top: int) -> Found:
+def _find(gallery: ServedGallery, search: Callable[[str, int], list[Hit]], words: str, top: int) -> Found:
     return Found(search(words, top), gallery.unknown_words(words))
 
 
@@ -174,12 +174,12 @@ async def show_page() -> str:
 
 
 def build_app(
-    galleries: Mapping[str, Gallery],
+    galleries: Mapping[str, ServedGallery],
     limits: Limits,
     threads: int,
     hosts: Sequence[str],
     describers: Mapping[str, Describer] | None = None,
-    renew: Callable[[str], Gallery | None] = never,
+    renew: Callable[[str], ServedGallery | None] = never,
 ) -> FastAPI:
     """The application over `galleries` and `describers`, by their names, with `threads` searches at a time; `renew` as
     in pipeline.serve.shelf.

@@ -20,7 +20,7 @@ CACHED = 2000
 """Photographs in small that are kept, some 10 KB each."""
 
 
-class Gallery:
+class ServedGallery:
     """Answers from one bundle. Its parts are all read at once, and threads may share it from then on.
 
     `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(path, offset, size)` gives

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
 from pipeline.serve.describer import Describer
-from pipeline.serve.gallery import Gallery
+from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.shelf import Shelf
@@ -46,7 +46,7 @@ async def _service(request: Request) -> Service:
     return request.app.state.service
 
 
-async def _gallery(service: Annotated[Service, Depends(_service)], model: Annotated[str, Path()]) -> Gallery:
+async def _gallery(service: Annotated[Service, Depends(_service)], model: Annotated[str, Path()]) -> ServedGallery:
     if model not in service.shelf.names:
         raise HTTPException(404, f"there is no model {model[:80]!r}; there are {', '.join(service.shelf.names)}")
     return await service.shelf.gallery(model)
@@ -83,7 +83,7 @@ async def _photograph(
 
 
 Shared = Annotated[Service, Depends(_service)]
-Asked = Annotated[Gallery, Depends(_gallery)]
+Asked = Annotated[ServedGallery, Depends(_gallery)]
 AskedDescriber = Annotated[Describer, Depends(_describer)]
 GivenTop = Annotated[int | None, Depends(_given_top)]
 Top = Annotated[int, Depends(_top)]

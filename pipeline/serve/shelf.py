@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 
 from pipeline.errors import JointspaceError
-from pipeline.serve.gallery import Gallery
+from pipeline.serve.gallery import ServedGallery
 
 LOOK_SECONDS = 1.0
 """How long a gallery is shown before its bundle is looked at again."""
 
 
-def never(name: str) -> Gallery | None:
+def never(name: str) -> ServedGallery | None:
     """No bundle is ever replaced."""
     return None
 
@@ -22,13 +22,13 @@ class Renewal:
     every bundle, and None while there is none."""
 
     def __init__(
-        self, stamps: Mapping[str, Callable[[], Hashable | None]], openers: Mapping[str, Callable[[], Gallery]]
+        self, stamps: Mapping[str, Callable[[], Hashable | None]], openers: Mapping[str, Callable[[], ServedGallery]]
     ) -> None:
         self._stamps = stamps
         self._openers = openers
         self._seen = {name: stamp() for name, stamp in stamps.items()}
 
-    def __call__(self, name: str) -> Gallery | None:
+    def __call__(self, name: str) -> ServedGallery | None:
         """The gallery `name`, or None where the bundle is the one that was last seen, or cannot be opened."""
         found, log = self._stamps[name](), logging.getLogger(__name__)
         if found is None or found == self._seen[name]:
@@ -49,7 +49,9 @@ class Shelf:
     `renew` is called in a thread, for one gallery at most once a second; whoever asks for that gallery waits for it.
     """
 
-    def __init__(self, galleries: Mapping[str, Gallery], renew: Callable[[str], Gallery | None] = never) -> None:
+    def __init__(
+        self, galleries: Mapping[str, ServedGallery], renew: Callable[[str], ServedGallery | None] = never
+    ) -> None:
         self._galleries = dict(galleries)
         self._renew = renew
         self._looked = dict.fromkeys(galleries, time.monotonic())
@@ -59,7 +61,7 @@ class Shelf:
     def names(self) -> tuple[str, ...]:
         return tuple(self._galleries)
 
-    async def gallery(self, name: str) -> Gallery:
+    async def gallery(self, name: str) -> ServedGallery:
         """The gallery `name`, as its bundle is now."""
         async with self._locks[name]:
             if time.monotonic() - self._looked[name] > LOOK_SECONDS:

@@ -7,7 +7,7 @@ from pydantic import Field
 from pipeline.settings.section import AboveZero, Count, Positive, Section, Seed, Share, Split
 
 
-class Demo(Section):
+class DemoSettings(Section):
     generate: bool
     train: Positive
     dev: Positive
@@ -16,7 +16,7 @@ class Demo(Section):
     seed: Seed
 
 
-class Collection(Section):
+class CollectionSettings(Section):
     format: Literal["folder", "flickr-token", "karpathy", "coco", "table", "text-files", "webdataset"]
     files: dict[str, str]
     columns: dict[str, str]
@@ -31,7 +31,7 @@ class Collection(Section):
     reject_limit: Share
 
 
-class Text(Section):
+class TextSettings(Section):
     lowercase: bool
     tokenizer: Literal["treebank", "words"]
     lemmatise: bool
@@ -44,7 +44,7 @@ class Text(Section):
     vocabulary: str | None
 
 
-class Simulation(Section):
+class SimulationSettings(Section):
     """How weak simulated text is.
 
     Of the `tag_words` words of a tag list `true_words` are from the image's own sentences, the others from sentences of
@@ -58,16 +58,16 @@ class Simulation(Section):
     missing: Share
 
 
-class Documents(Section):
+class DocumentsSettings(Section):
     fields: Annotated[tuple[Literal["title", "tags", "description"], ...], Field(min_length=1)]
-    simulate: Simulation | None
+    simulate: SimulationSettings | None
 
 
-class Auxiliary(Section):
+class AuxiliarySettings(Section):
     splits: Annotated[tuple[Split, ...], Field(min_length=1)]
 
 
-class TokenVocabulary(Section):
+class TokenVocabularySettings(Section):
     lowercase: bool
     tokenizer: Literal["treebank", "words"]
     size: Positive

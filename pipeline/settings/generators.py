@@ -15,7 +15,7 @@ from pipeline.settings.section import (
 )
 
 
-class Nearest(Section):
+class NearestSettings(Section):
     by: Literal["features", "joint-image", "joint-sentence"]
 
     @property
@@ -24,9 +24,9 @@ class Nearest(Section):
         return self.by != "features"
 
 
-class Optimisation(Section):
-    """How long and how fast, as in pipeline.models.neural.training.Schedule, but `clip` is the greatest absolute value
-    of every element of the gradient (Karpathy and Fei-Fei 2015, supplement 6.5)."""
+class OptimisationSettings(Section):
+    """How long and how fast, as in pipeline.models.neural.training.TrainingSchedule, but `clip` is the greatest
+    absolute value of every element of the gradient (Karpathy and Fei-Fei 2015, supplement 6.5)."""
 
     in_space: ClassVar[bool] = False
     optimiser: Literal["rmsprop", "adam", "sgd"]
@@ -43,7 +43,7 @@ class Optimisation(Section):
     precision: Literal["auto", "float32", "bfloat16"]
 
 
-class Recurrent(Optimisation):
+class RecurrentSettings(OptimisationSettings):
     """`dimensions` H, `word_dim` of the word vectors, `dropout` of image, words and H."""
 
     cell: Literal["rnn", "gru", "lstm"]
@@ -51,12 +51,12 @@ class Recurrent(Optimisation):
     word_dim: Positive
 
 
-class RegionRecurrent(Recurrent):
+class RegionRecurrentSettings(RecurrentSettings):
     snippets: str | None
 
 
-class LogBilinear(Optimisation):
-    """See pipeline.generate.logbilinear.Sizes."""
+class LogBilinearSettings(OptimisationSettings):
+    """See pipeline.generate.logbilinear.LogBilinearSizes."""
 
     in_space: ClassVar[bool] = True
     context: Positive
@@ -65,13 +65,13 @@ class LogBilinear(Optimisation):
     ahead: Count
 
 
-class ExtraText(Section):
+class ExtraTextSettings(Section):
     file: str | None
     column: Count
     treebank: str | None
 
 
-class Candidates(Section):
+class CandidatesSettings(Section):
     """How lbl, mnlm and sc-nlm make and rank candidates (Kiros et al. 2014, supplement 5.2).
 
     `count` of them for every image, each from one of the conditioning vectors: the image's embedding, and the mean of
@@ -90,7 +90,7 @@ class Candidates(Section):
     language_weight: NonNegative
 
 
-class Describe(Section):
+class DescribeSettings(Section):
     splits: tuple[Described, ...]
     boxes: bool
     space: str
@@ -101,5 +101,5 @@ class Describe(Section):
     temperature: AboveZero | None
     batch_size: Positive
     shown: Positive
-    candidates: Candidates
+    candidates: CandidatesSettings
     meteor: bool

@@ -19,7 +19,7 @@ from pipeline.settings.section import (
 )
 
 
-class StandardDimensions(Section):
+class StandardDimensionsSettings(Section):
     gist: Positive
     rgb: Positive
     csift: Positive
@@ -27,7 +27,7 @@ class StandardDimensions(Section):
     hog: Positive
 
 
-class Standard(Section):
+class StandardSettings(Section):
     images: Annotated[Positive, Field(ge=2)]
     codebook_images: Positive
     descriptors: Positive
@@ -35,7 +35,7 @@ class Standard(Section):
     patch: Annotated[Positive, Field(ge=4, multiple_of=2)]
     descriptor_dim: Positive
     codebook: Positive
-    dimensions: StandardDimensions
+    dimensions: StandardDimensionsSettings
 
 
 def check_standard(encoder: Any) -> None:
@@ -45,7 +45,7 @@ def check_standard(encoder: Any) -> None:
         raise ValueError(f"standard.patch {encoder.standard.patch} exceeds the side {side}")
 
 
-class Extract(Section):
+class ExtractSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"]
     batch_size: Positive
     checkpoint_images: Positive
@@ -53,7 +53,7 @@ class Extract(Section):
     storage: Literal["float16", "float32"]
 
 
-class Grid(Section):
+class GridSettings(Section):
     """Windows at several scales: each of `scales` (of the image's sides), `aspects` (width / height, times the
     image's own), and neighbours sharing `overlap` of their sides."""
 
@@ -62,14 +62,14 @@ class Grid(Section):
     overlap: BelowOne
 
 
-class Search(Section):
+class SearchSettings(Section):
     """Selective search: `mode` is fast or quality; wider images are made `width` pixels wide first."""
 
     mode: Literal["fast", "quality"]
     width: Positive
 
 
-class Detector(Section):
+class DetectorSettings(Section):
     architecture: str
     weights: Literal["torchvision", "file"]
     file: str | None
@@ -77,13 +77,13 @@ class Detector(Section):
     stage: Literal["detections", "rpn"]
 
     @model_validator(mode="after")
-    def _file_goes_with_weights(self) -> "Detector":
+    def _file_goes_with_weights(self) -> "DetectorSettings":
         if (self.weights == "file") != (self.file is not None):
             raise ValueError("regions.detector: give `file` exactly when `weights` is file")
         return self
 
 
-class Regions(Section):
+class RegionsSettings(Section):
     encoders: tuple[Name, ...]
     geometry: bool
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"]
@@ -93,9 +93,9 @@ class Regions(Section):
     min_side: Annotated[Number, Field(ge=1)]
     iou: Share
     fill: bool
-    grid: Grid
-    search: Search
-    detector: Detector
+    grid: GridSettings
+    search: SearchSettings
+    detector: DetectorSettings
     features: Literal["crops", "roi-align"]
     crop_side: Positive | None
     context: Count
@@ -114,7 +114,7 @@ class Regions(Section):
         )
 
 
-class Finetune(Section):
+class FinetuneSettings(Section):
     start: Literal["untrained", "torchvision", "file"]
     file: str | None
     sha256: str | None
@@ -137,16 +137,16 @@ class Finetune(Section):
     checkpoint_seconds: NonNegative
     held_out_images: Positive
     proposals: Literal["grid", "selective-search"]
-    grid: Grid
+    grid: GridSettings
     candidates: Positive
     suppression_iou: Share
 
     @model_validator(mode="after")
-    def _file_goes_with_start(self) -> "Finetune":
+    def _file_goes_with_start(self) -> "FinetuneSettings":
         if (self.start == "file") != (self.file is not None):
             raise ValueError("finetune: give `file` exactly when `start` is file")
         return self
 
 
-class ImageView(Section):
+class ImageViewSettings(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...]

@@ -20,7 +20,7 @@ from pipeline.settings.section import (
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
-class Fit(Section):
+class FitSettings(Section):
     """The values to try.
 
     By `search` grid every pair of ridges is tried; by `lines` all image ridges at one text ridge, then all text ridges
@@ -35,7 +35,7 @@ class Fit(Section):
     dev_images: Positive
 
 
-class Transfer(Section):
+class TransferSettings(Section):
     """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
 
     `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
@@ -58,13 +58,13 @@ class Transfer(Section):
     neighbour_share: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _frequencies_are_whole(self) -> "Transfer":
+    def _frequencies_are_whole(self) -> "TransferSettings":
         if "cosine-sine" in self.rule and self.features % 2:
             raise ValueError("features: must be even for the rule cosine-sine, which uses every frequency twice")
         return self
 
 
-class Kernels(Section):
+class KernelsSettings(Section):
     """Kernels by scikit-learn's names, the factor of each one's default gamma, and how many landmarks a view has."""
 
     image_kernel: Kernel
@@ -74,7 +74,7 @@ class Kernels(Section):
     landmarks: Positive
 
 
-class Wsabie(Section):
+class WsabieSettings(Section):
     """The grids of the learning rate and of alpha, `max_norm`, and how training goes; see models.linear.wsabie."""
 
     learning_rate: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
@@ -87,7 +87,7 @@ class Wsabie(Section):
     patience: Positive
 
 
-class WordVectors(Section):
+class WordVectorsSettings(Section):
     source: Literal["random", "corpus", "file"]
     file: str | None
     format: Literal["text", "binary"]
@@ -97,13 +97,13 @@ class WordVectors(Section):
     train: bool
 
     @model_validator(mode="after")
-    def _file_goes_with_source(self) -> "WordVectors":
+    def _file_goes_with_source(self) -> "WordVectorsSettings":
         if (self.source == "file") != (self.file is not None):
             raise ValueError("word_vectors: give `file` exactly when `source` is file")
         return self
 
 
-class Train(Section):
+class TrainSettings(Section):
     """Every choice about one training; see models.neural's Objective and Schedule. `dimensions` is K, `encoder_dropout`
     the share of images whose features of an encoder are left out of a batch, every encoder's for itself, but never all
     of them."""
@@ -130,25 +130,25 @@ class Train(Section):
     checkpoint_seconds: NonNegative
 
     @model_validator(mode="after")
-    def _hardest_is_of_the_ranking_loss(self) -> "Train":
+    def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
         if self.loss == "info-nce" and self.negatives == "hardest":
             raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
         return self
 
 
-class RelationTrain(Train):
+class RelationTrainSettings(TrainSettings):
     """`rare`: relations that fewer training words have share one matrix."""
 
     rare: Positive
 
 
-class RecurrentTrain(Train):
+class RecurrentTrainSettings(TrainSettings):
     """`hidden`: of each direction of the network that reads words."""
 
     hidden: Positive
 
 
-class DenseTrain(Train):
+class DenseTrainSettings(TrainSettings):
     """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen anew every
     `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'."""
 
@@ -157,7 +157,7 @@ class DenseTrain(Train):
     phrase_share: NonNegative
 
 
-class FragmentTrain(Train):
+class FragmentTrainSettings(TrainSettings):
     """`sum` and `global_weight` are ScoreRule's; `element_clip`, where it is not None, is the greatest size of any
     entry of the gradient."""
 
@@ -166,14 +166,14 @@ class FragmentTrain(Train):
     element_clip: AboveZero | None
 
 
-class AlignedTrain(FragmentTrain):
+class AlignedTrainSettings(FragmentTrainSettings):
     """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
 
     hidden: Positive
     instance_weight: NonNegative
 
 
-class Study(Section):
+class StudySettings(Section):
     folds: Annotated[Positive, Field(ge=2)]
     order: Literal["listed", "shuffled"]
     draws: Positive
@@ -184,22 +184,22 @@ class Study(Section):
     weak_sizes: tuple[Positive, Positive, Positive, Positive]
     terms: tuple[Positive, Positive, Positive]
     noise: tuple[Name, ...]
-    fit: Fit
+    fit: FitSettings
 
 
-class Phrases(Section):
+class PhrasesSettings(Section):
     splits: tuple[Described, ...]
     names: str | None
     least_overlap: PositiveShare
 
 
-class Align(Section):
+class AlignSettings(Section):
     splits: tuple[Described, ...]
     beta: NonNegative
     least_count: Positive
 
 
-class Csls(Section):
+class CslsSettings(Section):
     neighbours: Annotated[tuple[Positive, ...], Field(min_length=1)]
     weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     bank: Positive
@@ -210,5 +210,5 @@ class EnsembleDefaults(Section):
     weights: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
 
 
-class Ensemble(EnsembleDefaults):
+class EnsembleSettings(EnsembleDefaults):
     members: Annotated[tuple[Name, ...], Field(min_length=2)]

@@ -7,7 +7,7 @@ from pydantic import model_validator
 from pipeline.settings.section import AboveZero, BelowOne, Count, Positive, Section
 
 
-class Treebank(Section):
+class TreebankSettings(Section):
     train: str | None
     dev: str | None
     test: str | None
@@ -27,7 +27,7 @@ class ParserSettings(Section):
     patience: Positive
 
 
-class Parse(Section):
+class ParseSettings(Section):
     engine: Literal["files", "spacy"]
     conllu: str | None
     brackets: str | None
@@ -35,11 +35,11 @@ class Parse(Section):
     max_words: Positive
     batch_sentences: Positive
     workers: Count
-    treebank: Treebank
+    treebank: TreebankSettings
     training: ParserSettings
 
     @model_validator(mode="after")
-    def _files_are_given(self) -> "Parse":
+    def _files_are_given(self) -> "ParseSettings":
         if self.engine == "files" and self.conllu is None and self.brackets is None:
             raise ValueError("parse.engine is files: name one in parse.conllu or parse.brackets, or set spacy")
         return self

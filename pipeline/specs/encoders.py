@@ -74,7 +74,7 @@ ENCODERS: tuple[EncoderSpec, ...] = (
           weights=("untrained", "torchvision", "file", "finetuned"),
           check="pipeline.config.architectures:check_network"),
     _spec("standard", "standard:StandardEncoder", learned=True, extra="standard",
-          section="pipeline.settings.images:Standard", check="pipeline.settings.images:check_standard",
+          section="pipeline.settings.images:StandardSettings", check="pipeline.settings.images:check_standard",
           dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
     _spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),
 )  # fmt: skip

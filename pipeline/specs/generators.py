@@ -31,7 +31,7 @@ class GeneratorSpec:
 
 
 def _spec(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
-    place, section = f"pipeline.generate.{place}", f"pipeline.settings.generators:{section}"
+    place, section = f"pipeline.generate.{place}", f"pipeline.settings.generators:{section}Settings"
     return GeneratorSpec(name=name, place=place, section=section, **more)
 
 

@@ -21,7 +21,8 @@ class ModelSpec:
     sentences in their form to (n, c) float32. A `multi_vector` model has a vector for every region and word instead:
     `embed_images(features, regions)` and `embed_sentences` make MultiVectors, and `rule` says how these score. One with
     `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too. What is fitted has `fit(task)` of a
-    pipeline.models.linear.training.Task, what is trained `begin(task)` of a pipeline.models.neural.task.Task.
+    pipeline.models.linear.training.FitTask, what is trained
+    `begin(task)` of a pipeline.models.neural.task.TrainingTask.
     """
 
     name: str
@@ -89,12 +90,12 @@ def _fitted(name: str, place: str, **more: Any) -> ModelSpec:
 
 
 def _trained(name: str, place: str, section: str = "Train", sentences: Any = "tokens", **more: Any) -> ModelSpec:
-    section = section if ":" in section else f"pipeline.settings.models:{section}"
+    section = section if ":" in section else f"pipeline.settings.models:{section}Settings"
     more = {"section": section, "defaults": "train_defaults", "sentences": sentences, **more}
     return ModelSpec(name=name, place=f"pipeline.models.neural.{place}", made_by="train", **more)
 
 
-WSABIE, KERNELS = "pipeline.settings.models:Wsabie", "pipeline.settings.models:Kernels"
+WSABIE, KERNELS = "pipeline.settings.models:WsabieSettings", "pipeline.settings.models:KernelsSettings"
 REGIONS: dict[str, Any] = {"regions": "any", "multi_vector": True}
 MODELS: tuple[ModelSpec, ...] = (
     _fitted("ridge", "ridge:RidgeRegression", metric="euclidean", grid=GRID[:2], trainings=UNSTACKED),

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import DRAWING, Sidecar, add_artefact, read_verified
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.forms import Count, Finite, Form
 from pipeline.storage.records import read_lines
 
@@ -18,7 +18,7 @@ ALIGNMENTS = "alignments"
 REMEDY = "give what align wrote"
 
 
-class Segment(Form):
+class SegmentForm(Form):
     sentence_id: Count
     image_id: Count
     words: list[str]
@@ -36,7 +36,7 @@ def write_alignments(
 ) -> None:
     """Publish the segments of all sentences of a split, and the drawing with the ending .png."""
     lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in segments).encode()
-    batch, about = Batch(), {"rows": len(segments), "fingerprint": fingerprint, "details": details}
+    batch, about = FileBatch(), {"rows": len(segments), "fingerprint": fingerprint, "details": details}
     add_artefact(batch, path.with_suffix(".png"), drawing, kind=DRAWING, **about)
     add_artefact(batch, path, lines, kind=ALIGNMENTS, **about)
     batch.publish()
@@ -45,7 +45,7 @@ def write_alignments(
 def read_alignments(path: Path) -> tuple[list[dict[str, Any]], Sidecar]:
     """What `align` wrote. IntegrityError names a line that is no segment."""
     data, sidecar = read_verified(path, ALIGNMENTS)
-    segments = read_lines(data, Segment, path, REMEDY)
+    segments = read_lines(data, SegmentForm, path, REMEDY)
     if len(segments) != sidecar.rows:
         raise IntegrityError(f"{path} has {len(segments)} segments, its commit says {sidecar.rows}; {REMEDY}")
     return segments, sidecar

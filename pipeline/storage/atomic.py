@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.places import SHARD, claims, require_output, require_place
 from pipeline.storage.reading import file_sha256, is_there, read_bytes, refusing
@@ -72,14 +72,14 @@ def publish(
     details: Mapping[str, Any] | None = None,
 ) -> Sidecar:
     """Write an artefact and its sidecar. An older artefact of that name stays whole until it is replaced."""
-    batch = Batch()
+    batch = FileBatch()
     sidecar = add_artefact(batch, path, data, kind=kind, rows=rows, fingerprint=fingerprint, details=details)
     batch.publish()
     return sidecar
 
 
 def add_artefact(
-    batch: Batch,
+    batch: FileBatch,
     path: Path,
     data: bytes | memoryview,
     *,
@@ -118,7 +118,7 @@ def publish_record(path: Path, value: Mapping[str, Any], beside: Mapping[str, by
     """Write a JSON object that is its own commit, with the files `beside` it that it vouches for (name -> bytes) under
     `files`. Raises UsageError where the object is of another model, split and so on than the file's name."""
     require_output(path, value)
-    batch, files = Batch(), {}
+    batch, files = FileBatch(), {}
     for name, data in (beside or {}).items():
         files[name] = {"bytes": len(data), "sha256": batch.add(path.with_name(name), data)}
     batch.add(path, to_json({**value, **({"files": files} if files else {})}), commit=True)
@@ -137,7 +137,7 @@ def publish_bytes(path: Path, data: bytes | memoryview) -> None:
 
 def publish_all(files: Mapping[Path, bytes | memoryview]) -> None:
     """Write several files without sidecars: all or, where they cannot be written, none."""
-    batch = Batch()
+    batch = FileBatch()
     for path, data in files.items():
         batch.add(path, data)
     batch.publish()

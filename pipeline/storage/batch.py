@@ -24,7 +24,7 @@ OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP,
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.(?P<pid>[1-9]\d*)", re.DOTALL)
 
 
-class Batch:
+class FileBatch:
     """`add` every file, then `publish`; older files of these names are whole until then."""
 
     def __init__(self) -> None:

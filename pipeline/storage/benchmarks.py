@@ -16,7 +16,7 @@ from pipeline.storage.reading import explain, read_bytes, walk
 log = logging.getLogger(__name__)
 
 
-class Job(NamedTuple):
+class MeasuredJob(NamedTuple):
     """Wall and `processor` seconds of one job, and its greatest memory in MB."""
 
     seconds: float
@@ -24,9 +24,9 @@ class Job(NamedTuple):
     memory: float
 
 
-def read_benchmarks(folder: Path) -> dict[str, list[Job]]:
+def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
     """Rule -> its jobs that have run here. Raises IntegrityError for a folder without any."""
-    found: dict[str, list[Job]] = {}
+    found: dict[str, list[MeasuredJob]] = {}
     for path in _files(Path(folder)):
         if jobs := _jobs(path):
             found.setdefault(path.relative_to(folder).parts[0], []).extend(jobs)
@@ -35,9 +35,9 @@ def read_benchmarks(folder: Path) -> dict[str, list[Job]]:
     return found
 
 
-def read_shard_jobs(folder: Path) -> dict[str, list[Job]]:
+def read_shard_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
     """Name -> the jobs that have made its shards: what stands in `<folder>/<name>.<shard>.tsv`."""
-    found: dict[str, list[Job]] = {}
+    found: dict[str, list[MeasuredJob]] = {}
     for path in _files(Path(folder)):
         if path.parent == Path(folder) and path.name.count(".") > 1:
             found.setdefault(path.name.rsplit(".", 2)[0], []).extend(_jobs(path))
@@ -55,14 +55,14 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _jobs(path: Path) -> list[Job]:
+def _jobs(path: Path) -> list[MeasuredJob]:
     """The jobs of one file; none, with a warning that names it, where it cannot be read."""
     try:
         text = read_bytes(path, "delete it").decode("utf-8")
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
         if not rows:
             raise ValueError("it has no job")
-        return [Job(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
+        return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (IntegrityError, csv.Error, KeyError, TypeError, ValueError) as error:
         reason = str(error) if isinstance(error, IntegrityError) else f"{path} is not a benchmark of Snakemake's"
         log.warning("%s; it is left out, delete it", reason)

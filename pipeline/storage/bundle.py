@@ -40,7 +40,7 @@ import safetensors.numpy
 from pipeline.errors import IntegrityError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.cards import INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.names import inside
@@ -65,7 +65,7 @@ class BundleWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.files: dict[str, dict[str, Any]] = {}
-        self._batch = Batch()
+        self._batch = FileBatch()
 
     def add(self, name: str, data: bytes | memoryview) -> None:
         """Write the file `name`, a path with forward slashes. Raises IntegrityError as `inside` does."""

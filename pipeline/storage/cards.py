@@ -24,25 +24,25 @@ class File(Form):
     sha256: Digits
 
 
-class Shortlist(Form):
+class ShortlistForm(Form):
     nearest: Positive | None
     shortlist: Positive | None
     recall: Share = Field(alias="recall@10")
 
 
-class Weights(Form):
+class WeightsForm(Form):
     origin: str
 
 
-class Encoder(Form):
+class EncoderForm(Form):
     """What `report` says of an encoder; the rest is its own `settings`."""
 
     architecture: str
     layer: str
-    weights: Weights
+    weights: WeightsForm
 
 
-class Index(Form):
+class IndexForm(Form):
     factory: str
     metric: Metric
     dim: Dimensions
@@ -55,7 +55,7 @@ class Index(Form):
     latency_ms: Measure
     build_seconds: Measure
     recall: Share = Field(alias="recall@10")
-    shortlist: Shortlist | None = None
+    shortlist: ShortlistForm | None = None
 
 
 class Score(Form):
@@ -63,7 +63,7 @@ class Score(Form):
     global_weight: Finite
 
 
-class Parse(Form):
+class ParseForm(Form):
     engine: str
     max_words: Positive | None = None
     package: str | None = None
@@ -80,13 +80,13 @@ class Card(Form):
     fingerprint: str
     splits: list[str]
     data_root: str
-    encoders: dict[str, Encoder]
-    images: Index | None = None
-    sentences: Index | None = None
-    regions: Index | None = None
-    words: Index | None = None
+    encoders: dict[str, EncoderForm]
+    images: IndexForm | None = None
+    sentences: IndexForm | None = None
+    regions: IndexForm | None = None
+    words: IndexForm | None = None
     score: Score | None = None
-    parse: Parse | None = None
+    parse: ParseForm | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -19,7 +19,7 @@ IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
 """Names of its images."""
 
 
-class DrawnFolder:
+class DemoFolder:
     """Write it in this order: `claim`, `add` every image, `commit`."""
 
     def __init__(self, folder: Path, version: int, settings: Mapping[str, Any]) -> None:

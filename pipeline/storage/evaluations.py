@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.storage.atomic import add_artefact, read_json, to_json, verify
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.fingerprint import fingerprint, require_same
 from pipeline.storage.forms import Evaluation, Summary
 from pipeline.storage.records import read_record, require_form
@@ -37,7 +37,7 @@ def embedded(inputs: Mapping[str, str]) -> str:
 
 def write_summary(path: Path, evaluations: Sequence[Mapping[str, Any]], table: str) -> None:
     """Publish the list of `evaluations`, and beside it the same as a `table` in Markdown."""
-    batch, inputs = Batch(), {"manifest": evaluations[0]["inputs"]["manifest"]}
+    batch, inputs = FileBatch(), {"manifest": evaluations[0]["inputs"]["manifest"]}
     digest = fingerprint(SUMMARY, 1, [value["fingerprint"] for value in evaluations], inputs)
     batch.add(path.with_suffix(".md"), table.encode())
     details = {"inputs": inputs}

@@ -120,7 +120,7 @@ class Summary(Form):
     evaluations: list[Evaluation]
 
 
-class Rates(Form):
+class RatesForm(Form):
     """pipeline.plan.rates.Rates."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -137,25 +137,25 @@ class Rates(Form):
     share: Finite
 
 
-class Plan(Form):
+class PlanForm(Form):
     """What `plan` writes, as far as `report` reads it."""
 
-    rates: Rates
+    rates: RatesForm
     dims: dict[str, int]
     terms: int
     gpu: bool
     inputs: Inputs
 
 
-class Sentence(Form):
+class SentenceForm(Form):
     text: str
     verbatim: bool
 
 
-class Described(Form):
+class DescribedForm(Form):
     image_id: int | None
     box: list[Finite] | None
-    sentences: list[Sentence]
+    sentences: list[SentenceForm]
 
 
 class Descriptions(Form):
@@ -164,12 +164,12 @@ class Descriptions(Form):
     generator: str
     of: str
     split: str | None
-    images: list[Described]
+    images: list[DescribedForm]
     inputs: Inputs
     fingerprint: str
 
 
-class Judgement(Form):
+class JudgementForm(Form):
     """What `evaluate-descriptions` writes, as far as `report` reads it."""
 
     generator: str
@@ -199,7 +199,7 @@ class StudyFile(Form):
     fingerprint: str
 
 
-class StudyCell(Form):
+class StudyCellForm(Form):
     """One number of a study in one draw; its file is named by its fingerprint."""
 
     key: str

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, add_artefact, publish_bytes, read_json, to_json
-from pipeline.storage.batch import Batch, is_regular
+from pipeline.storage.batch import FileBatch, is_regular
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestFile, ManifestShard
 from pipeline.storage.reading import read_bytes
@@ -77,7 +77,7 @@ def write_manifest(
     folder = Path(folder)
     tables = {name: tables[name].cast(schema) for name, schema in TABLES.items()}
     digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
-    batch = Batch()
+    batch = FileBatch()
     for name, table in tables.items():
         about = {"kind": f"manifest-{name}", "rows": table.num_rows, "fingerprint": digest}
         add_artefact(batch, folder / f"{name}.parquet", to_parquet(table), **about)

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Record, add_artefact, read_verified, sidecar_path
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 
 MODEL = "model"
 ENCODER = "encoder"
@@ -39,7 +39,7 @@ def write_parameters(
     settings: Mapping[str, Any],
     fingerprint: str,
     details: Mapping[str, Any] | None = None,
-    batch: Batch | None = None,
+    batch: FileBatch | None = None,
 ) -> None:
     """Publish `tensors` as the safetensors file `path`; its sidecar `<stem>.json` carries the rest.
 
@@ -47,7 +47,7 @@ def write_parameters(
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     details = {"settings": dict(settings), **(details or {})}
-    whole = Batch() if batch is None else batch
+    whole = FileBatch() if batch is None else batch
     add_artefact(whole, path, data, kind=kind, rows=len(tensors), fingerprint=fingerprint, details=details)
     if batch is None:
         whole.publish()

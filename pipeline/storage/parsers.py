@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.storage.atomic import read_json, to_json
-from pipeline.storage.batch import TEMPORARY, Batch, cannot_write
+from pipeline.storage.batch import TEMPORARY, FileBatch, cannot_write
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import file_sha256, refusing
 
@@ -34,7 +34,7 @@ def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, det
     temporary, final, old = (folder / name for name in (f".{PIPELINE}.tmp", PIPELINE, f".{PIPELINE}.old"))
     commit = folder / f"{PIPELINE}.json"
     shutil.rmtree(temporary, ignore_errors=True)
-    batch = Batch()
+    batch = FileBatch()
     try:
         temporary.mkdir(parents=True)
         write(temporary)

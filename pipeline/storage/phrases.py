@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import add_artefact
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.tables import read_table, to_parquet
 
 CORNERS = ("x1", "y1", "x2", "y2")
@@ -32,7 +32,7 @@ def write_phrases(
     folder: Path, regions: pa.Table, phrases: pa.Table, *, fingerprint: str, details: Mapping[str, Any]
 ) -> None:
     """Publish both tables, together."""
-    batch = Batch()
+    batch = FileBatch()
     for name, table in zip(TABLES, (regions, phrases), strict=True):
         path, about = Path(folder) / f"{name}.parquet", {"fingerprint": fingerprint, "details": details}
         add_artefact(batch, path, to_parquet(table), kind=KIND.format(name), rows=table.num_rows, **about)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, read_json
-from pipeline.storage.forms import Form, JointVocabulary, LabelsFile, StudyCell, VocabularyFile
+from pipeline.storage.forms import Form, JointVocabulary, LabelsFile, StudyCellForm, VocabularyFile
 from pipeline.storage.names import inside
 from pipeline.storage.places import require_place
 from pipeline.storage.reading import REMEDY
@@ -72,7 +72,7 @@ def read_labels(path: Path) -> Any:
 def read_cell(folder: Path, name: str, key: str) -> Any:
     """One number of the study in `folder`. IntegrityError unless it is the one of that `key` and file."""
     path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
-    value = read_record(path, StudyCell)
+    value = read_record(path, StudyCellForm)
     if value["key"] != key or not value["fingerprint"].startswith(path.stem):
         raise IntegrityError(f"{path} holds another number than study.json says; delete it and run study again")
     return value

@@ -11,7 +11,7 @@ from pipeline.ragged import offsets_of, runs
 from pipeline.storage.chained import Chained
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import origin_of, same_origin
-from pipeline.storage.regions import Block, RegionShard, open_regions
+from pipeline.storage.regions import PackedRegions, RegionShard, open_regions
 
 
 class RegionRows:
@@ -57,12 +57,12 @@ class RegionRows:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def packed(self, rows: np.ndarray) -> Block:
+    def packed(self, rows: np.ndarray) -> PackedRegions:
         """The regions of the images `rows` (k,), in that order."""
         lengths = self._lengths[rows]
         places = runs(self._starts[rows], lengths)
         features = np.hstack([to_float32(own[places]) for own in self._features])
-        return Block(features, self._boxes[places], self._scores[places], offsets_of(lengths))
+        return PackedRegions(features, self._boxes[places], self._scores[places], offsets_of(lengths))
 
 
 def _open(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:

@@ -46,7 +46,7 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @dataclass(frozen=True)
-class Block(Ragged):
+class PackedRegions(Ragged):
     """Regions of some images: `features` (total, dim), `boxes` (total, 4), `scores` (total,), and `offsets` (n + 1,) of
     each image's regions."""
 
@@ -140,9 +140,9 @@ class RegionShard(Shard):
         self.offsets, self.image_id = np.asarray(self["offsets"]), np.asarray(self["image_id"])
         if not all(divides(self.offsets, len(self.image_id), len(self[name])) for name in COLUMNS):
             raise IntegrityError(f"{path}: its offsets do not fit its rows; run extract-regions again")
-        self.regions = Block(*(self[name] for name in COLUMNS), self.offsets)
+        self.regions = PackedRegions(*(self[name] for name in COLUMNS), self.offsets)
 
-    def packed(self, images: np.ndarray) -> Block:
+    def packed(self, images: np.ndarray) -> PackedRegions:
         """The regions of `images` (n,), rows of `image_id` in any order, their features as float32."""
         block = self.regions.take(images)
         return replace(block, features=to_float32(block.features))

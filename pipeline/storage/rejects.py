@@ -9,7 +9,7 @@ from pipeline.storage.forms import Form
 from pipeline.storage.records import read_lines
 
 
-class Reject(Form):
+class RejectForm(Form):
     file: str
     row: int | None
     what: str
@@ -23,4 +23,4 @@ def to_lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
 
 def from_lines(data: bytes, path: Path) -> list[dict[str, Any]]:
     """The rejects in the file `path`. IntegrityError names the first line that is none."""
-    return read_lines(data, Reject, path, "run ingest again")
+    return read_lines(data, RejectForm, path, "run ingest again")

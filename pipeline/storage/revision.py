@@ -19,7 +19,7 @@ TELLING = {"images": ("path", "sha256"), "sentences": ("text",)}
 
 
 @dataclass(frozen=True)
-class Part:
+class Modality:
     """One modality of a bundle: the name of its index and its card, its table, and which rows of it are `alive`, not
     removed. `outline` says which vectors are of which row of a multi-vector model; others have one each."""
 
@@ -48,12 +48,12 @@ class Part:
         """What the index calls its vectors: the row of each, or, where rows have several, numbers without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
-    def followed_by(self, table: pa.Table, outline: MultiVectors | None) -> "Part":
+    def followed_by(self, table: pa.Table, outline: MultiVectors | None) -> "Modality":
         """This with more rows."""
         more = None if outline is None else MultiVectors.concatenate([self.outline, outline])
         return replace(self, table=pa.concat_tables([self.table, table]), outline=more)
 
-    def without(self, rows: np.ndarray) -> "Part":
+    def without(self, rows: np.ndarray) -> "Modality":
         """This with nothing but numbers left in `rows` (k,)."""
         less = None if self.outline is None else self.outline.without(rows)
         return replace(self, table=forget(self.table, rows), outline=less)
@@ -75,17 +75,17 @@ class Revision:
         self.cards: dict[str, dict[str, Any]] = {}
         self.outlines: dict[str, MultiVectors] = {}
 
-    def vectors(self, part: Part) -> EmbeddedRows:
+    def vectors(self, part: Modality) -> EmbeddedRows:
         """All vectors that the index of `part` holds."""
         return self.embeddings.rows_of(part.modality, part.ids[part.alive])
 
-    def queries(self, part: Part, most: int) -> Items:
+    def queries(self, part: Modality, most: int) -> Items:
         """At most `most` items of the other modality, at even distances through its rows."""
         other = next(one for one in self.parts if one.modality != part.modality)
         chosen = np.linspace(0, len(other.alive) - 1, min(most, len(other.alive))).astype(np.int64)
         return self.embeddings.read(other.modality, other.ids[other.alive[chosen]])
 
-    def put(self, part: Part, data: memoryview, card: dict[str, Any]) -> None:
+    def put(self, part: Modality, data: memoryview, card: dict[str, Any]) -> None:
         """Write an index and the table of `part`; `card` holds what is no longer as in its card."""
         self.writer.add(f"{part.name}.faiss", data)
         self.writer.add_table(f"{part.modality}.parquet", part.table)
@@ -106,7 +106,7 @@ class Revision:
         )
 
 
-def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Part]]:
+def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Modality]]:
     """The bundle `folder` and its images and sentences.
 
     Raises IntegrityError unless `embeddings` are of its model, and their manifest numbers what it holds as it does.
@@ -115,7 +115,7 @@ def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Part]
     require_same("model", {str(folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model})
     names = {modality: bundle.index_name(modality) for modality in NUMBER}
     parts = [
-        Part(modality, name, bundle.card[name], bundle.table(modality), bundle.outline(modality))
+        Modality(modality, name, bundle.card[name], bundle.table(modality), bundle.outline(modality))
         for modality, name in names.items()
     ]
     for part in parts:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import add_artefact, read_verified
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.gather import TextShards
 from pipeline.storage.shards import Shard, write_shard
 
@@ -46,7 +46,7 @@ def write_parses(
     path: Path, conllu: str, brackets: str, rows: int, *, fingerprint: str, details: Mapping[str, Any]
 ) -> None:
     """Publish the parses of one shard: brackets beside `path`, then CoNLL-U at `path`, which vouches for both."""
-    batch, about = Batch(), {"rows": rows, "fingerprint": fingerprint, "details": details}
+    batch, about = FileBatch(), {"rows": rows, "fingerprint": fingerprint, "details": details}
     for kind, target, text in ((BRACKETS, _beside(path), brackets), (PARSES, Path(path), conllu)):
         add_artefact(batch, target, text.encode(), kind=kind, **about)
     batch.publish()

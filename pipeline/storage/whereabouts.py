@@ -19,7 +19,7 @@ from pipeline.storage.tables import MOST_DIGITS
 
 
 @dataclass(frozen=True)
-class Place:
+class TraceRows:
     """Rows of one file that are about an image: those `of` it, its sentences, its regions ...; empty where there is
     none, for the reason in `note`."""
 
@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class ImageTrace:
     """An image's row of the manifest with its `sentences`, its `shard`, and the `places` where it is."""
 
     image: dict[str, Any]
@@ -38,7 +38,7 @@ class Whereabouts:
     documents: list[dict[str, Any]]
     boxes: int
     shard: int
-    places: list[Place]
+    places: list[TraceRows]
 
 
 def find_manifest(run: Path) -> Manifest | None:
@@ -68,7 +68,7 @@ def read_rejects(run: Path) -> list[dict[str, Any]]:
     return from_lines(read_bytes(path), path)
 
 
-def trace(run: Path, manifest: Manifest, image_id: int) -> Whereabouts:
+def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
     """Follow an image through all artefacts under the folder `run`. A damaged one, and whatever cannot be looked into,
     is a place with a note."""
     rows = manifest.shard(image_id // manifest.shard_size)
@@ -86,7 +86,7 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> Whereabouts:
     documents, boxes = (
         table.slice(*_span(table["image_id"].to_numpy(), image_id)) for table in (manifest.documents, manifest.boxes)
     )
-    return Whereabouts(
+    return ImageTrace(
         manifest.images.slice(image_id, 1).to_pylist()[0],
         manifest.sentences.slice(first, last - first).to_pylist(),
         documents.to_pylist(),
@@ -106,51 +106,51 @@ def _span(owners: np.ndarray, image_id: int) -> tuple[int, int]:
     return first, last - first
 
 
-def _list_files(run: Path) -> tuple[list[Path], list[Place]]:
+def _list_files(run: Path) -> tuple[list[Path], list[TraceRows]]:
     """The regular files under `run`, and a place for each thing that is not looked into."""
     files, others = [], []
     for path, status in walk(run):
         if isinstance(status, OSError):
-            others.append(Place(path, "unread", (), explain(path, status)))
+            others.append(TraceRows(path, "unread", (), explain(path, status)))
         elif kind := kind_of(status.st_mode):
-            others.append(Place(path, "unread", (), f"it is {kind}, which is not looked into"))
+            others.append(TraceRows(path, "unread", (), f"it is {kind}, which is not looked into"))
         else:
             files.append(path)
     return sorted(files), others
 
 
-def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[Place]:
+def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[TraceRows]:
     """The rows of one shard, whatever it holds: by its datasets `image_id`, `sentence_id` and `offsets`."""
     try:
         value = read_json(sidecar_path(path))
         shard = Shard(path, value["kind"] if is_sidecar(value) else "")
         owners = shard["image_id"]
     except IntegrityError as error:
-        yield Place(path, "images", (), str(error))
+        yield TraceRows(path, "images", (), str(error))
         return
     here = tuple(np.flatnonzero(owners == image_id).tolist())
     if shard.sidecar.kind in (EMBEDDINGS, FRAGMENTS):
         of = np.flatnonzero(np.isin(shard["sentence_id"], sentences)).tolist()
-        yield from (Place(path, "image", here), Place(path, "sentences", tuple(of)))
+        yield from (TraceRows(path, "image", here), TraceRows(path, "sentences", tuple(of)))
     elif "sentence_id" in shard:
-        yield Place(path, "texts", here, "" if here else "it has none here")
+        yield TraceRows(path, "texts", here, "" if here else "it has none here")
     elif "boxes" in shard:
         reasons = [reject["reason"] for reject in shard.details["rejects"] if reject["image_id"] == image_id]
         regions = tuple(range(*shard["offsets"][[here[0], here[0] + 1]].tolist())) if here else ()
-        yield Place(path, "regions", regions, "" if regions else next(iter(reasons), "it has none here"))
+        yield TraceRows(path, "regions", regions, "" if regions else next(iter(reasons), "it has none here"))
     else:
-        yield Place(path, "image", here, "" if here else "not of its images")
+        yield TraceRows(path, "image", here, "" if here else "not of its images")
 
 
-def _in_bundle(folder: Path, image_id: int, sentences: range) -> Iterator[Place]:
+def _in_bundle(folder: Path, image_id: int, sentences: range) -> Iterator[TraceRows]:
     for modality, wanted in (("images", [image_id]), ("sentences", list(sentences))):
         file = folder / f"{modality}.parquet"
         try:
             bundle = Bundle(folder)
             ids = bundle.table(modality)[f"{modality[:-1]}_id"].to_numpy()
         except (IntegrityError, KeyError) as error:
-            yield Place(file, modality, (), str(error))
+            yield TraceRows(file, modality, (), str(error))
             continue
         found = tuple(np.flatnonzero(np.isin(ids, wanted)).tolist())
         note = "" if found else f"not indexed: the bundle has the splits {', '.join(bundle.card.get('splits', ()))}"
-        yield Place(file, modality, found, note)
+        yield TraceRows(file, modality, found, note)

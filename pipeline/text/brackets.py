@@ -126,7 +126,7 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
     depth. Labels lose what follows the category (NP-SBJ-1 becomes NP); an outermost bracket without a label goes.
     Raises InputError that names the file and line of a bracket that is missing or too many, or of text beside one.
     """
-    reader, identity, begun, number = _Reader(), None, 0, 0
+    reader, identity, begun, number = _BracketReader(), None, 0, 0
     for number, line in enumerate(lines, start=1):
         if not reader.depth and line.strip() and not line.lstrip().startswith("("):
             identity, tab, line = line.rstrip("\r\n").partition("\t")
@@ -140,13 +140,13 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
                 raise InputError(f"{name}, line {number}: {fault}; correct the brackets")
             if not reader.depth:
                 yield identity, reader.finish()
-                reader = _Reader()
+                reader = _BracketReader()
                 identity = None
     if reader.depth:
         raise InputError(f"{name}, line {begun}: {reader.depth} brackets are never closed; correct the tree")
 
 
-class _Reader:
+class _BracketReader:
     """One tree, token by token, without recursion."""
 
     def __init__(self) -> None:

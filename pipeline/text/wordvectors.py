@@ -48,7 +48,7 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
     Every line is checked. Raises InputError naming `source` and the line of a vector of another dimension, of what is
     no finite number, of a word's second vector, or of the end where lines are missing; and when no word is wanted.
     """
-    reader, count, dim = _Reader(source, "line", wanted), None, None
+    reader, count, dim = _VectorReader(source, "line", wanted), None, None
     for number, line in enumerate(lines, 1):
         parts = line.rstrip().split(b" ") if dim is None else line.rstrip().rsplit(b" ", dim)
         if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
@@ -71,7 +71,7 @@ def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str]) 
 
     Raises InputError as `read_text_vectors` does, naming the entry in place of the line.
     """
-    reader = _Reader(source, "entry", wanted)
+    reader = _VectorReader(source, "entry", wanted)
     header = stream.readline(100).split()
     if len(header) != 2 or not all(part.isdigit() for part in header):
         raise InputError(f"{source} does not begin with word2vec's count and dimension; is it in the text format?")
@@ -111,7 +111,7 @@ def _read_word(stream: BinaryIO) -> bytes | None:
     return bytes(word.lstrip(b"\n")) if byte else None
 
 
-class _Reader:
+class _VectorReader:
     """Collects vectors, and refuses what cannot be right by the name of the source and the place in it."""
 
     def __init__(self, source: str, place: str, wanted: Collection[str]) -> None:

@@ -19,15 +19,15 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
 
     from tqdm import tqdm
 
-    from examples.demo import VERSION, DemoSettings, collection_texts, scene_record
+    from examples.demo import VERSION, DrawingSettings, collection_texts, scene_record
     from pipeline import runtime
     from pipeline.errors import JointspaceError
-    from pipeline.storage.drawn import DrawnFolder
+    from pipeline.storage.drawn import DemoFolder
     from pipeline.workers import Failure, isolated_map
 
     logger = logging.getLogger(__name__)
-    settings = DemoSettings(**run.config.demo.model_dump(exclude={"generate"}))
-    folder = DrawnFolder(job.path, VERSION, asdict(settings))
+    settings = DrawingSettings(**run.config.demo.model_dump(exclude={"generate"}))
+    folder = DemoFolder(job.path, VERSION, asdict(settings))
     if folder.is_complete():
         logger.info("%s is there already", job.path)
         return

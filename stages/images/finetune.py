@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.images.finetune import Finetuning
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.precision_recall import Precision
-    from pipeline.images.sampling import LabelledImage, Sampler
+    from pipeline.images.sampling import LabelledImage, RegionSampler
     from pipeline.settings import images as sections
     from pipeline.storage.manifest import Manifest
 
@@ -30,7 +30,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     from tqdm import tqdm
 
     from pipeline.device import find_device
-    from pipeline.images.finetune import Finetuning, Schedule
+    from pipeline.images.finetune import FinetuneSchedule, Finetuning
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.precision import choose_precision
     from pipeline.storage.checkpoints import Checkpoints
@@ -46,7 +46,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
 
     pretrained = tuning.start != "untrained"
-    schedule = Schedule(
+    schedule = FinetuneSchedule(
         tuning.iterations, tuning.learning_rate, tuning.body_rate if pretrained else 1, tuning.momentum,
         tuning.weight_decay, tuning.clip,
     )  # fmt: skip
@@ -106,14 +106,14 @@ def _labelled(
     return labels, images(learned), held_out[: tuning.held_out_images]
 
 
-def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "Encoder") -> "Sampler":
+def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "Encoder") -> "RegionSampler":
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.sampling import Proportions, Sampler
+    from pipeline.images.sampling import Proportions, RegionSampler
     from pipeline.images.warping import Crops
     from pipeline.storage.sources import ImageSource
 
     tuning, collection = settings.finetune, settings.collection
-    return Sampler(
+    return RegionSampler(
         ImageSource(manifest.root, collection.follow_links).read,
         ImageLimits.from_settings(collection),
         Crops(tuning.side, tuning.context, chosen.mean),
@@ -123,11 +123,11 @@ def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "Encoder")
 
 
 def _judge(
-    settings: "config.Config", sampler: "Sampler", task: "Finetuning", images: "list[LabelledImage]"
+    settings: "config.Config", sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]"
 ) -> "Precision":
     """Average precision of what the network finds in held-out images."""
     from pipeline.images.boxes import NONE
-    from pipeline.images.extraction import Plan
+    from pipeline.images.extraction import ExtractionPlan
     from pipeline.images.precision_recall import judge_regions
     from pipeline.images.preparation import Cutting, Preparation, Request
     from pipeline.images.proposals import ProposalSettings, Selection, proposer
@@ -141,7 +141,7 @@ def _judge(
     preparation = Preparation(sampler.read, sampler.limits, Cutting(propose, selection, sampler.crops))
     requests = [Request(image.photograph, NONE) for image in images]
     prepared = isolated_map(preparation, requests, settings.extract.decode_workers)
-    plan = Plan(task.device, task.dtype, settings.extract.batch_size)
+    plan = ExtractionPlan(task.device, task.dtype, settings.extract.batch_size)
     extractor = RegionExtractor(task.encoder({}), plan, sampler.crops)
     described = describe(prepared, extractor, None, selection.iou, selection.count)
     return judge_regions(described, task.classifier(), images, tuning.suppression_iou)
@@ -149,7 +149,7 @@ def _judge(
 
 def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", details: dict) -> None:
     """The encoder as `prepare-encoder` leaves it, together with the classifier beside it."""
-    from pipeline.storage.batch import Batch
+    from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
     from pipeline.storage.regions import CLASSIFIER
@@ -159,7 +159,7 @@ def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", 
     judge = {"weight": classifier.weight, "bias": classifier.bias}
     settings = {"labels": details["labels"], "encoder": digest}
     own = fingerprint(CLASSIFIER, 1, settings, {"tensors": digest_tensors(judge)})
-    batch = Batch()
+    batch = FileBatch()
     write_parameters(
         output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own, batch=batch
     )

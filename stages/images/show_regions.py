@@ -18,7 +18,7 @@ def show_regions(
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
+    from pipeline.images.contact_sheet import SheetPicture, draw_sheet, to_png
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import Photograph, open_photograph
     from pipeline.storage.atomic import DRAWING, publish
@@ -40,7 +40,7 @@ def show_regions(
             image, line = open_photograph(read, limits, photograph), photograph.name
         except InputError as error:
             image, line = None, f"{photograph.name}: {error}"
-        pictures.append(Picture(image, block.boxes[rows], block.scores[rows], line))
+        pictures.append(SheetPicture(image, block.boxes[rows], block.scores[rows], line))
 
     details = {"inputs": {"regions": regions.fingerprint}}
     data = to_png(draw_sheet(pictures, columns))

@@ -12,7 +12,7 @@ from pipeline.run.stage import Input, Job, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.config.root import Index
+    from pipeline.config.root import IndexSettings
     from pipeline.index.build import BuiltIndex
     from pipeline.index.build_gallery import BuiltGallery
     from pipeline.storage.bundle import BundleWriter
@@ -106,7 +106,7 @@ def _read_encoders(
 
 
 def _add_indices(
-    writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "Index", gpu: Any
+    writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "IndexSettings", gpu: Any
 ) -> dict[str, Any]:
     """The index of images and that of sentences, and which vectors are of which item; what the card says of them."""
     from tqdm import tqdm

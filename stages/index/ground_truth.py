@@ -22,7 +22,7 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
 
     import numpy as np
 
-    from pipeline.index.shard_search import Part, search_parts
+    from pipeline.index.shard_search import ShardVectors, search_parts
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.embeddings import Embeddings, read_vectors
     from pipeline.storage.fingerprint import fingerprint
@@ -32,7 +32,7 @@ def command(run: Run, model: str, gallery: str, count: int, neighbours: int, out
     other, first = ("sentences", "first_image") if gallery == "images" else ("images", "first_sentence")
     ids = evenly_spaced(getattr(embeddings.manifest, other).num_rows, count)
     parts = [
-        Part(getattr(rows, first), partial(read_vectors, shard.path.absolute(), gallery))
+        ShardVectors(getattr(rows, first), partial(read_vectors, shard.path.absolute(), gallery))
         for shard, rows in zip(embeddings.shards, embeddings.rows, strict=True)
     ]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.root import Config
     from pipeline.serve.describer import Describer
-    from pipeline.serve.gallery import Gallery
+    from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
     from stages.generators import StoredGenerator
 
@@ -128,16 +128,16 @@ def _name_all(bundles: tuple[Path, ...]) -> dict[str, Path]:
 
 def _open_gallery(
     folder: Path, images_root: Path | None, decode: "Callable[[bytes], Image.Image]", settings: "Config"
-) -> "Gallery":
+) -> "ServedGallery":
     from pipeline.index.search import Searcher
-    from pipeline.serve.gallery import Gallery
+    from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.sources import ImageSource
 
     bundle = Bundle(folder)
     source = ImageSource(images_root or Path(bundle.card["data_root"]), settings.collection.follow_links)
     parts = Searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
-    return Gallery(*parts)
+    return ServedGallery(*parts)
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
@@ -165,7 +165,9 @@ def _encoder_of(bundle: "Bundle", decode: "Callable[[bytes], Image.Image]") -> C
     return features
 
 
-def _open_describers(run: Run, names: tuple[str, ...], galleries: Collection["Gallery"]) -> dict[str, "Describer"]:
+def _open_describers(
+    run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
+) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
     from pipeline.serve.describer import Describer
     from stages.generators import gather_sources, read_generator, read_training_text
@@ -183,7 +185,7 @@ def _open_describers(run: Run, names: tuple[str, ...], galleries: Collection["Ga
     return describers
 
 
-def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Gallery"]) -> "Gallery":
+def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "ServedGallery":
     """The one with the fewest encoders of those that have all of the generator's."""
     from pipeline.errors import UsageError
 
@@ -197,7 +199,7 @@ def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Gal
     return min(fitting, key=lambda gallery: len(gallery.card["encoders"]))
 
 
-def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["Gallery"]) -> "Bundle | None":
+def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "Bundle | None":
     """The bundle whose joint space the generator stands on, None where it stands on none."""
     from pipeline.errors import UsageError
 

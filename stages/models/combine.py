@@ -18,7 +18,7 @@ def combine(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.ensemble import Ensemble
     from pipeline.specs.models import combining
     from pipeline.storage.atomic import to_json
-    from pipeline.storage.batch import Batch
+    from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import join_origins, require_same_origins
@@ -48,7 +48,7 @@ def combine(run: Run, job: Job, model: str) -> None:
     if base:
         where = layout.model(settings.refitted(model)).path
         require_same_origins({str(job.path): learned, str(where): base.details})
-    batch = Batch()
+    batch = FileBatch()
     batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
     write_parameters(
         job.path / "model.safetensors",
@@ -111,11 +111,11 @@ def _open_member(run: Run, name: str) -> tuple[Any, Any]:
 
 
 def _member(parameters: Any, weight: float) -> Any:
-    from pipeline.models.linear.ensemble import Member
+    from pipeline.models.linear.ensemble import EnsembleMember
     from pipeline.specs.stored import restore
 
     kind = parameters.details["registered"]
-    return Member(kind, restore(kind, parameters.settings, parameters.tensors), weight)
+    return EnsembleMember(kind, restore(kind, parameters.settings, parameters.tensors), weight)
 
 
 def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ def fit(run: Run, job: Job, model: str) -> None:
 
     from pipeline.device import find_gpu
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.models.linear.training import Task
-    from pipeline.models.linear.tuning import Trial
+    from pipeline.models.linear.training import FitTask
+    from pipeline.models.linear.tuning import GridTrial
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import Features, Sentences, read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
@@ -35,7 +35,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     base, source, dev_pairs, chosen = run.chosen(model), target, None, None
     if base:
         dev_pairs = PairSet(features, sentences, layout.moments("dev").folder, "dev")
-        source, chosen = JoinedPairs(target, dev_pairs), Trial(**base.details["training_log"]["chosen"])
+        source, chosen = JoinedPairs(target, dev_pairs), GridTrial(**base.details["training_log"]["chosen"])
     sides = [(str(target.folder), source.encoders)] + ([(str(weak.folder), weak.encoders)] if weak else [])
     origins = join_origins((file, encoders_of(file, made_by, known.encoders)) for file, made_by in sides)
     learned = {"encoders": origins, "vocabulary": vocabulary}
@@ -50,7 +50,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     )  # fmt: skip
     dev = read_split(features, sentences, known.encoders, "dev", known.fit.dev_images)
 
-    task = Task(
+    task = FitTask(
         known.training,
         folded.view.select(known.encoders),
         sets,

@@ -14,7 +14,7 @@ def list_magnitudes(
     """List words by the mean length of their vectors, and the regions with the longest ones; draw these."""
     import numpy as np
 
-    from pipeline.images.contact_sheet import Picture, draw_sheet, to_png
+    from pipeline.images.contact_sheet import SheetPicture, draw_sheet, to_png
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import Embeddings, split_pairs
@@ -51,7 +51,7 @@ def list_magnitudes(
     }
     photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings)
     pictures = [
-        Picture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
+        SheetPicture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
         for one, (image, reason) in zip(regions, photographs, strict=True)
     ]
     sheet = run.layout.magnitude_sheet(model, split).path

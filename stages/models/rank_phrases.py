@@ -20,7 +20,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     """Rank regions for noun phrases and noun phrases for regions, and count right correspondences."""
     import logging
 
-    from pipeline.evaluate.phrase_ranking import Phrases, Regions, measure_phrases
+    from pipeline.evaluate.phrase_ranking import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint, require_same
@@ -31,13 +31,13 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     stored = PhraseVectors(folder)
     require_same("manifest", {str(run.root): run.manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = stored.regions["number"].to_numpy() > 0
-    phrases = Phrases(
+    phrases = PhraseSet(
         [text.lower() for text in stored.phrases["text"].to_pylist()],
         [head.lower() for head in stored.phrases["head"].to_pylist()],
         stored.phrases["image_id"].to_numpy(),
         stored.phrase_vectors,
     )
-    regions = Regions(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
+    regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
     bootstrap, chosen = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases
     gold, path, digest = read_gold(settings, run.manifest, boxes), job.path, job.fingerprint
     if boxes:

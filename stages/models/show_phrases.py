@@ -27,7 +27,7 @@ def show_phrases(
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.plane import draw_links, scatter_in_plane
     from pipeline.storage.atomic import DRAWING, add_artefact
-    from pipeline.storage.batch import Batch
+    from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.phrases import PhraseVectors
     from stages.inputs import open_photographs
@@ -63,7 +63,7 @@ def show_phrases(
     groups = np.unique(owners[shown], return_inverse=True)[1]
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
     details = {"model": model, "split": split, "inputs": {"phrases": stored.fingerprint}}
-    batch, about = Batch(), {"kind": DRAWING, "fingerprint": job.fingerprint, "details": details}
+    batch, about = FileBatch(), {"kind": DRAWING, "fingerprint": job.fingerprint, "details": details}
     add_artefact(batch, job.path, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about)
     add_artefact(batch, run.layout.phrase_plane(model, split).path, plane, rows=len(shown), **about)
     batch.publish()

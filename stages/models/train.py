@@ -17,7 +17,7 @@ def train(run: Run, job: Job, model: str) -> None:
     import logging
 
     from pipeline.device import find_device
-    from pipeline.models.neural.task import Task, train
+    from pipeline.models.neural.task import TrainingTask, train
     from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import require_same_origins
     from pipeline.storage.rows import open_rows
@@ -49,7 +49,7 @@ def train(run: Run, job: Job, model: str) -> None:
     else:
         words = _read_words(run, stored.vocabulary)
 
-    task = Task(
+    task = TrainingTask(
         view, **pairs, settings=own, seed=known.seed, precision=_precision(run, model),
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
@@ -97,7 +97,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     `splits` that its name has."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.region_views import RegionView
-    from pipeline.models.neural.task import Pairs
+    from pipeline.models.neural.task import TrainingPairs
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.gather import Features
     from pipeline.storage.region_rows import RegionRows
@@ -119,7 +119,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
             sentences = Trees(**stored.trees).take(found.sentence_id)
         else:
             sentences = Tokens(stored.ids, stored.offsets).take(found.sentence_id)
-        pairs[use] = Pairs(rows, sentences, found.owners, found.sentence_id, regions)
+        pairs[use] = TrainingPairs(rows, sentences, found.owners, found.sentence_id, regions)
     steps = tuple(settings.image_view.normalise)
     view = ImageView(known.encoders, tuple(block.shape[1] for block in rows.values()), steps)
     if not described:

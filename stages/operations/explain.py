@@ -9,7 +9,7 @@ import click
 from stages import options
 
 if TYPE_CHECKING:
-    from pipeline.storage.whereabouts import Whereabouts
+    from pipeline.storage.whereabouts import ImageTrace
 
 
 @click.command("explain")
@@ -42,7 +42,7 @@ def command(image: str, run: Path, as_json: bool) -> None:
         click.echo(printable(line))
 
 
-def _lines(found: "Whereabouts", run: Path) -> Iterator[str]:
+def _lines(found: "ImageTrace", run: Path) -> Iterator[str]:
     image = found.image
     name = "::".join(filter(None, (image["path"], image["member"])))
     yield f"image {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}"

@@ -12,7 +12,7 @@ def study(run: Run, job: Job) -> None:
     from tqdm import tqdm
 
     from benchmarks.papers import gong
-    from pipeline.models.linear.study import Cell, count_draws, pinned
+    from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.specs.models import model_spec
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import fingerprint
@@ -23,7 +23,7 @@ def study(run: Run, job: Job) -> None:
     chosen, study = config.study, read_study(run)
     target, count = study.target.source, study.target.source.n_folds
 
-    def recorded(key: str, cell: Cell, draw: int) -> dict:
+    def recorded(key: str, cell: StudyCell, draw: int) -> dict:
         """The measurement in its file, made now unless it is there."""
         inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
         if cell.training != "target":
@@ -37,7 +37,7 @@ def study(run: Run, job: Job) -> None:
             publish_record(job.path / "cells" / name, {**study.measure(cell, draw), **about})
         return {"file": name, **read_cell(job.path, name, key)}
 
-    setting = gong.Setting(
+    setting = gong.GongSetting(
         encoders=tuple(encoder.name for encoder in config.encoders),
         standard=tuple(encoder.name for encoder in chosen.encoders),
         fold_images=target.fold_images,
@@ -47,7 +47,7 @@ def study(run: Run, job: Job) -> None:
             include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws"}
         ),
     )
-    cells: dict[str, Cell] = {}
+    cells: dict[str, StudyCell] = {}
     for cell in (cell for table in gong.tables(setting) for row in table.rows for cell in row.cells):
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.draws)
     # What is trained by gradient takes the longest and comes last.

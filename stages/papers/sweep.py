@@ -16,14 +16,14 @@ def sweep(run: Run, job: Job, model: str) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.models.linear.study import Cell
+    from pipeline.models.linear.study import StudyCell
     from pipeline.models.linear.sweep import sweep_cells, sweep_rows
     from pipeline.report.figures import draw_sweep
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.tables import to_csv
 
     chosen, study = run.config.model(model), read_study(run)
-    cell = Cell(chosen.spec.name, chosen.training, chosen.encoders, chosen.documents, target_folds=1)
+    cell = StudyCell(chosen.spec.name, chosen.training, chosen.encoders, chosen.documents, target_folds=1)
     start = time.perf_counter()
     measured = [
         study.measure(one, draw=0)

@@ -12,20 +12,20 @@ def tabulate(run: Run, job: Job) -> None:
     from benchmarks.papers import gong
     from benchmarks.papers.tables import render
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.models.linear.study import Cell
+    from pipeline.models.linear.study import StudyCell
     from pipeline.storage.atomic import TABLES, publish
     from pipeline.storage.forms import StudyFile
     from pipeline.storage.records import read_cell, read_record
 
     config, folder = run.config, run.layout.study.path
     study = read_record(run.layout.study.commit, StudyFile)
-    setting = gong.Setting(**{name: _tuples(value) for name, value in study["setting"].items()})
+    setting = gong.GongSetting(**{name: _tuples(value) for name, value in study["setting"].items()})
 
     @cache
     def draws(key: str) -> list[dict]:
         return [read_cell(folder, name, key) for name in study["files"][key]]
 
-    def measured(cell: Cell) -> list[dict]:
+    def measured(cell: StudyCell) -> list[dict]:
         return draws(cell.key)[: cell.draws]
 
     bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)

@@ -12,7 +12,7 @@ from stages import options
 from stages.commands import on_run
 
 if TYPE_CHECKING:
-    from pipeline.generate.batches import Photograph
+    from pipeline.generate.batches import QueryPhotograph
     from pipeline.storage.bundle import Bundle
 
 Box = tuple[float, float, float, float]
@@ -59,23 +59,23 @@ def command(
     write_descriptions(run, stored, batches, output, about, {"bundle": bundle.card["fingerprint"]})
 
 
-def _of_split(bundle: "Bundle", split: str, follow_links: bool) -> "Iterator[Photograph]":
+def _of_split(bundle: "Bundle", split: str, follow_links: bool) -> "Iterator[QueryPhotograph]":
     """The photographs of a split of a bundle, where these were when it was built."""
-    from pipeline.generate.batches import Photograph
+    from pipeline.generate.batches import QueryPhotograph
     from pipeline.storage.sources import ImageSource
 
     read = ImageSource(Path(bundle.card["data_root"]), follow_links).read
     for row in bundle.table("images").to_pylist():
         if row["split"] == split:
             shown = {"image_id": row["image_id"], "image": row["path"], "box": None}
-            yield Photograph(shown, None, partial(read, row["path"], row["offset"], row["size"]))
+            yield QueryPhotograph(shown, None, partial(read, row["path"], row["offset"], row["size"]))
 
 
-def _find(paths: tuple[Path, ...], boxes: tuple[Box, ...]) -> "Iterator[Photograph]":
+def _find(paths: tuple[Path, ...], boxes: tuple[Box, ...]) -> "Iterator[QueryPhotograph]":
     """The files `paths` and those of the folders among them, each whole and within each of `boxes`."""
-    from pipeline.generate.batches import Photograph
+    from pipeline.generate.batches import QueryPhotograph
 
     for path in paths:
         for file in sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]:
             for box in [None, *boxes]:
-                yield Photograph({"image_id": None, "image": str(file), "box": box}, box, file.read_bytes)
+                yield QueryPhotograph({"image_id": None, "image": str(file), "box": box}, box, file.read_bytes)

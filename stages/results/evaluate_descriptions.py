@@ -13,7 +13,7 @@ from stages.generators import space_of
 
 if TYPE_CHECKING:
     from pipeline.storage.parameters import Parameters
-    from stages.inputs import Described
+    from stages.inputs import DescribedImages
 
 
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
@@ -82,7 +82,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
 
 
 def _list_sentences(
-    images: list[dict], manifest: Any, found: "Described", split: str, analyze: Callable
+    images: list[dict], manifest: Any, found: "DescribedImages", split: str, analyze: Callable
 ) -> list[list[list[str]]]:
     """The sentences, as words, of each of the described `images`."""
     by_image: dict[int, list[list[str]]] = {}
@@ -92,7 +92,7 @@ def _list_sentences(
 
 
 def _measure_perplexity(
-    run: Run, name: str, generator: Any, parameters: "Parameters", found: "Described", split: str
+    run: Run, name: str, generator: Any, parameters: "Parameters", found: "DescribedImages", split: str
 ) -> Any:
     """The perplexities of the split's sentences. IntegrityError where the generator learned in another joint space."""
     from pipeline.device import find_gpu

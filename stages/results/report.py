@@ -11,7 +11,7 @@ from pipeline.run.stage import Input, Job, Stage, needed
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.report.examples import Gallery
+    from pipeline.report.examples import SplitGallery
     from pipeline.report.thumbnails import Photographs
     from pipeline.storage.bundle import Bundle
 
@@ -37,16 +37,16 @@ def report(run: Run, job: Job) -> None:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.forms import Descriptions, Judgement, Plan
+    from pipeline.storage.forms import Descriptions, JudgementForm, PlanForm
     from pipeline.storage.records import read_record
     from pipeline.storage.sources import find_photographs
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
     bundles = {name: Bundle(layout.index(name).path) for name in settings.models}
-    plan = read_record(layout.plan.path, Plan)
+    plan = read_record(layout.plan.path, PlanForm)
     described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
-    judged = {one.path: read_record(one.path, Judgement) for one in _judged(settings, layout)}
+    judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
     records = {layout.plan.path: plan, **described, **judged}
     made_from = {str(path): record["inputs"]["manifest"] for path, record in records.items()}
     made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in bundles.values()}
@@ -113,7 +113,7 @@ def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mappin
             require_same(f"embeddings of {value['model']}", own)
 
 
-def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "Gallery":
+def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "SplitGallery":
     """The images and sentences of `split` as a model compares them."""
     from pipeline.report.examples import read_gallery
     from pipeline.storage.embeddings import Embeddings, split_pairs

@@ -13,7 +13,7 @@ from stages.generators import space_of
 if TYPE_CHECKING:
     import torch
 
-    from stages.inputs import Described
+    from stages.inputs import DescribedImages
 
 SNIPPETS_OF = ("train", "dev")
 
@@ -86,7 +86,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(run: Run, model: str, found: "Described") -> tuple[dict[str, Any], dict[str, str]]:
+def _read_snippets(run: Run, model: str, found: "DescribedImages") -> tuple[dict[str, Any], dict[str, str]]:
     """The pairs of regions with snippets of their images' sentences, as `model` aligns them, and what these were made
     from."""
     import numpy as np

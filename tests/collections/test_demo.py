@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from examples.demo import DemoSettings, SceneRecord, collection_texts, scene_record
+from examples.demo import DrawingSettings, SceneRecord, collection_texts, scene_record
 from examples.demo.facts import Facts, read_facts
 from examples.demo.figures import DRAWINGS, draw_figure
 from examples.demo.grammar import describe
 from examples.demo.picture import Outline, draw_picture
 from examples.demo.scene import Figure, Scene, Thing, sample_scene
-from examples.demo.trees import Sentence
+from examples.demo.trees import DemoSentence
 from examples.demo.weak import annotate
 from examples.demo.words import (
     GARMENTS,
@@ -32,7 +32,7 @@ from examples.demo.words import (
 from examples.demo.world import COLOURS, KINDS, MEDIUM, PLACES
 from pipeline.workers import isolated_map
 
-SETTINGS = DemoSettings(train=180, dev=30, test=40, weak=150, seed=5)
+SETTINGS = DrawingSettings(train=180, dev=30, test=40, weak=150, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +41,12 @@ def records() -> list[SceneRecord]:
 
 
 @pytest.fixture(scope="module")
-def sentences(records: list[SceneRecord]) -> list[Sentence]:
+def sentences(records: list[SceneRecord]) -> list[DemoSentence]:
     return [sentence for record in records for sentence in record.sentences]
 
 
 @pytest.fixture(scope="module")
-def described() -> list[tuple[Facts, tuple[Sentence, ...]]]:
+def described() -> list[tuple[Facts, tuple[DemoSentence, ...]]]:
     """Facts and what was said of them, for 150 drawn scenes."""
     result = []
     for seed in range(150):
@@ -57,7 +57,7 @@ def described() -> list[tuple[Facts, tuple[Sentence, ...]]]:
     return result
 
 
-def _rows(sentence: Sentence) -> list[list[str]]:
+def _rows(sentence: DemoSentence) -> list[list[str]]:
     return [line.split("\t") for line in sentence.conllu.splitlines()]
 
 
@@ -106,7 +106,7 @@ def test_boxes_lie_inside_decodable_images(records: list[SceneRecord]) -> None:
             assert labelled.label in KINDS
 
 
-def test_leaves_of_both_trees_are_the_tokens(sentences: list[Sentence]) -> None:
+def test_leaves_of_both_trees_are_the_tokens(sentences: list[DemoSentence]) -> None:
     for sentence in sentences:
         tokens = sentence.text.split(" ")
         assert [row[1] for row in _rows(sentence)] == tokens
@@ -115,7 +115,7 @@ def test_leaves_of_both_trees_are_the_tokens(sentences: list[Sentence]) -> None:
         assert all(subtree.label() for subtree in tree.subtrees()), sentence.brackets
 
 
-def test_dependencies_are_trees_with_one_root(sentences: list[Sentence]) -> None:
+def test_dependencies_are_trees_with_one_root(sentences: list[DemoSentence]) -> None:
     for sentence in sentences:
         rows = _rows(sentence)
         assert all(len(row) == 10 for row in rows)
@@ -154,7 +154,7 @@ def test_sentences_name_only_what_has_a_box(records: list[SceneRecord]) -> None:
                 assert any(listed[kind] >= count for kind in KINDS_BY_NOUN[row[1].lower()]), sentence.text
 
 
-def test_colours_belong_to_what_they_are_said_of(described: list[tuple[Facts, tuple[Sentence, ...]]]) -> None:
+def test_colours_belong_to_what_they_are_said_of(described: list[tuple[Facts, tuple[DemoSentence, ...]]]) -> None:
     checked = 0
     wearers = {garment: {k for k, v in GARMENTS.items() if garment in v} for v in GARMENTS.values() for garment in v}
     for facts, said in described:
@@ -170,7 +170,7 @@ def test_colours_belong_to_what_they_are_said_of(described: list[tuple[Facts, tu
     assert checked > 300
 
 
-def test_verbs_are_those_of_the_actions(described: list[tuple[Facts, tuple[Sentence, ...]]]) -> None:
+def test_verbs_are_those_of_the_actions(described: list[tuple[Facts, tuple[DemoSentence, ...]]]) -> None:
     checked = 0
     for facts, said in described:
         legal = {verb.lemma for thing in facts.things for verb in VERBS[thing.action]}
@@ -181,7 +181,7 @@ def test_verbs_are_those_of_the_actions(described: list[tuple[Facts, tuple[Sente
     assert checked > 300
 
 
-def test_only_what_moves_goes_along_a_path(sentences: list[Sentence]) -> None:
+def test_only_what_moves_goes_along_a_path(sentences: list[DemoSentence]) -> None:
     movers = {verb.lemma for action in ("run", "drive") for verb in VERBS[action]}
     paths = {text.split()[0] for texts in PATH_WORDS.values() for text in texts} - {"over"}
     checked = 0
@@ -263,7 +263,7 @@ def test_the_tables_cover_the_world() -> None:
             assert set(kind.colours) - set(properties.hides), place
 
 
-def test_sentences_are_varied(sentences: list[Sentence]) -> None:
+def test_sentences_are_varied(sentences: list[DemoSentence]) -> None:
     texts = [sentence.text for sentence in sentences]
     lengths = [len(text.split()) for text in texts]
     assert len(set(texts)) > 0.97 * len(texts)

@@ -5,11 +5,11 @@ import pytest
 
 from pipeline.collections.weakening import simulate
 from pipeline.errors import InputError
-from pipeline.settings.collection import Simulation
+from pipeline.settings.collection import SimulationSettings
 
 THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 
-NOISE = Simulation(tag_words=5, true_words=2, wrong=0.5, missing=0.1)
+NOISE = SimulationSettings(tag_words=5, true_words=2, wrong=0.5, missing=0.1)
 
 
 def make_sentences() -> tuple[np.ndarray, list[str]]:
@@ -18,7 +18,7 @@ def make_sentences() -> tuple[np.ndarray, list[str]]:
     return image_id, [f"the {thing} is over the {thing} and under it" for thing in THINGS for _ in range(2)]
 
 
-def shares(noise: Simulation) -> dict[str, float]:
+def shares(noise: SimulationSettings) -> dict[str, float]:
     """How often each field is about its own image, among those that are there, and how often one is missing."""
     rows = simulate(*make_sentences(), noise, seed=0).to_pylist()
     found = {"missing": np.mean([not row[name] for row in rows for name in ("title", "tags", "description")])}
@@ -29,14 +29,16 @@ def shares(noise: Simulation) -> dict[str, float]:
 
 
 def test_shares_are_those_asked_for() -> None:
-    found = shares(Simulation(tag_words=5, true_words=1, wrong=0.4, missing=0.25))
+    found = shares(SimulationSettings(tag_words=5, true_words=1, wrong=0.4, missing=0.25))
     assert found["missing"] == pytest.approx(0.25, abs=0.05)
     assert found["title"] == pytest.approx(0.6, abs=0.1)
     assert found["description"] == pytest.approx(0.6, abs=0.1)
 
 
 def test_tags_have_so_many_true_words() -> None:
-    rows = simulate(*make_sentences(), Simulation(tag_words=5, true_words=1, wrong=0, missing=0), seed=0).to_pylist()
+    rows = simulate(
+        *make_sentences(), SimulationSettings(tag_words=5, true_words=1, wrong=0, missing=0), seed=0
+    ).to_pylist()
     for row in rows:
         tags = row["tags"].split()
         assert len(tags) == 5 and tags.count(THINGS[row["image_id"] // 3]) == 1

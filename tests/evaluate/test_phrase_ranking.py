@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.evaluate.phrase_ranking import Gold, Phrases, Regions, measure_phrases
+from pipeline.evaluate.phrase_ranking import Gold, PhraseSet, RegionSet, measure_phrases
 from pipeline.evaluate.phrases import (
     Similarities,
     best_within,
@@ -107,7 +107,7 @@ def test_best_regions_are_those_of_training() -> None:
     assert best_within(np.array([8]), phrases[:1], owners[parts], regions[parts])[0].tolist() == [-1]
 
 
-def make_world(seed: int) -> tuple[Phrases, Regions, Gold]:
+def make_world(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
     """Every image shows three of the kinds in boxes of their own, which are regions, and says so, twice each."""
     rng = np.random.default_rng(seed)
     shown = np.stack([rng.permutation(KINDS)[:3] for _ in range(IMAGES)])
@@ -115,11 +115,11 @@ def make_world(seed: int) -> tuple[Phrases, Regions, Gold]:
     corners = np.tile([[0, 0], [20, 0], [0, 20]], (IMAGES, 1))
     boxes = np.concatenate([corners, corners + 10], axis=1).astype(np.float32)
     heads = [f"kind{kind}" for kind in np.repeat(shown, 2, axis=1).ravel()]
-    phrases = Phrases(
+    phrases = PhraseSet(
         [f"a {head}" for head in heads], heads, np.repeat(np.arange(IMAGES), 6), looks[np.repeat(shown, 2)]
     )
     gold = Gold(images, boxes, [f"kind{kind}" for kind in shown.ravel()], {})
-    return phrases, Regions(images, boxes, looks[shown.ravel()]), gold
+    return phrases, RegionSet(images, boxes, looks[shown.ravel()]), gold
 
 
 def test_where_all_is_known_everything_ranks_first() -> None:

@@ -11,9 +11,9 @@ from scipy import sparse
 
 from pipeline.errors import JointspaceError
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.mapped import Block
-from pipeline.models.linear.training import Sets, Task
-from pipeline.models.linear.tuning import Pairs
+from pipeline.models.linear.mapped import ViewBlock
+from pipeline.models.linear.training import FitTask, Sets
+from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import MODELS, model_spec
 
@@ -66,13 +66,13 @@ def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[
     model = model_spec(name).load()
     x, words = make_pairs(change, TRAIN, seed=0)
     own = np.arange(TRAIN)
-    block = Block(VIEW.stack({"one": x}), words, own)
+    block = ViewBlock(VIEW.stack({"one": x}), words, own)
     accumulator = MomentsAccumulator(DIM, TERMS, threads=1)
     accumulator.add(block.x, block.y, block.owners)
     sound, dev_words = make_pairs(lambda features: features, DEV, seed=1)
-    dev = Pairs({"one": sound}, dev_words, np.arange(DEV))
+    dev = PairArrays({"one": sound}, dev_words, np.arange(DEV))
     sets = Sets(accumulator.result(), None, lambda: [block], None)
-    task = Task("target", VIEW, sets, dev, GRID, TRANSFER, own_settings(name), seed=0)
+    task = FitTask("target", VIEW, sets, dev, GRID, TRANSFER, own_settings(name), seed=0)
     fitted = model.fit(task).model
     return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_words)]
 

@@ -5,8 +5,8 @@ import torch
 
 from pipeline.generate.material import Material
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import Pairs
-from pipeline.settings.generators import Candidates, LogBilinear, Nearest, Recurrent
+from pipeline.models.neural.task import TrainingPairs
+from pipeline.settings.generators import CandidatesSettings, LogBilinearSettings, NearestSettings, RecurrentSettings
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
@@ -34,11 +34,11 @@ def make_vocabulary() -> Vocabulary:
     return build_vocabulary(make_sentences(4)[0], settings, size=50, min_count=1, idf=False, normalise=False)
 
 
-def make_pairs(count: int, seed: int) -> Pairs:
+def make_pairs(count: int, seed: int) -> TrainingPairs:
     texts, owners = make_sentences(count)
     features = np.eye(6, dtype=np.float32)[np.arange(count) % 4]
     features += 0.05 * np.random.default_rng(seed).standard_normal(features.shape, dtype=np.float32)
-    return Pairs({"eyes": features}, encode_tokens(texts, make_vocabulary()), owners, np.arange(len(owners)))
+    return TrainingPairs({"eyes": features}, encode_tokens(texts, make_vocabulary()), owners, np.arange(len(owners)))
 
 
 class Space:
@@ -60,7 +60,7 @@ class Space:
 
 
 def make_material(settings: dict, **more: object) -> Material:
-    kind = Nearest if "by" in settings else Recurrent if "cell" in settings else LogBilinear
+    kind = NearestSettings if "by" in settings else RecurrentSettings if "cell" in settings else LogBilinearSettings
     pairs = {"train": make_pairs(48, 0), "dev": make_pairs(8, 1)}
     values = {
         "view": VIEW, **pairs, "texts": {"train": make_sentences(48)[0], "dev": make_sentences(8)[0]},
@@ -70,6 +70,6 @@ def make_material(settings: dict, **more: object) -> Material:
     return Material(**{**values, **more})
 
 
-def make_candidates(*values: float) -> Candidates:
+def make_candidates(*values: float) -> CandidatesSettings:
     """By the order of the fields: count, neighbours, temperature, shortest, longest, penalty and weight."""
-    return Candidates(**dict(zip(Candidates.model_fields, values, strict=True)))
+    return CandidatesSettings(**dict(zip(CandidatesSettings.model_fields, values, strict=True)))

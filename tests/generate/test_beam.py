@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.generate.beam import Search, _extend, beam_search, sample
+from pipeline.generate.beam import BeamSearch, _extend, beam_search, sample
 
 WORDS, UNKNOWN, END = 3, 3, 4
 
@@ -51,7 +51,7 @@ def every_sentence(chain: Chain, image: int, longest: int) -> dict[tuple[int, ..
 @pytest.mark.parametrize("power", [0.0, 0.7])
 def test_a_wide_beam_finds_the_best_of_all_sentences(power: float) -> None:
     chain = Chain([0, 1, 2, 3])
-    wide = beam_search(_Wide(chain), Search(300, power, 6))
+    wide = beam_search(_Wide(chain), BeamSearch(300, power, 6))
     for image in range(4):
         sentences = every_sentence(chain, image, 6)
         best = max(sentences, key=lambda words: sentences[words] / (len(words) + 1) ** power)
@@ -84,7 +84,7 @@ class _Wide:
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
 def test_an_image_gets_the_same_alone(beam: int) -> None:
-    search = Search(beam, 0.7, 8)
+    search = BeamSearch(beam, 0.7, 8)
     together = beam_search(Chain(list(range(12))), search)
     for image, found in enumerate(together):
         assert [one.words for one in found] == [one.words for one in beam_search(Chain([image]), search)[0]]
@@ -100,11 +100,11 @@ def test_greedy_takes_the_best_word_each_time() -> None:
         if history[-1] == END:
             break
         words.append(history[-1])
-    assert beam_search(chain, Search(1, 0.0, 7))[0][0].words == tuple(words)
+    assert beam_search(chain, BeamSearch(1, 0.0, 7))[0][0].words == tuple(words)
 
 
 def test_hypotheses_come_best_first_and_differ() -> None:
-    for found in beam_search(Chain(list(range(20))), Search(3, 0.0, 8)):
+    for found in beam_search(Chain(list(range(20))), BeamSearch(3, 0.0, 8)):
         values = [one.log_probability for one in found]
         assert values == sorted(values, reverse=True)
         assert len({one.words for one in found}) == 3

@@ -9,12 +9,12 @@ from nltk.translate.bleu_score import corpus_bleu
 
 from pipeline.errors import InputError
 from pipeline.generate import metrics
-from pipeline.generate.beam import Search
+from pipeline.generate.beam import BeamSearch
 from pipeline.generate.candidates import score
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.nearest import Nearest
-from pipeline.generate.snippets import Regions, Snippet, region_pairs
+from pipeline.generate.snippets import Snippet, SnippetRegions, region_pairs
 from pipeline.generate.tagging import TAGS, Tagger, read_treebank
 from pipeline.generate.trigram import Trigram
 from pipeline.text.sequences import encode_tokens
@@ -118,7 +118,7 @@ def test_a_repeated_word_never_raises_a_score(cosine: float, penalty: float) -> 
     settings = make_candidates(1, 1, 1, 1, 9, penalty, 0.0)
     sources = Sources(
         corpus,
-        Search(1, 0, 9),
+        BeamSearch(1, 0, 9),
         None,
         settings,
         0,
@@ -148,7 +148,7 @@ def test_the_nearest_sentence_is_of_the_same_thing(by: str) -> None:
     model = Nearest.learn(make_material({"by": by})).generator
     twin = Nearest.from_parts(model.settings(), model.tensors())
     corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
-    sources = Sources(corpus, Search(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
+    sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
     features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
     for thing, found in zip(THINGS, twin.describe(features, sources, 3), strict=True):
         assert len(found) == 3 and all(thing in one.words for one in found)
@@ -170,7 +170,7 @@ def test_a_treebank_is_read_without_punctuation_and_teaches() -> None:
 
 def test_snippets_find_their_regions() -> None:
     boxes = np.array([[0, 0, 9, 9], [1, 1, 5, 5], [0, 0, 8, 8], [2, 2, 4, 4]], np.float32)
-    regions = {"eyes": Regions(np.array([3, 7]), np.array([0, 2, 4]), boxes, np.arange(8.0).reshape(4, 2))}
+    regions = {"eyes": SnippetRegions(np.array([3, 7]), np.array([0, 2, 4]), boxes, np.arange(8.0).reshape(4, 2))}
     splits = np.array(["train"] * 4 + ["dev"] * 4)
     snippets = [Snippet(0, 3, ["dog"], (1, 1, 5, 5), 0.5), Snippet(1, 7, ["big", "cat"], (0, 0, 8.2, 8), 0.5)]
     pairs = region_pairs(snippets, regions, splits, make_vocabulary())

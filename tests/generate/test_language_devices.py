@@ -8,7 +8,7 @@ from test_beam import Chain
 from test_logbilinear import TREEBANK, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
-from pipeline.generate.beam import Search, beam_search, sample
+from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Sources
 from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
 from pipeline.generate.material import HeldOut
@@ -83,7 +83,7 @@ class ChainElsewhere(Chain):
 
 @pytest.mark.parametrize(("beam", "power"), [(1, 0.0), (3, 0.7)])
 def test_a_beam_finds_the_same(beam: int, power: float, other_device) -> None:
-    images, search = list(range(9)), Search(beam, power, 8)
+    images, search = list(range(9)), BeamSearch(beam, power, 8)
     found, expected = beam_search(ChainElsewhere(images, other_device), search), beam_search(Chain(images), search)
     assert [[one.words for one in group] for group in found] == [[one.words for one in group] for group in expected]
     for group, other in zip(found, expected, strict=True):

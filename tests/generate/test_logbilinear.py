@@ -15,15 +15,15 @@ from made_up_text import (
 )
 
 from pipeline.errors import UsageError
-from pipeline.generate.beam import Search
+from pipeline.generate.beam import BeamSearch
 from pipeline.generate.candidates import conditioning, propose
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
 from pipeline.generate.logbilinear import (
     LogBilinear,
+    LogBilinearSizes,
     Multiplicative,
-    Sizes,
     StructureContent,
     WindowDecoder,
 )
@@ -34,7 +34,7 @@ from pipeline.generate.windows import windows
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens
 
-SIZES = Sizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5)
+SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5)
 CLASSES, NOUN = 9, TAGS.index("NOUN")
 NETWORKS = [LogBilinear, Multiplicative, StructureContent]
 MODELS = [LogBilinearModel, MultiplicativeModel, StructureContentModel]
@@ -123,7 +123,9 @@ def make_sources() -> Sources:
     tokens = make_pairs(48, 0).sentences
     corpus = Corpus(texts, tokens, make_vocabulary())
     trigram = Trigram(tokens, len(make_vocabulary().terms) + 1)
-    return Sources(corpus, Search(3, 0.0, 9), None, make_candidates(60, 2, 0.5, 1, 9, 0.5, 0.05), 0, Space(), trigram)
+    return Sources(
+        corpus, BeamSearch(3, 0.0, 9), None, make_candidates(60, 2, 0.5, 1, 9, 0.5, 0.05), 0, Space(), trigram
+    )
 
 
 def test_it_says_what_an_image_shows(learned) -> None:

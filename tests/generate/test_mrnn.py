@@ -16,12 +16,12 @@ from made_up_text import (
 )
 
 from pipeline.errors import IntegrityError
-from pipeline.generate.beam import Search
+from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.framing import frame, framed, log_frequencies
 from pipeline.generate.mrnn import MultimodalRNN, image_moments
-from pipeline.generate.recurrent import Decoder, DescribingNetwork
+from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder
 from pipeline.models.neural.training import Checkpoint, seeded
 from pipeline.text.sequences import Tokens
 
@@ -65,7 +65,7 @@ def test_word_by_word_is_the_same_as_all_at_once(cell: str) -> None:
     sentences = PAIRS.sentences.take(np.array([0, 1]))
     x = torch.from_numpy(VIEW.stack(PAIRS.images(np.array([0, 0]))))
     with torch.inference_mode():
-        decoder, losses = Decoder(network, x), []
+        decoder, losses = RecurrentDecoder(network, x), []
         for row, ids in enumerate(sentences):
             logits, state = decoder.begin()
             for word in [*ids.tolist(), boundary]:
@@ -100,7 +100,7 @@ def make_sources(temperature: float | None = None) -> Sources:
     texts, _ = make_sentences(48)
     corpus = Corpus(texts, make_pairs(48, 0).sentences, make_vocabulary())
     candidates = make_candidates(10, 2, 1.0, 1, 9, 0.8, 0.1)
-    return Sources(corpus, Search(3, 0.7, 9), temperature, candidates, 0, Space(), None)
+    return Sources(corpus, BeamSearch(3, 0.7, 9), temperature, candidates, 0, Space(), None)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.3])

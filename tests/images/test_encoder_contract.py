@@ -9,7 +9,7 @@ from pictures import MEAN, STD, make_image
 
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.images.encoders import ImageEncoder, Material
+from pipeline.images.encoders import EncoderMaterial, ImageEncoder
 from pipeline.images.preprocess import prepare
 from pipeline.settings.section import merge
 from pipeline.specs.encoders import ENCODERS, EncoderSpec
@@ -57,7 +57,7 @@ def make(spec: EncoderSpec) -> ImageEncoder:
         made = network.prepare(config.encoder(name), material)
         return SimpleNamespace(settings=made.settings(), tensors=made.tensors())
 
-    material = Material(0, config.regions.decisive(), lambda *_: (b"", ""), other, DrawnImages)
+    material = EncoderMaterial(0, config.regions.decisive(), lambda *_: (b"", ""), other, DrawnImages)
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)

@@ -10,14 +10,14 @@ from pictures import make_encoder, make_pixels, normalise
 from pipeline.errors import UsageError
 from pipeline.images import extraction
 from pipeline.images.backbones import build
-from pipeline.images.extraction import Extractor, Plan, Stopwatch, choose_plan
+from pipeline.images.extraction import ExtractionPlan, Extractor, Stopwatch, choose_plan
 from pipeline.images.networks import NetworkEncoder
 
 CPU = torch.device("cpu")
 
 
 def run(encoder: NetworkEncoder, pixels: np.ndarray, batch_size: int, dtype: torch.dtype = torch.float32) -> np.ndarray:
-    return np.concatenate(list(Extractor(encoder, Plan(CPU, dtype, batch_size))(pixels)))
+    return np.concatenate(list(Extractor(encoder, ExtractionPlan(CPU, dtype, batch_size))(pixels)))
 
 
 @pytest.mark.parametrize("architecture", ["squeezenet1_1", "resnet18"])
@@ -52,7 +52,7 @@ def test_bfloat16_keeps_the_direction() -> None:
 def test_images_are_drawn_one_batch_at_a_time() -> None:
     drawn = []
     images = (drawn.append(i) or pixels for i, pixels in enumerate(make_pixels(9)))
-    blocks = Extractor(make_encoder(), Plan(CPU, torch.float32, 2))(images)
+    blocks = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 2))(images)
     assert drawn == []
     assert [len(next(blocks)) for _ in range(2)] == [2, 2] and len(drawn) <= 6
     assert [len(block) for block in blocks] == [2, 2, 1]
@@ -66,7 +66,7 @@ def test_precision_is_chosen_by_device_and_agreement(monkeypatch: pytest.MonkeyP
         assert choose_plan(encoder, "cpu", "auto", 8).dtype == dtype
     assert choose_plan(encoder, "cpu", "bfloat16", 8).dtype == torch.bfloat16
     monkeypatch.setattr(extraction, "fast_at_bfloat16", lambda device: False)
-    assert choose_plan(encoder, "cpu", "auto", 8) == Plan(CPU, torch.float32, 8)
+    assert choose_plan(encoder, "cpu", "auto", 8) == ExtractionPlan(CPU, torch.float32, 8)
     assert choose_plan(encoder, "cpu", "float32", 8).precision == "float32"
 
 
@@ -88,7 +88,7 @@ def test_probes_are_the_same_every_time() -> None:
 
 
 def test_a_full_gpu_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    extractor = Extractor(make_encoder(), Plan(CPU, torch.float32, 8))
+    extractor = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8))
     encoder, sizes = extractor._encoder, []
 
     def forward(pixels: torch.Tensor) -> torch.Tensor:

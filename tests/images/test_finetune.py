@@ -11,15 +11,15 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError
 from pipeline.images.boxes import Candidates, overlaps
 from pipeline.images.decode import ImageLimits
-from pipeline.images.finetune import Finetuning, Schedule
+from pipeline.images.finetune import FinetuneSchedule, Finetuning
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.precision_recall import Judged, interpolated_precision, judge_detections, match
 from pipeline.images.preprocess import Photograph
 from pipeline.images.sampling import (
     LabelledImage,
     Proportions,
-    Sample,
-    Sampler,
+    RegionSample,
+    RegionSampler,
     batch_samples,
     sample_regions,
     schedule_images,
@@ -32,7 +32,7 @@ PROPORTIONS = Proportions(positives=2, background=6, positive_iou=0.5, backgroun
 COLOURS = ((220, 40, 40), (40, 60, 220))
 
 
-def make_batch(seed: int, count: int = 24) -> Sample:
+def make_batch(seed: int, count: int = 24) -> RegionSample:
     """Squares of two colours on grey, and grey alone."""
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 3
@@ -42,7 +42,7 @@ def make_batch(seed: int, count: int = 24) -> Sample:
             x, y = rng.integers(0, 12, 2)
             picture[y : y + 20, x : x + 20] = COLOURS[label - 1]
     noise = rng.integers(-20, 20, pixels.shape)
-    return Sample((pixels + noise).clip(0, 255).astype(np.uint8), classes.astype(np.int64))
+    return RegionSample((pixels + noise).clip(0, 255).astype(np.uint8), classes.astype(np.int64))
 
 
 def start(
@@ -53,7 +53,7 @@ def start(
     body_rate: float = 1,
 ) -> Finetuning:
     encoder = encoder or make_encoder("shufflenet_v2_x0_5", side=32)
-    schedule = Schedule(iterations, rate, body_rate, 0.9, 5e-4, clip=1e6)
+    schedule = FinetuneSchedule(iterations, rate, body_rate, 0.9, 5e-4, clip=1e6)
     return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained)
 
 
@@ -97,7 +97,9 @@ def test_an_image_gives_the_same_sample_in_any_process() -> None:
     image.paste(COLOURS[0], (10, 10, 40, 50))
     data = encode_jpeg(image)
     photograph = Photograph("a.jpg", hashlib.sha256(data).hexdigest(), ("a.jpg",))
-    sampler = Sampler({"a.jpg": data}.__getitem__, ImageLimits(1 << 20, 1, 100), Crops(32, 4, MEAN), PROPORTIONS, 5)
+    sampler = RegionSampler(
+        {"a.jpg": data}.__getitem__, ImageLimits(1 << 20, 1, 100), Crops(32, 4, MEAN), PROPORTIONS, 5
+    )
     labelled = LabelledImage(photograph, np.float32([[10, 10, 40, 50]]), np.array([1]))
     first, again, other = sampler((7, labelled)), sampler((7, labelled)), sampler((8, labelled))
     assert np.array_equal(first.pixels, again.pixels) and first.pixels.shape == (8, 32, 32, 3)
@@ -114,7 +116,7 @@ def test_every_image_comes_once_an_epoch() -> None:
 
 
 def test_a_batch_does_without_images_that_failed() -> None:
-    good = Sample(np.zeros((3, 4, 4, 3), np.uint8), np.arange(3))
+    good = RegionSample(np.zeros((3, 4, 4, 3), np.uint8), np.arange(3))
     batches = list(batch_samples([good, Failure("gone"), good, good, good], 2))
     assert [len(batch.classes) for batch in batches] == [3, 6, 3]
     with pytest.raises(InputError, match=r"could be read \(gone\); run ingest again"):
@@ -153,7 +155,7 @@ def test_training_goes_on_exactly(pretrained: bool) -> None:
 
 
 def test_the_rate_rises_and_falls_to_nothing() -> None:
-    rates = [Schedule(100, 0.5, 1, 0.9, 0, 1).rate(i) for i in range(100)]
+    rates = [FinetuneSchedule(100, 0.5, 1, 0.9, 0, 1).rate(i) for i in range(100)]
     assert max(rates) == rates[9] == rates[10] == 0.5 and rates[0] == 0.05 and rates[-1] < 1e-3
     assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
 

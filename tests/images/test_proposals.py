@@ -19,16 +19,16 @@ from pipeline.images.proposals import (
     proposer,
     select,
 )
-from pipeline.settings.images import Grid, Search
+from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import Failure
 
-GRID = Grid(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
+GRID = GridSettings(scales=(0.67, 0.5, 0.33), aspects=(1.0, 2.0, 0.5), overlap=0.5)
 SELECTION = Selection(min_score=0.1, min_side=4, iou=0.5, count=19, fill=True, grid=GRID)
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def settings(method: str) -> ProposalSettings:
-    return ProposalSettings(method, GRID, Search(mode="fast", width=500))
+    return ProposalSettings(method, GRID, SearchSettings(mode="fast", width=500))
 
 
 def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) -> Candidates:
@@ -75,7 +75,7 @@ def test_windows_lie_inside_and_cover_the_image(size: tuple[int, int]) -> None:
     assert len(windows) < 2000
     assert (windows >= 0).all() and (windows <= np.float32([*size, *size])).all()
     assert (windows[:, 2:] > windows[:, :2]).all()
-    square = grid_windows(size, Grid(scales=(0.5,), aspects=(1.0,), overlap=0.5))
+    square = grid_windows(size, GridSettings(scales=(0.5,), aspects=(1.0,), overlap=0.5))
     assert len(square) == 9  # 3 x 3 positions that share halves of their sides
     np.testing.assert_allclose([square[:, :2].min(0), square[:, 2:].max(0)], [(0, 0), size], rtol=1e-5)
     np.testing.assert_allclose((square[0, :2] + square[0, 2:]) / 2, np.array(size) / 2, rtol=1e-5)

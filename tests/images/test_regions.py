@@ -14,18 +14,18 @@ from pipeline.images.boxes import NONE, Candidates
 from pipeline.images.classifier import Classifier, rescore
 from pipeline.images.components import fit_projection
 from pipeline.images.decode import ImageLimits
-from pipeline.images.extraction import Plan
+from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
 from pipeline.images.proposals import ProposalSettings, Selection, proposer
-from pipeline.images.regions import Described, RegionExtractor, describe
+from pipeline.images.regions import DescribedRegions, RegionExtractor, describe
 from pipeline.images.warping import Crops, WholeImages
-from pipeline.settings.images import Grid, Search
+from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import isolated_map
 
-GRID = Grid(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
+GRID = GridSettings(scales=(0.67, 0.5), aspects=(1.0, 2.0), overlap=0.5)
 SELECTION = Selection(min_score=0.0, min_side=1, iou=0.7, count=4, fill=True, grid=GRID)
 SIZES = [(90, 70), (70, 90), (64, 64), (90, 70), (200, 30), (1, 1), (90, 70), (3, 300)]
 VIEWS = {"crops": Crops(64, 8, MEAN), "roi-align": WholeImages(96, 32, 2.5)}
@@ -50,7 +50,7 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
 def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
     from dataclasses import replace
 
-    propose = proposer(ProposalSettings("boxes", GRID, Search(mode="fast", width=500)))
+    propose = proposer(ProposalSettings("boxes", GRID, SearchSettings(mode="fast", width=500)))
     limits = ImageLimits(1 << 20, 1, 1 << 20)
     return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
 
@@ -66,8 +66,8 @@ def run(
     files: dict,
     batch: int = 5,
     **changes: object,
-) -> Described:
-    plan = Plan(torch.device("cpu"), torch.float32, batch)
+) -> DescribedRegions:
+    plan = ExtractionPlan(torch.device("cpu"), torch.float32, batch)
     images = isolated_map(make_preparation(files, view, **changes), requests, 0)
     return describe(images, RegionExtractor(encoder, plan, view), None, 0.7, 4)
 

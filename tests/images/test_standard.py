@@ -9,20 +9,20 @@ from pictures import MEAN, STD, make_pixels
 
 pytest.importorskip("cv2")
 
-from pipeline.images.descriptors import GIST_CELLS, LOCAL, Grid, colour_sift, gist, hog, rgb_histogram, rgb_sift
-from pipeline.images.pooling import Describer, Sampler, vlad
+from pipeline.images.descriptors import GIST_CELLS, LOCAL, PatchGrid, colour_sift, gist, hog, rgb_histogram, rgb_sift
+from pipeline.images.pooling import DescriptorSampler, StandardDescriber, vlad
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.standard import StandardEncoder, StandardSpec, learn_codebooks, learn_projection
 from pipeline.specs.stored import restore_encoder
 
-SIDE, GRID = 48, Grid(step=8, patch=16)
+SIDE, GRID = 48, PatchGrid(step=8, patch=16)
 DIMS = {"gist": 6, "rgb": 5, "csift": 4, "rgbsift": 3, "hog": 7}
 N_POINTS = 25
 
 
 def learn(pixels: np.ndarray, dims: dict = DIMS, flip: bool = False, seed: int = 0) -> StandardEncoder:
-    codebooks = learn_codebooks([Sampler(GRID, 12, seed)(p) for p in pixels], words=8, dim=10, seed=seed)
-    described = [Describer(GRID, flip, codebooks).parts(p) for p in pixels]
+    codebooks = learn_codebooks([DescriptorSampler(GRID, 12, seed)(p) for p in pixels], words=8, dim=10, seed=seed)
+    described = [StandardDescriber(GRID, flip, codebooks).parts(p) for p in pixels]
     spec = StandardSpec(Preprocessing(SIDE, None, MEAN, STD), GRID, flip)
     return StandardEncoder(spec, codebooks, learn_projection(described, dims, seed), {"origin": "learned"})
 
@@ -123,7 +123,7 @@ def test_shade_changes_the_opponent_colours_little() -> None:
 
 
 def test_samples_are_drawn_by_the_seed(pixels: np.ndarray) -> None:
-    first, again, other = (Sampler(GRID, 5, seed)(pixels[0]) for seed in (0, 0, 1))
+    first, again, other = (DescriptorSampler(GRID, 5, seed)(pixels[0]) for seed in (0, 0, 1))
     everything = hog(pixels[0], GRID)
     for kind in LOCAL:
         assert len(first[kind]) == 5 and np.array_equal(first[kind], again[kind])

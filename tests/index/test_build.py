@@ -13,7 +13,7 @@ from pipeline.index.build import BuiltIndex, build_index
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.format import from_bytes, to_bytes, view_bytes
 from pipeline.index.requirements import Requirements
-from pipeline.index.tuning import Setting, apply, ask, index_recall, stages_of, tune
+from pipeline.index.tuning import SearchSetting, apply, ask, index_recall, stages_of, tune
 from pipeline.index.vectors import ArrayVectors
 from pipeline.storage.bundle import map_file
 
@@ -94,7 +94,7 @@ def test_hardly_more_lists_are_visited_than_needed() -> None:
     index = build("IVF100,Flat", ArrayVectors(vectors), "inner_product").index
     chosen = tune(index, questions, 0.97)[-1]
     assert index.nprobe == chosen.setting.lists > 4 and chosen.recall >= 0.97
-    apply(index, Setting(lists=int(chosen.setting.lists * 0.85)))
+    apply(index, SearchSetting(lists=int(chosen.setting.lists * 0.85)))
     assert index_recall(index, questions) < 0.97
     assert tune(index, questions, 1.0)[-1].setting.lists <= 100
     assert tune(index, questions, 0.01)[-1].setting.lists == 1
@@ -106,13 +106,13 @@ def test_wherever_the_search_begins_it_ends_alike(factory: str) -> None:
     questions = ask(queries, [vectors], 6000, "inner_product")
     index = build(factory, ArrayVectors(vectors), "inner_product").index
     for effort in (1, 6, 90):
-        near = Setting(effort, effort, 4 if "Refine" in factory else None)
+        near = SearchSetting(effort, effort, 4 if "Refine" in factory else None)
         operations = tune(index, questions, 0.95, near=near)
         assert operations[-1].recall >= 0.95
         k_factor = operations[-1].setting.k_factor
         reached = [one.setting for one in operations if one.recall >= 0.95 and one.setting.k_factor == k_factor]
         least = min(setting.lists or setting.vertices for setting in reached)
-        apply(index, Setting(int(least * 0.8), int(least * 0.8), k_factor))
+        apply(index, SearchSetting(int(least * 0.8), int(least * 0.8), k_factor))
         assert least == 10 or index_recall(index, questions) < 0.95
 
 

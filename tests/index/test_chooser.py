@@ -5,10 +5,10 @@ import pytest
 from test_build import clustered, make
 
 from pipeline.errors import UsageError
-from pipeline.index.bench import Trial
+from pipeline.index.bench import CandidateTrial
 from pipeline.index.chooser import choose
 from pipeline.index.requirements import Requirements
-from pipeline.index.tuning import Setting
+from pipeline.index.tuning import SearchSetting
 from pipeline.index.vectors import ArrayVectors
 from pipeline.report.figures import draw_tradeoff
 
@@ -23,7 +23,7 @@ ASKED = {
 }
 
 
-def trials(**asked: object) -> list[Trial]:
+def trials(**asked: object) -> list[CandidateTrial]:
     vectors, queries = clustered(8000, 32)
     requirements = Requirements(**{**ASKED, **asked})
     return choose(ArrayVectors(vectors), queries, "inner_product", requirements, lambda items, what: items)
@@ -79,8 +79,8 @@ def test_16_bits_are_tried_where_8_are_too_few() -> None:
 
 
 def test_the_cost_weighs_building_against_answering() -> None:
-    slow = Trial("a", Setting(), 1.0, 1, seconds=1e-3, latency_ms=1.0, build_seconds=0.0, failure=None)
-    fast = Trial("b", Setting(), 1.0, 1, seconds=1e-4, latency_ms=1.0, build_seconds=50.0, failure=None)
+    slow = CandidateTrial("a", SearchSetting(), 1.0, 1, seconds=1e-3, latency_ms=1.0, build_seconds=0.0, failure=None)
+    fast = CandidateTrial("b", SearchSetting(), 1.0, 1, seconds=1e-4, latency_ms=1.0, build_seconds=50.0, failure=None)
     assert min(slow, fast, key=lambda t: t.cost(10_000)) is slow
     assert min(slow, fast, key=lambda t: t.cost(100_000)) is fast
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from devices import full_beyond
 
-from pipeline.device import Portions
+from pipeline.device import OomBatcher
 from pipeline.errors import IntegrityError
 from pipeline.index import device_search, exact
 from pipeline.index.exact import search_exact
@@ -118,7 +118,7 @@ def test_what_is_not_finite_is_named() -> None:
 def test_a_gpu_finds_the_same(metric: str, room: int, device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ties and all, also where it has room for a part of a piece only."""
     done: list[int] = []
-    monkeypatch.setattr(Portions, "map", full_beyond(room, done))
+    monkeypatch.setattr(OomBatcher, "map", full_beyond(room, done))
     for make in (whole_numbers, cloud):
         vectors, queries = make(3000, 8, 0), make(1100, 8, 1)[1030:]
         done.clear()

@@ -47,10 +47,10 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The made-up run with its sentences parsed by a spaCy pipeline that `train-parser` has made of the demo's."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
-    from examples.demo import DemoSettings, collection_texts, scene_record
+    from examples.demo import DrawingSettings, collection_texts, scene_record
 
     run = make_run(tmp_path_factory.mktemp("run"))
-    settings = DemoSettings(train=20, dev=0, test=0, weak=0, seed=3)
+    settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=3)
     texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
     (run / "bank.conllu").write_text(texts["trees.conllu"])
     small = {"width": 16, "depth": 1, "hidden": 16, "learning_rate": 0.01, "batch_words": 200, "epochs": 2}
@@ -122,9 +122,9 @@ def test_every_door_answers(run: Path, tmp_path: Path) -> None:
     lines = run_command("search", "--index", bundle, "--batch", tmp_path / "asked.txt", "--top", 3).splitlines()
     assert json.loads(lines[0])["results"] == shown and "no word of 'unicorn'" in json.loads(lines[1])["error"]
 
-    from pipeline.serve.gallery import Gallery
+    from pipeline.serve.gallery import ServedGallery
 
-    gallery = Gallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", lambda data: None, 8)
+    gallery = ServedGallery(Searcher(Bundle(bundle)), lambda data: {}, lambda *place: b"", lambda data: None, 8)
     assert [hit.row["image_id"] for hit in gallery.images("a dog", 3)] == [hit["image_id"] for hit in shown]
     card = Bundle(bundle).card
     assert card["parse"]["engine"] == "spacy" and card["parse"]["max_words"] == 9 and card["parse"]["package"] is None

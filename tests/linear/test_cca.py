@@ -10,7 +10,7 @@ from pipeline.errors import InputError
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCA, CCASolver, NormalizedCCA
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.tuning import Pairs, Prepared, tune
+from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune
 from pipeline.models.linear.views import ImageView
 
 
@@ -146,11 +146,11 @@ def test_normalized_embedding_is_equation_2() -> None:
 def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
     view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
-    pairs = Pairs({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
+    pairs = PairArrays({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
     grid = make_grid([2, 10], [0.01, 1000.0], [0.01], [0.0, 1.0])
     seen = []
     tuned = tune(
-        NormalizedCCA, view, Prepared(moments_of(x[train], y[train])), pairs, grid, lambda p: seen.extend(p) or p
+        NormalizedCCA, view, PreparedViews(moments_of(x[train], y[train])), pairs, grid, lambda p: seen.extend(p) or p
     )
     assert len(tuned.trials) == 2 * 2 * 2 and len(seen) == 2
     assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.recall_sum)
@@ -162,8 +162,8 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
 def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
     x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
     view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
-    pairs = Pairs({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
-    ridges, prepared = (0.01, 0.1, 1, 10, 100), Prepared(moments_of(x[train], y[train]))
+    pairs = PairArrays({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
+    ridges, prepared = (0.01, 0.1, 1, 10, 100), PreparedViews(moments_of(x[train], y[train]))
     whole, lines = (
         tune(NormalizedCCA, view, prepared, pairs, make_grid([10], ridges, ridges, [1.0], search))
         for search in ("grid", "lines")
@@ -180,8 +180,10 @@ def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
 def test_euclidean_cca_tries_no_powers() -> None:
     x, y = make_views(n=400)
     view = ImageView(("net",), (20,), ())
-    pairs = Pairs({"net": x[:50]}, sparse.csr_array(y[:50]), np.arange(50))
-    tuned = tune(CCA, view, Prepared(moments_of(x[50:], y[50:])), pairs, make_grid([4], [0.1], [0.1], [0.0, 1.0, 4.0]))
+    pairs = PairArrays({"net": x[:50]}, sparse.csr_array(y[:50]), np.arange(50))
+    tuned = tune(
+        CCA, view, PreparedViews(moments_of(x[50:], y[50:])), pairs, make_grid([4], [0.1], [0.1], [0.0, 1.0, 4.0])
+    )
     assert len(tuned.trials) == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.csls import Bank, Scaled, choose_scaling, extend, means_of_greatest
-from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.projection import Directions, unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.stored import restore
@@ -107,7 +107,7 @@ def test_parts_bring_a_scaled_model_back_alone_and_in_an_ensemble() -> None:
     assert isinstance(twin, Scaled) and twin.encoders == ("one",) and twin.metric == "inner_product"
     np.testing.assert_array_equal(twin.embed_images(features), model.embed_images(features))
     np.testing.assert_array_equal(twin.embed_sentences(sentences), model.embed_sentences(sentences))
-    both = Ensemble([Member("ncca", model, 0.4), Member("ncca", make_model(), 0.6)])
+    both = Ensemble([EnsembleMember("ncca", model, 0.4), EnsembleMember("ncca", make_model(), 0.6)])
     again = Ensemble.from_parts(both.settings(), both.tensors())
     np.testing.assert_array_equal(again.embed_images(features), both.embed_images(features))
     assert both.embed_images(features).shape == (7, 6 + 4 + 6)

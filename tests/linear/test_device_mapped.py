@@ -12,11 +12,11 @@ from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
 
-from pipeline.device import Portions
+from pipeline.device import OomBatcher
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.device_mapped import DeviceMappedAccumulator
 from pipeline.models.linear.device_views import sparse_on
-from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.fourier import FourierFeatures
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.projection import Directions
@@ -50,7 +50,7 @@ def test_the_map_is_that_of_numpy(device: torch.device, rule: str) -> None:
 @pytest.mark.parametrize("maps", ON_DEVICES.values(), ids=ON_DEVICES)
 def test_the_second_pass_is_that_of_numpy(device, room: int, maps, monkeypatch: pytest.MonkeyPatch) -> None:
     known, done = moments_of(*BLOCKS), []
-    monkeypatch.setattr(Portions, "map", full_beyond(room, done))
+    monkeypatch.setattr(OomBatcher, "map", full_beyond(room, done))
     found = mapped_moments(known, BLOCKS, maps, device)
     assert sum(done) == sum(len(block.x) for block in BLOCKS) and (len(done) > len(BLOCKS)) == (room == 7)
     assert_same(found, mapped_moments(known, BLOCKS, maps))
@@ -81,7 +81,7 @@ def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: s
     model = model_spec(name).load().fit(task).model
     images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)
     done: list[int] = []
-    monkeypatch.setattr(Portions, "map", full_beyond(room, done))
+    monkeypatch.setattr(OomBatcher, "map", full_beyond(room, done))
     assert model.to(device) is model
     np.testing.assert_allclose(model.embed_images(pairs.features), images, atol=2e-5)
     np.testing.assert_allclose(model.embed_sentences(pairs.sentences), sentences, atol=2e-5)
@@ -103,7 +103,7 @@ def test_an_ensemble_takes_its_members_along(device: torch.device) -> None:
     member = NormalizedCCA(
         ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), Directions(eye, eye, np.ones(size))
     )
-    ensemble = Ensemble([Member("ncca", member, 1.0)]).to(device)
+    ensemble = Ensemble([EnsembleMember("ncca", member, 1.0)]).to(device)
     assert member._projections is not None
     np.testing.assert_allclose(ensemble.embed_images({"colour": eye}), eye, atol=1e-6)
     np.testing.assert_allclose(ensemble.embed_sentences({"tfidf": sparse.csr_array(eye)}), eye, atol=1e-6)

@@ -8,7 +8,7 @@ import torch
 from devices import full_beyond
 from scipy import sparse
 
-from pipeline.device import Portions
+from pipeline.device import OomBatcher
 from pipeline.models.linear import device_moments
 from pipeline.models.linear.accumulation import SMALL
 from pipeline.models.linear.device_moments import DeviceAccumulator
@@ -64,7 +64,7 @@ def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkey
     dims, terms = (9, 4), 30
     view, blocks, done = view_of(dims), make_blocks(dims, terms), []
     expected = sum_blocks(blocks, view, terms, 1)
-    monkeypatch.setattr(Portions, "map", full_beyond(100, done))
+    monkeypatch.setattr(OomBatcher, "map", full_beyond(100, done))
     assert_same(sum_blocks(blocks, view, terms, 1, device), expected, 1e-12)
     with_sentences = sum(len(np.unique(block.owners)) for block in blocks)
     assert sum(done) == with_sentences and max(done) <= 100 and len(done) > 5

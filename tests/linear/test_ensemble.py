@@ -8,7 +8,7 @@ from scipy import sparse
 
 from pipeline.index.search import Searcher
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.ensemble import Ensemble, Member
+from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.word_models import BagOfWords
@@ -31,7 +31,7 @@ def ensemble() -> Ensemble:
     )  # fmt: skip
     view, words = ImageView(("one", "two"), (6, 5), ("l2",)), rng.standard_normal((5, 7)).astype(np.float32)
     neural = BagOfWords.build(view, np.zeros(11, np.float32), words, 7, dropout=0, seed=0, learned={}, unit=True)
-    return Ensemble([Member("ncca", linear, 0.7), Member("bow", neural, 0.3)])
+    return Ensemble([EnsembleMember("ncca", linear, 0.7), EnsembleMember("bow", neural, 0.3)])
 
 
 def make_pairs() -> tuple[dict, dict]:

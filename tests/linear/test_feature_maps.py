@@ -10,22 +10,22 @@ from pipeline.models.linear.cca import CCASolver
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.fourier import PIECE, FourierFeatures, FourierMap, bandwidth
 from pipeline.models.linear.kernels import KernelFeatures
-from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
 
 
-def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> Block:
+def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> ViewBlock:
     """Images far from zero, with 0 to 3 sparse sentences each."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n), rng.integers(0, 4, n))
     x = rng.standard_normal((n, dim_x)).astype(np.float32) + 3
     y = sparse.random_array((len(owners), dim_y), density=0.5, rng=rng, dtype=np.float32, format="csr")
-    return Block(x, y, owners)
+    return ViewBlock(x, y, owners)
 
 
-def moments_of(*blocks: Block) -> Moments:
+def moments_of(*blocks: ViewBlock) -> Moments:
     accumulator = MomentsAccumulator(blocks[0].x.shape[1], blocks[0].y.shape[1], threads=1)
     for block in blocks:
         accumulator.add(block.x, block.y, block.owners)
@@ -173,7 +173,7 @@ def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
     rng = np.random.default_rng(12)
     hidden = rng.standard_normal((60, 2))
     x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))
-    block = Block(x.astype(np.float32), sparse.csr_array(y.astype(np.float32)), np.arange(60))
+    block = ViewBlock(x.astype(np.float32), sparse.csr_array(y.astype(np.float32)), np.arange(60))
     maps = FeatureMaps(KernelFeatures.fit(block.x, "rbf", 0.5, 60, 0), KernelFeatures.fit(block.y, "rbf", 0.5, 60, 0))
     moments = mapped_moments(moments_of(block), [block], maps)
     found = CCASolver(moments).solve(0.5, 0.5, 3).values

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from pipeline.models.linear.sample import Sample
+from pipeline.models.linear.sample import ReservoirSample
 
 ROWS = np.arange(60, dtype=np.float32)[:, None] * np.ones(3, np.float32)
 
 
 def draw(count: int, seed: int, bounds: list[int], rows: np.ndarray | sparse.csr_array = ROWS):
-    sample = Sample(count, np.random.default_rng(seed))
+    sample = ReservoirSample(count, np.random.default_rng(seed))
     for start, stop in zip([0, *bounds], [*bounds, rows.shape[0]], strict=True):
         sample.add(rows[start:stop])
         assert sample.rows().shape[0] <= count

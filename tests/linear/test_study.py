@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from benchmarks.papers.gong import Setting, tables
+from benchmarks.papers.gong import GongSetting, tables
 from pipeline.models.linear.folds import assign_folds
-from pipeline.models.linear.study import Cell, count_draws, draw_folds, pinned
+from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, pinned
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)
 
 
-def make_cell(**values) -> Cell:
-    return Cell(**{"model": "ncca", "training": "sae", "encoders": ("net",), "documents": "all", **values})
+def make_cell(**values) -> StudyCell:
+    return StudyCell(**{"model": "ncca", "training": "sae", "encoders": ("net",), "documents": "all", **values})
 
 
 @pytest.mark.parametrize("order", ["listed", "shuffled"])
@@ -55,7 +55,7 @@ def test_rates_are_pinned_after_the_first_draw() -> None:
 
 
 def test_the_tables_are_rectangular_and_name_real_trainings() -> None:
-    setting = Setting(
+    setting = GongSetting(
         ("net",), ("standard",), (1, 3, 5), (1, 2, 3), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1)
     )
     made = tables(setting)
@@ -67,7 +67,7 @@ def test_the_tables_are_rectangular_and_name_real_trainings() -> None:
 
 
 def test_our_rows_can_come_to_joint_training_and_to_the_target_set_alone() -> None:
-    setting = Setting(("net",), (), (1,), (1,), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1))
+    setting = GongSetting(("net",), (), (1,), (1,), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1))
     ours = [row for table in tables(setting) for row in table.rows if "second CCA joint" in row.label]
     assert len(ours) == 4
     for cell in (cell for row in ours for cell in row.cells):

@@ -10,9 +10,16 @@ from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear import wsabie
 from pipeline.models.linear.projection import Directions
-from pipeline.models.linear.wsabie import EarlyStopping, Schedule, differentiate, find_violators, rank_weights, train
+from pipeline.models.linear.wsabie import (
+    EarlyStopping,
+    WsabieSchedule,
+    differentiate,
+    find_violators,
+    rank_weights,
+    train,
+)
 
-SGD = Schedule(
+SGD = WsabieSchedule(
     epochs=30, batch=32, learning_rate=0.5, max_norm=50, adaptive=False, dimensions=8, seed=0, max_samples=200
 )
 ADAGRAD = replace(SGD, learning_rate=0.1, adaptive=True)
@@ -65,7 +72,7 @@ def test_the_violator_is_the_first_in_the_order_of_sampling() -> None:
 
 @pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
 def test_every_step_is_of_pairs_that_violate_with_sentences_of_other_images(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+    schedule: WsabieSchedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y, owners = make_pairs(40)
     y, owners = y[:60], owners[:60]
@@ -136,7 +143,7 @@ def test_a_batch_of_one_is_the_step_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_no_column_is_longer_than_alpha_allows(schedule: Schedule) -> None:
+def test_no_column_is_longer_than_alpha_allows(schedule: WsabieSchedule) -> None:
     x, y, owners = make_pairs(100)
     directions = train(x, y, owners, replace(schedule, max_norm=3, epochs=5))
     lengths = np.concatenate([(directions.w**2).sum(axis=0), (directions.u**2).sum(axis=0)])
@@ -146,7 +153,7 @@ def test_no_column_is_longer_than_alpha_allows(schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_it_beats_chance_by_far_on_unseen_pairs(schedule: Schedule) -> None:
+def test_it_beats_chance_by_far_on_unseen_pairs(schedule: WsabieSchedule) -> None:
     x, y, owners = make_pairs()
     train_rows, dev = owners < 400, owners >= 400
     unseen = x[400:], y[np.flatnonzero(dev)], owners[dev] - 400
@@ -157,7 +164,7 @@ def test_it_beats_chance_by_far_on_unseen_pairs(schedule: Schedule) -> None:
 
 
 @pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_the_seed_decides(schedule: Schedule) -> None:
+def test_the_seed_decides(schedule: WsabieSchedule) -> None:
     pairs, short = make_pairs(60), replace(schedule, epochs=3)
     first, second, other = train(*pairs, short), train(*pairs, short), train(*pairs, replace(short, seed=1))
     np.testing.assert_array_equal(first.w, second.w)
@@ -185,7 +192,7 @@ def test_a_diverging_learning_rate_is_named() -> None:
 
 
 @pytest.mark.parametrize("schedule", [SGD, ADAGRAD], ids=["sgd", "adagrad"])
-def test_sentences_that_are_all_alike_or_empty_move_nothing(schedule: Schedule) -> None:
+def test_sentences_that_are_all_alike_or_empty_move_nothing(schedule: WsabieSchedule) -> None:
     x, y, owners = make_pairs(20)
     for words in (y[np.zeros(len(owners), np.int64)], sparse.csr_array(y.shape, dtype=np.float32)):
         first, last = (train(x, words, owners, replace(schedule, epochs=epochs)) for epochs in (0, 2))

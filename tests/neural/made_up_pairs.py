@@ -11,10 +11,10 @@ from scipy import sparse
 from pipeline.models.linear.projection import Directions
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import Pairs, Task
+from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import WordStart
-from pipeline.settings.models import Train
+from pipeline.settings.models import TrainSettings
 from pipeline.specs.models import model_spec
 from pipeline.specs.places import import_place
 from pipeline.storage.checkpoints import Checkpoints
@@ -57,7 +57,7 @@ def make_start() -> WordStart:
     return WordStart(Start(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32)))
 
 
-def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> Task:
+def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> TrainingTask:
     """A task on images of four kinds of thing each, named in their two sentences in any order, in the form `view`."""
     rng = np.random.default_rng(0)
     n = train + dev
@@ -79,16 +79,16 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
         rows = np.flatnonzero((owners >= first) & (owners < last))
         own = sentences[rows] if view == "tfidf" else sentences.take(rows)
         block = {encoder: values[first:last] for encoder, values in features.items()}
-        pairs[name] = Pairs(block, own, owners[rows] - first, rows, regions=Shown(regions[first:last]))
-    chosen = Train(**{**SETTINGS, **settings})
-    return Task(
+        pairs[name] = TrainingPairs(block, own, owners[rows] - first, rows, regions=Shown(regions[first:last]))
+    chosen = TrainSettings(**{**SETTINGS, **settings})
+    return TrainingTask(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "tfidf" else None,
         region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
     )  # fmt: skip
 
 
-def make_task_of(model: str, **settings: object) -> Task:
+def make_task_of(model: str, **settings: object) -> TrainingTask:
     """A task in the form that the registered `model` takes."""
     spec = model_spec(model)
     task = make_task(spec.sentences, **settings)

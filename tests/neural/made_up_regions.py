@@ -11,8 +11,8 @@ from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.recurrent_refinement import RecurrentCCA
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import Pairs, Task
-from pipeline.settings.models import AlignedTrain
+from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.settings.models import AlignedTrainSettings
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 
@@ -51,7 +51,7 @@ class MadeUpRegions:
         return Block(features, boxes, np.zeros(len(features)), np.cumsum([0, *lengths]))
 
 
-def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object) -> Task:
+def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object) -> TrainingTask:
     """Images of four kinds of thing each: the whole image, then one region a thing; two sentences name them all."""
     rng = np.random.default_rng(0)
     looks = rng.random((WORDS - 1, 16)) ** 3
@@ -65,14 +65,14 @@ def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object
         rows = np.flatnonzero((owners >= first) & (owners < last))
         features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
         own = MadeUpRegions(regions[first:last])
-        pairs[name] = Pairs(features, tokens.take(rows), owners[rows] - first, rows, own)
-    chosen = AlignedTrain(**{**SETTINGS, "patience": 9, **OWN, **settings})
-    task = Task(
+        pairs[name] = TrainingPairs(features, tokens.take(rows), owners[rows] - first, rows, own)
+    chosen = AlignedTrainSettings(**{**SETTINGS, "patience": 9, **OWN, **settings})
+    task = TrainingTask(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=make_start(), region_view=REGION_VIEW,
     )  # fmt: skip
     return replace(task, start=RecurrentCCA.untrained(task))
 
 
-def without_regions(task: Task) -> Task:
+def without_regions(task: TrainingTask) -> TrainingTask:
     return replace(task, train=replace(task.train, regions=None))

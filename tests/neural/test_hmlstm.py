@@ -15,7 +15,7 @@ from pipeline.models.neural.correspondence import match, noun_phrases
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.hmlstm import phrase_rows
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import Pairs, train
+from pipeline.models.neural.task import TrainingPairs, train
 from pipeline.specs.models import model_spec
 from pipeline.text.trees import Trees
 
@@ -132,7 +132,7 @@ def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
     own = task.settings.changed({"correspondence_epochs": 1, "phrase_share": 1})
     looks = np.unique(task.train.regions.features[:, 1:].reshape(-1, 16), axis=0)
 
-    def placed(pairs: Pairs) -> Pairs:
+    def placed(pairs: TrainingPairs) -> TrainingPairs:
         number = (pairs.regions.features[:, :, None] == looks).all(axis=-1).argmax(axis=-1)
         number[:, 0] = -1
         return replace(pairs, regions=Placed(number[..., None].astype(np.float32)))

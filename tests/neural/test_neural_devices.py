@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.metrics.multivector_scores import multivector_scores
-from pipeline.models.neural.task import Task, Trained, train
+from pipeline.models.neural.task import Trained, TrainingTask, train
 from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.specs.models import made_by, model_spec
@@ -22,7 +22,7 @@ OWN = {
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
 
 
-def make_task(name: str, **settings: object) -> Task:
+def make_task(name: str, **settings: object) -> TrainingTask:
     """A small task without dropout, whose random numbers each device has of its own."""
     settings = {**SMALL, **settings}
     if model_spec(name).multi_vector:
@@ -30,7 +30,9 @@ def make_task(name: str, **settings: object) -> Task:
     return made_up_pairs.make_task_of(name, **settings)
 
 
-def run(name: str, task: Task, checkpoint: Checkpoint | None = None, after_step=lambda training: None) -> Trained:
+def run(
+    name: str, task: TrainingTask, checkpoint: Checkpoint | None = None, after_step=lambda training: None
+) -> Trained:
     return train(model_spec(name).load(), task, checkpoint, after_step)
 
 

@@ -14,8 +14,8 @@ from scipy import sparse
 from test_models import make_task
 
 from pipeline.models.linear.csls import Bank, Scaled
-from pipeline.models.linear.ensemble import Ensemble, Member
-from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
+from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.neural.task import train
 from pipeline.multivectors import MultiVectors
 from pipeline.specs.models import MODELS, made_by, model_spec
@@ -81,7 +81,7 @@ def combine(kind: str) -> Case:
     """Of two models that read tokens, one of them of sets for the ensemble of these."""
     members = ("lstm", "bow") if kind == "ensemble" else ("bow", "dvsa")
     cases = [make_case(name) for name in members]
-    joined = [Member(name, case.model, 0.5) for name, case in zip(members, cases, strict=True)]
+    joined = [EnsembleMember(name, case.model, 0.5) for name, case in zip(members, cases, strict=True)]
     return replace(cases[1], model=Ensemble(joined))
 
 
@@ -115,12 +115,12 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
     name, _, training = name.partition(", ")
     task, dev = make_task(name, training or "target")
 
-    def around(blocks: list[Block]) -> list[Block]:
+    def around(blocks: list[ViewBlock]) -> list[ViewBlock]:
         (block,) = blocks
-        none = Block(block.x[:0], block.y[:0], block.owners[:0])
+        none = ViewBlock(block.x[:0], block.y[:0], block.owners[:0])
         cut = int((block.owners < 1).sum())
-        one = Block(block.x[:1], block.y[:cut], block.owners[:cut])
-        rest = Block(block.x[1:], block.y[cut:], block.owners[cut:] - 1)
+        one = ViewBlock(block.x[:1], block.y[:cut], block.owners[:cut])
+        rest = ViewBlock(block.x[1:], block.y[cut:], block.owners[cut:] - 1)
         return [none, one, none, rest, none]
 
     sets = task.sets

@@ -8,16 +8,16 @@ from made_up import make_run
 
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.report.atlas import PLACES, draw_map
-from pipeline.report.examples import FAILURES, TOP, Gallery, Picture, ask, read_gallery
+from pipeline.report.examples import FAILURES, TOP, ReportPicture, SplitGallery, ask, read_gallery
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 
 
-def name_only(row: dict) -> Picture:
-    return Picture(row["path"], None)
+def name_only(row: dict) -> ReportPicture:
+    return ReportPicture(row["path"], None)
 
 
-def gallery_of(run: Path, split: str) -> Gallery:
+def gallery_of(run: Path, split: str) -> SplitGallery:
     manifest = Manifest(run / "manifest")
     embeddings = Embeddings(manifest, run / "embeddings/ncca")
     return read_gallery(embeddings, split_pairs(manifest, split), split, manifest.images, manifest.sentences)
@@ -87,7 +87,7 @@ def test_items_of_one_of_several_vectors_are_shown_as_vectors_are(tmp_path: Path
     given = vars(gallery) | {"comparison": ScoreRule("words", 0)}
     for name in ("image_vectors", "sentence_vectors"):
         given[name] = MultiVectors(given[name], np.arange(len(given[name]) + 1))
-    shown, again = ask(gallery, name_only), ask(Gallery(**given), name_only)
+    shown, again = ask(gallery, name_only), ask(SplitGallery(**given), name_only)
     assert (shown.n_images, shown.n_sentences) == (again.n_images, again.n_sentences)
     for one, other in zip(shown.by_sentence + shown.by_image, again.by_sentence + again.by_image, strict=True):
         assert one.query == other.query

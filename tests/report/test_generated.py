@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pipeline.report.examples import Picture
+from pipeline.report.examples import ReportPicture
 from pipeline.report.generated import SHOWN, compare_generators
 
 
@@ -15,8 +15,8 @@ def description(name: str, ids: list[int]) -> dict:
 def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> None:
     images = pa.table({"image_id": list(range(20)), "path": [f"{i}.png" for i in range(20)]})
     told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
-    found = compare_generators(told, images, lambda row: Picture(row["path"], None))
+    found = compare_generators(told, images, lambda row: ReportPicture(row["path"], None))
     assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
     assert len(found) == SHOWN
     assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)
-    assert compare_generators([], images, lambda row: Picture(row["path"], None)) == []
+    assert compare_generators([], images, lambda row: ReportPicture(row["path"], None)) == []

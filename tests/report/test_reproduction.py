@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.papers.printed import SYSTEMS, TABLES
 from benchmarks.papers.reproduction import render
-from pipeline.config.root import Reproduce
+from pipeline.config.root import ReproduceSettings
 from pipeline.specs.models import MODELS
 
 
@@ -122,4 +122,4 @@ def test_every_row_named_here_is_registered_and_every_row_is_complete() -> None:
 
 @pytest.mark.parametrize("collection", sorted({table.collection for table in TABLES}))
 def test_every_collection_can_be_named_in_the_configuration(collection: str) -> None:
-    assert Reproduce(collection=collection, gong=False).collection == collection
+    assert ReproduceSettings(collection=collection, gong=False).collection == collection

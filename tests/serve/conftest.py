@@ -13,7 +13,7 @@ from pipeline.storage.sources import ImageSource
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
-    from pipeline.serve.gallery import Gallery
+    from pipeline.serve.gallery import ServedGallery
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +24,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def gallery(run: Path) -> "Gallery":
+def gallery(run: Path) -> "ServedGallery":
     from visiting import PIXELS, see
 
-    from pipeline.serve.gallery import Gallery
+    from pipeline.serve.gallery import ServedGallery
 
-    return Gallery(Searcher(Bundle(run / "bundle")), see, ImageSource(run / "data").read, PIXELS, 32)
+    return ServedGallery(Searcher(Bundle(run / "bundle")), see, ImageSource(run / "data").read, PIXELS, 32)
 
 
 @pytest.fixture
-def client(gallery: "Gallery") -> "TestClient":
+def client(gallery: "ServedGallery") -> "TestClient":
     from visiting import make_client
 
     return make_client(gallery)

@@ -26,7 +26,7 @@ from visiting import LIMITS, PIXELS, make_client, see  # noqa: E402
 
 from pipeline.images.decode import DecodingProcess, ImageLimits  # noqa: E402
 from pipeline.serve.app import build_app  # noqa: E402
-from pipeline.serve.gallery import Gallery  # noqa: E402
+from pipeline.serve.gallery import ServedGallery  # noqa: E402
 from pipeline.serve.limits import Limits  # noqa: E402
 from stages.index.serve import _open_gallery  # noqa: E402
 
@@ -54,7 +54,7 @@ def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
                 table = table.set_column(table.column_names.index("path"), "path", paths)
             return table
 
-    foul = Gallery(Searcher(Foul(run / "bundle")), see, ImageSource(run / "data").read, PIXELS, 32)
+    foul = ServedGallery(Searcher(Foul(run / "bundle")), see, ImageSource(run / "data").read, PIXELS, 32)
     client = make_client(foul)
     for image_id, word in ((0, "outside"), (1, "outside"), (2, "missing")):
         answer = client.get(f"/api/models/ncca/photographs/{image_id}")
@@ -111,7 +111,7 @@ def test_a_form_without_a_photograph(client: TestClient) -> None:
         assert 400 <= answer.status_code < 500 and answer.json()["error"]
 
 
-def test_uploads_are_bounded_whether_they_say_their_size_or_not(gallery: Gallery) -> None:
+def test_uploads_are_bounded_whether_they_say_their_size_or_not(gallery: ServedGallery) -> None:
     client = make_client(gallery)
 
     def form(size: int):
@@ -130,18 +130,18 @@ def test_uploads_are_bounded_whether_they_say_their_size_or_not(gallery: Gallery
     assert answer.status_code == 413
 
 
-def test_a_body_that_is_too_large_is_not_read_to_its_end(gallery: Gallery) -> None:
+def test_a_body_that_is_too_large_is_not_read_to_its_end(gallery: ServedGallery) -> None:
     sent = asyncio.run(_call(make_client(gallery).app, [PART, *[bytes(10_000)] * 1000], {}))
     assert sent["status"] == 413 and sent["taken"] < 10
 
 
-def test_a_body_that_never_ends_is_given_up(gallery: Gallery) -> None:
+def test_a_body_that_never_ends_is_given_up(gallery: ServedGallery) -> None:
     limits = Limits(5, 20, 0, 100, 10_000, 0.1, 4, 2)
     sent = asyncio.run(_call(make_client(gallery, limits).app, [PART], {"stall": True}))
     assert sent["status"] == 408
 
 
-def test_slow_uploads_leave_room_for_questions(gallery: Gallery) -> None:
+def test_slow_uploads_leave_room_for_questions(gallery: ServedGallery) -> None:
     limits = Limits(5, 20, 0, 100, 10_000, 0.5, 4, 2)
     app = make_client(gallery, limits).app
 
@@ -184,7 +184,7 @@ async def _call(app, chunks: list[bytes], how: dict) -> dict:
     return told
 
 
-def test_a_flood_is_refused_and_the_rest_answered(gallery: Gallery) -> None:
+def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> None:
     released, usual = threading.Event(), gallery.images
 
     def slowly(sentence: str, top: int):
@@ -211,7 +211,9 @@ def test_a_flood_is_refused_and_the_rest_answered(gallery: Gallery) -> None:
     assert health.status_code == later.status_code == 200
 
 
-def test_a_failure_of_ours_is_counted_and_tells_nothing(gallery: Gallery, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_of_ours_is_counted_and_tells_nothing(
+    gallery: ServedGallery, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(sentence: str, top: int):
         raise ZeroDivisionError("a secret of /home/someone")
 

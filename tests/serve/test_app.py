@@ -27,7 +27,7 @@ from fastapi.testclient import TestClient  # noqa: E402
 from visiting import LIMITS, PIXELS, colour_of, make_client, photograph, see  # noqa: E402
 
 from pipeline.serve.app import build_app  # noqa: E402
-from pipeline.serve.gallery import Gallery  # noqa: E402
+from pipeline.serve.gallery import ServedGallery  # noqa: E402
 from pipeline.serve.limits import Limits  # noqa: E402
 
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
@@ -74,7 +74,7 @@ def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
     searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
-    client = make_client(Gallery(searcher, see, ImageSource(run / "data").read, PIXELS, 32))
+    client = make_client(ServedGallery(searcher, see, ImageSource(run / "data").read, PIXELS, 32))
     told = client.get("/api/models").json()["models"][0]
     assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)
     answer = client.get("/api/models/ncca/regions?snippet=big+dog&top=4").json()
@@ -101,7 +101,7 @@ def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
         folder = build_bundle(run, {"index": index}, on_disk=name == "disk").rename(tmp_path / name)
         assert (folder / "images.lists").exists() == (name == "disk")
         source = ImageSource(run / "data").read
-        clients[name] = make_client(Gallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))
+        clients[name] = make_client(ServedGallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))
     for thing in THINGS:
         answers = [client.get(f"/api/models/ncca/images?sentence={thing}&top=10").json() for client in clients.values()]
         results = [[(hit["image_id"], hit["score"]) for hit in answer["results"]] for answer in answers]
@@ -163,7 +163,7 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(client: TestClient, query
     assert error in answer.json()["error"]
 
 
-def test_threads_share_a_searcher_and_each_search_has_one_thread(gallery: Gallery) -> None:
+def test_threads_share_a_searcher_and_each_search_has_one_thread(gallery: ServedGallery) -> None:
     threads, usual = set(), gallery.images
 
     def watched(sentence: str, top: int):

@@ -11,7 +11,7 @@ from made_up import THINGS, features_of, run_command
 
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.serve.app import build_app
-from pipeline.serve.gallery import Gallery
+from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.limits import Limits
 
 PIXELS = partial(decode, limits=ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20))
@@ -29,7 +29,7 @@ def see(data: bytes) -> dict[str, np.ndarray]:
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 
 
-def make_client(gallery: Gallery, limits: Limits = LIMITS, **more: object) -> TestClient:
+def make_client(gallery: ServedGallery, limits: Limits = LIMITS, **more: object) -> TestClient:
     app = build_app({"ncca": gallery, "other": gallery}, limits, 2, ["testserver"])
     return TestClient(app, **more)
 

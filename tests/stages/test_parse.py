@@ -14,7 +14,7 @@ import yaml
 from made_up import ingest, make_run, make_stage
 from made_up_training import encode_parses
 
-from examples.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parsers import load_parser
@@ -169,7 +169,7 @@ def test_parses_of_other_sentences_are_refused(run: Path) -> None:
 def test_the_demos_own_files_fit_its_sentences(tmp_path: Path) -> None:
     """Every sentence of the demo's captions has both trees, over exactly the words of `encode-tokens`."""
     collection = tmp_path / "collection"
-    settings = DemoSettings(train=12, dev=2, test=2, weak=0, seed=5)
+    settings = DrawingSettings(train=12, dev=2, test=2, weak=0, seed=5)
     records = [scene_record(settings, index) for index in range(settings.images)]
     (collection / "images").mkdir(parents=True)
     for record in records:

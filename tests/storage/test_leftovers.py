@@ -13,7 +13,7 @@ from pipeline.run.layout import Shards
 from pipeline.run.runner import commit_part
 from pipeline.storage.atomic import publish, publish_json, sidecar_path
 from pipeline.storage.checkpoints import Checkpoints
-from pipeline.storage.drawn import DrawnFolder
+from pipeline.storage.drawn import DemoFolder
 from pipeline.storage.leftovers import remove_free_locks, remove_leftovers, remove_stale_shards
 from pipeline.storage.locks import hold, lock_path
 from pipeline.storage.manifest import (
@@ -224,7 +224,7 @@ def test_the_end_of_a_training_removes_its_checkpoints_alone(tmp_path: Path) -> 
 
 
 def test_a_demo_leaves_photographs_that_are_not_its_own(tmp_path: Path) -> None:
-    demo = DrawnFolder(tmp_path / "demo", 1, {})
+    demo = DemoFolder(tmp_path / "demo", 1, {})
     demo.claim()
     (demo.folder / "images/scene-00001.jpg").write_bytes(b"of a larger demo")
     mine = {"images/scene-mine.jpg", "images/weak-end.jpg", "images/scene-00002.jpg.bak"}
@@ -238,12 +238,12 @@ def test_a_demo_leaves_photographs_that_are_not_its_own(tmp_path: Path) -> None:
 def test_a_demo_is_not_drawn_through_links(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/scene-00000.jpg").write_bytes(b"precious")
-    demo = DrawnFolder(tmp_path / "demo", 1, {})
+    demo = DemoFolder(tmp_path / "demo", 1, {})
     demo.claim()
     (demo.folder / "images/scene-00000.jpg").symlink_to(tmp_path / "mine/scene-00000.jpg")
     with pytest.raises(JointspaceError, match="cannot write .*scene-00000.jpg"):
         demo.add("scene-00000.jpg", b"a drawing")
-    other = DrawnFolder(tmp_path / "other", 1, {})
+    other = DemoFolder(tmp_path / "other", 1, {})
     other.folder.mkdir()
     (other.folder / ".jointspace-demo").touch()
     (other.folder / "images").symlink_to(tmp_path / "mine")

@@ -215,5 +215,5 @@ def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
         make_stage("tabulate", tmp_path)
 
 
-def setting_of(values: dict) -> gong.Setting:
-    return gong.Setting(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+def setting_of(values: dict) -> gong.GongSetting:
+    return gong.GongSetting(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.storage import reading
-from pipeline.storage.batch import Batch
+from pipeline.storage.batch import FileBatch
 from pipeline.storage.reading import explain, file_sha256, is_there, open_regular, read_bytes, walk
 
 
@@ -86,7 +86,7 @@ def test_a_walk_names_what_it_may_not_look_into(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.json").mkdir()
-    batch = Batch()
+    batch = FileBatch()
     batch.add(tmp_path / "x", b"1")
     batch.add(tmp_path / "x.json", b"2", commit=True)
     with pytest.raises(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from nltk import Tree
 
-from examples.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.models.neural.correspondence import noun_phrases
 from pipeline.text.brackets import read_brackets
 from pipeline.text.conllu import chain
@@ -90,7 +90,7 @@ def test_trees_for_models_have_one_root_too() -> None:
 
 
 def test_they_are_those_of_packed_trees() -> None:
-    settings = DemoSettings(train=20, dev=0, test=0, weak=0, seed=1)
+    settings = DrawingSettings(train=20, dev=0, test=0, weak=0, seed=1)
     lines = collection_texts([scene_record(settings, i) for i in range(20)])["trees.brackets"].splitlines()
     trees = [tree for _, tree in read_brackets(lines, "b")]
     labels = sorted({label for tree in trees for label in tree.labels})

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from examples.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.errors import InputError
 from pipeline.settings.parse import ParserSettings
 from pipeline.text.arcs import depths
@@ -29,7 +29,7 @@ def test_agreement_counts_words() -> None:
 
 @pytest.fixture(scope="module")
 def demo() -> list[Parse]:
-    settings = DemoSettings(train=40, dev=1, test=1, weak=0, seed=3)
+    settings = DrawingSettings(train=40, dev=1, test=1, weak=0, seed=3)
     texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
     return [entry.parse for entry in read_conllu(texts["trees.conllu"].split("\n"), "c")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import DemoSettings, collection_texts, scene_record
+from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.text.arcs import depths, projective_heads
 from pipeline.text.brackets import PhraseTree, read_brackets
 from pipeline.text.conllu import Parse, chain, read_conllu, tree_fault
@@ -136,7 +136,7 @@ def test_depths_count_the_arcs_to_the_root() -> None:
 @pytest.fixture(scope="module")
 def demo() -> tuple[list[Parse], list[PhraseTree]]:
     """The demo's sentences as its own grammar has them."""
-    settings = DemoSettings(train=40, dev=1, test=1, weak=0, seed=3)
+    settings = DrawingSettings(train=40, dev=1, test=1, weak=0, seed=3)
     texts = collection_texts([scene_record(settings, index) for index in range(settings.images)])
     parses = [entry.parse for entry in read_conllu(texts["trees.conllu"].split("\n"), "c")]
     return parses, [tree for _, tree in read_brackets(texts["trees.brackets"].split("\n"), "b")]

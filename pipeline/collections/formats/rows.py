@@ -32,7 +32,7 @@ FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, and for each byte of it: names and sentences take more than a bit."""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row by its number from 1 (the first line, in text): its values by column, or none and the fault."""
 
     number: int
@@ -40,7 +40,9 @@ class Row(NamedTuple):
     fault: str = ""
 
 
-def read_rows(folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
+def read_rows(
+    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
+) -> Iterator[TableRow]:
     """The rows of the table `path`, at least with those of `columns` that it has.
 
     Raises InputError where it lacks one that is `needed` or cannot be read, UsageError for another kind of file.
@@ -56,7 +58,9 @@ def _check_columns(path: Path, present: Collection[str], needed: Collection[str]
         raise InputError(f"{path} has no column {missing[0]}; name one of {', '.join(present)} in collection.columns")
 
 
-def _read_csv(folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]) -> Iterator[Row]:
+def _read_csv(
+    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
+) -> Iterator[TableRow]:
     csv.field_size_limit(lists.LARGEST_LINE)  # of the process; the usual one would end the file at its first long field
     # Bytes that are not UTF-8 become lone surrogates, for which intake refuses their own row and no other.
     with io.TextIOWrapper(folder.open(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
@@ -72,14 +76,14 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Collection[str], ne
             except csv.Error as error:
                 if "unexpected end of data" in str(error) or "field larger" in str(error):
                     raise InputError(f"{path}: the quotation mark opened in row {number} is never closed") from None
-                yield Row(number, {}, f"not CSV: {error}")
+                yield TableRow(number, {}, f"not CSV: {error}")
                 continue
             if not header:
                 _check_columns(path, header := values, needed)
             elif len(values) == len(header):
-                yield Row(number, dict(zip(header, values, strict=True)))
+                yield TableRow(number, dict(zip(header, values, strict=True)))
             elif values:
-                yield Row(number, {}, f"{len(values)} fields, not {len(header)}")
+                yield TableRow(number, {}, f"{len(values)} fields, not {len(header)}")
 
 
 def _bounded_lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
@@ -91,23 +95,23 @@ def _bounded_lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
 
 def _read_jsonl(
     folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     with folder.open(path) as file:
         for number, line in lists.lines(file, path):
             try:
                 value = None if line is None else lists.parse_json(line)
             except ValueError as error:
-                yield Row(number, {}, f"not JSON: {error}")
+                yield TableRow(number, {}, f"not JSON: {error}")
                 continue
             if isinstance(value, dict):
-                yield Row(number, value)
+                yield TableRow(number, value)
             else:
-                yield Row(number, {}, NOT_UTF8 if line is None else "not a JSON object")
+                yield TableRow(number, {}, NOT_UTF8 if line is None else "not a JSON object")
 
 
 def _read_parquet(
     folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
-) -> Iterator[Row]:
+) -> Iterator[TableRow]:
     try_first(path, _exhaust, folder, path, columns, needed)
     number = 0
     for names, values in _batches(folder, path, columns, needed):
@@ -175,14 +179,14 @@ def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
     return column.to_pylist()
 
 
-def _decoded(number: int, values: Mapping[str, Any]) -> Row:
+def _decoded(number: int, values: Mapping[str, Any]) -> TableRow:
     try:
-        return Row(number, {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()})
+        return TableRow(number, {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()})
     except UnicodeDecodeError:
-        return Row(number, {}, NOT_UTF8)
+        return TableRow(number, {}, NOT_UTF8)
 
 
-READERS: Mapping[str, Callable[..., Iterator[Row]]] = {
+READERS: Mapping[str, Callable[..., Iterator[TableRow]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,

@@ -22,7 +22,7 @@ from pipeline.collections.records import (
     Reject,
     SentenceRecord,
 )
-from pipeline.collections.tars import DamagedTar, Member, members
+from pipeline.collections.tars import DamagedTar, TarMember, members
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
 
@@ -56,11 +56,11 @@ def _read_shard(folder: CollectionFolder, shard: str, split: str) -> Iterator[Re
         yield Reject(shard, None, "images", reason)
 
 
-def _stem(member: Member | Reject) -> str | None:
+def _stem(member: TarMember | Reject) -> str | None:
     return None if isinstance(member, Reject) else posixpath.splitext(member.name)[0]
 
 
-def _members(descriptor: int, shard: str) -> Iterator[Member | Reject]:
+def _members(descriptor: int, shard: str) -> Iterator[TarMember | Reject]:
     """The files in a shard; a Reject for whatever else stands there, and for the place where it cannot be read on."""
     try:
         for member in members(descriptor):
@@ -72,19 +72,19 @@ def _members(descriptor: int, shard: str) -> Iterator[Member | Reject]:
         yield Reject(shard, None, "images", str(error))
 
 
-def _what(member: Member) -> str:
+def _what(member: TarMember) -> str:
     suffix = posixpath.splitext(member.name)[1].lower()
     return {".txt": "sentences", ".json": "documents"}.get(suffix, "images")
 
 
 def _read_sample(
-    descriptor: int, shard: str, stem: str | None, split: str, given: list[Member | Reject]
+    descriptor: int, shard: str, stem: str | None, split: str, given: list[TarMember | Reject]
 ) -> Iterator[Record]:
     if stem is None:
         yield from given
         return
     key = f"{shard}/{stem}"
-    parts: dict[str, Member] = {}
+    parts: dict[str, TarMember] = {}
     for member in given:
         suffix = posixpath.splitext(member.name)[1].lower()
         part = "image" if is_image(member.name) else suffix
@@ -106,7 +106,7 @@ def _read_sample(
         yield from _read_json(descriptor, key, f"{shard}/{description.name}", description, with_sentences=not text)
 
 
-def _read_json(descriptor: int, key: str, file: str, member: Member, with_sentences: bool) -> Iterator[Record]:
+def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sentences: bool) -> Iterator[Record]:
     try:
         value = lists.parse_json(_text(descriptor, member) or "")
         if not isinstance(value, dict):
@@ -124,6 +124,6 @@ def _read_json(descriptor: int, key: str, file: str, member: Member, with_senten
         yield DocumentRecord(key, *document, file)
 
 
-def _text(descriptor: int, member: Member) -> str | None:
+def _text(descriptor: int, member: TarMember) -> str | None:
     """The member as text; None where it is not UTF-8, or far too long to be a text."""
     return lists.decode_text(os.pread(descriptor, member.size, member.offset)) if member.size <= LARGEST_TEXT else None

@@ -5,11 +5,11 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from pipeline.device import Portions, full_float32, upload
+from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.accumulation import adding, sum_by_owner
 from pipeline.models.linear.device_views import sparse_on
 from pipeline.models.linear.feature_maps import FeatureMaps
-from pipeline.models.linear.mapped import Block, MappedAccumulator
+from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
 
 ROWS = 1 << 16
@@ -27,7 +27,7 @@ class DeviceMappedAccumulator(MappedAccumulator):
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
         super().__init__(known, maps)
-        self._device, self._portions = device, Portions(ROWS, "image")
+        self._device, self._portions = device, OomBatcher(ROWS, "image")
         self._image, self._text = (one.on(device) if one else None for one in (maps.image, maps.text))
         self._center = upload(self._center, device)
         self._sums: dict[str, Tensor] = {
@@ -36,11 +36,11 @@ class DeviceMappedAccumulator(MappedAccumulator):
             for name in names
         }
 
-    def add(self, block: Block) -> None:
+    def add(self, block: ViewBlock) -> None:
         with full_float32():
             self._portions.map(lambda rows: self._add(_cut(block, rows)), len(block.x))
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: ViewBlock) -> None:
         counts = np.bincount(block.owners, minlength=len(block.x)).astype(np.float32)
         if not counts.any():
             return
@@ -81,9 +81,9 @@ class DeviceMappedAccumulator(MappedAccumulator):
         return super().result()
 
 
-def _cut(block: Block, rows: slice) -> Block:
+def _cut(block: ViewBlock, rows: slice) -> ViewBlock:
     """The images `rows` of a block, with their sentences."""
     if rows == slice(0, len(block.x)):
         return block
     own = (block.owners >= rows.start) & (block.owners < rows.stop)
-    return Block(block.x[rows], block.y[own], block.owners[own] - rows.start)
+    return ViewBlock(block.x[rows], block.y[own], block.owners[own] - rows.start)

@@ -7,7 +7,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from pipeline.device import Portions, full_float32, upload
+from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.accumulation import BLOCK_ROWS, SHIFT_ROWS, MomentsAccumulator
 from pipeline.models.linear.device_views import sparse_on, stack_tensors
 from pipeline.models.linear.moments import Moments
@@ -24,7 +24,7 @@ class DeviceAccumulator(MomentsAccumulator):
     def __init__(self, view: ImageView, dim_y: int, threads: int, device: torch.device) -> None:
         super().__init__(view.dim, dim_y, threads)
         self._view, self._device = view, device
-        self._portions = Portions(BLOCK_ROWS, "image")
+        self._portions = OomBatcher(BLOCK_ROWS, "image")
         self._type = torch.float64 if self._dtype == np.float64 else torch.float32
         self._on_device: dict[str, Tensor] = {
             "xx": torch.zeros(view.dim, view.dim, dtype=self._type, device=device),

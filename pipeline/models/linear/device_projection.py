@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from pipeline.device import Portions, full_float32, upload
+from pipeline.device import OomBatcher, full_float32, upload
 from pipeline.models.linear.device_views import sparse_on, stack_tensors
 from pipeline.models.linear.views import ImageView
 
@@ -16,7 +16,7 @@ ROWS = 1 << 15
 """Images, or sentences, at once at most."""
 
 
-class Projection:
+class DeviceProjection:
     """`feature_maps.project` of the columns of one mapped view on `device`: `mean` (p,), `matrix` (p, c), and the
     `feature_map`, None where there is none, with `on`."""
 
@@ -41,9 +41,9 @@ class Projection:
 class Projections:
     """Both views of a linear model on `device`."""
 
-    def __init__(self, view: ImageView, image: Projection, text: Projection, device: torch.device) -> None:
+    def __init__(self, view: ImageView, image: DeviceProjection, text: DeviceProjection, device: torch.device) -> None:
         self._view, self._image, self._text, self._device = view, image, text, device
-        self._portions = Portions(ROWS, "row")
+        self._portions = OomBatcher(ROWS, "row")
 
     def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim) as stored."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Member:
+class EnsembleMember:
     """A model of an ensemble: its registered name, itself, and its weight; weights add up to 1."""
 
     registered: str
@@ -34,7 +34,7 @@ class Ensemble:
     sentence_view: ClassVar[str] = "each"
     metric: ClassVar[str] = "inner_product"
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[EnsembleMember]) -> None:
         self.members = tuple(members)
 
     def to(self, device: "torch.device") -> "Ensemble":
@@ -115,5 +115,5 @@ class Ensemble:
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
             model = restore(value["registered"], value["settings"], own)
-            members.append(Member(value["registered"], model, value["weight"]))
+            members.append(EnsembleMember(value["registered"], model, value["weight"]))
         return cls(members)

@@ -12,8 +12,8 @@ from pipeline.errors import InputError, UsageError
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.feature_maps import FeatureMaps, Rows
 from pipeline.models.linear.passes import mapped_moments
-from pipeline.models.linear.training import Task
-from pipeline.models.linear.tuning import Prepared, Tuned, tune
+from pipeline.models.linear.training import FitTask
+from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
 
 
 class KernelFeatures:
@@ -88,7 +88,7 @@ class KernelCCA(NormalizedCCA):
     """
 
     @classmethod
-    def fit(cls, task: Task) -> Tuned:
+    def fit(cls, task: FitTask) -> Tuned:
         """By both kernels on the target pairs. UsageError for another training than `target`."""
         if task.training != "target":
             raise UsageError(f"kcca learns from target pairs only, not by training {task.training}; take ncca")
@@ -99,7 +99,7 @@ class KernelCCA(NormalizedCCA):
             KernelFeatures.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
             KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
         )
-        prepared = Prepared(mapped_moments(task.sets.target, blocks, maps), maps)
+        prepared = PreparedViews(mapped_moments(task.sets.target, blocks, maps), maps)
         return tune(cls, task.view, prepared, task.dev, task.own_grid, task.progress)
 
 

@@ -15,7 +15,7 @@ OUTER_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Block:
+class ViewBlock:
     """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x that each is of."""
 
     x: np.ndarray
@@ -41,7 +41,7 @@ class MappedAccumulator:
         self._qq = np.zeros((q, q), np.float32, order="F")
         self._pq = np.zeros((p, q), np.float32)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: ViewBlock) -> None:
         """Add the pairs of a block; images without a sentence add nothing."""
         counts = np.bincount(block.owners, minlength=len(block.x)).astype(np.float32)
         kept = counts > 0

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from pipeline.models.linear.accumulation import sum_by_owner
 from pipeline.models.linear.feature_maps import Rows
-from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.mapped import ViewBlock
 
 
 class NeighbourText:
@@ -28,7 +28,7 @@ class NeighbourText:
         self.weight = weight
 
     @classmethod
-    def build(cls, blocks: Iterable[Block], neighbours: int) -> "NeighbourText":
+    def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
         """The feature map whose gallery is the images of `blocks`; several documents of one image are added up."""
         galleries, texts = [], []
         for block in blocks:

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.feature_maps import FeatureMaps
-from pipeline.models.linear.mapped import Block, MappedAccumulator
+from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.views import ImageView
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Pairs(Protocol):
+class PairBlock(Protocol):
     """Images `features`, encoder -> (b, its dim) as stored, `sentences` (m, d) and `owners` (m,), the image of each."""
 
     features: Mapping[str, np.ndarray]
@@ -25,7 +25,7 @@ class Pairs(Protocol):
 
 
 def sum_blocks(
-    blocks: Iterable[Pairs], view: ImageView, dim_y: int, threads: int, device: "torch.device | None" = None
+    blocks: Iterable[PairBlock], view: ImageView, dim_y: int, threads: int, device: "torch.device | None" = None
 ) -> Moments:
     """The moments of the pairs in `blocks`, of BLOCK_ROWS images each; on `device`, or by numpy where it is None."""
     if device is not None:
@@ -42,7 +42,7 @@ def sum_blocks(
 
 
 def mapped_moments(
-    known: Moments, blocks: Iterable[Block], maps: FeatureMaps, device: "torch.device | None" = None
+    known: Moments, blocks: Iterable[ViewBlock], maps: FeatureMaps, device: "torch.device | None" = None
 ) -> Moments:
     """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`.
 

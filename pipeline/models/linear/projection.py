@@ -75,10 +75,10 @@ class LinearModel:
     def to(self, device: "torch.device") -> "LinearModel":
         """This model, which from now on embeds on `device` by torch, unless one of its maps is numpy's alone."""
         if self.maps.fit_devices():
-            from pipeline.models.linear.device_projection import Projection, Projections
+            from pipeline.models.linear.device_projection import DeviceProjection, Projections
 
-            image = Projection(self.mean_x, self.directions.w, self.maps.image, device)
-            text = Projection(self.mean_y, self.directions.u, self.maps.text, device)
+            image = DeviceProjection(self.mean_x, self.directions.w, self.maps.image, device)
+            text = DeviceProjection(self.mean_y, self.directions.u, self.maps.text, device)
             self._projections = Projections(self.view, image, text, device)
         return self
 

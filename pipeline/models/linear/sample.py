@@ -6,7 +6,7 @@ from scipy import sparse
 from pipeline.models.linear.feature_maps import Rows
 
 
-class Sample:
+class ReservoirSample:
     """At most `count` rows of all those added, each as likely as another; by `rng` alone, not by where blocks end."""
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:

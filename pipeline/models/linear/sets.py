@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline.mapreduce import LOCAL, map_reduce
-from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments, sum_moments
 from pipeline.models.linear.training import Sets
-from pipeline.models.linear.tuning import Pairs
+from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
 
 MAPPED_ROWS = 1024
@@ -37,9 +37,9 @@ class Restriction:
     encoders: tuple[str, ...]
     terms: int | None = None
 
-    def pairs(self, rows: Any) -> Pairs:
+    def pairs(self, rows: Any) -> PairArrays:
         """Images and sentences as `tune` takes them, from rows with `features`, `sentences` and `owners`."""
-        return Pairs(rows.features, rows.sentences[:, : self.terms], rows.owners)
+        return PairArrays(rows.features, rows.sentences[:, : self.terms], rows.owners)
 
 
 class FoldedMoments:
@@ -82,9 +82,9 @@ def make_sets(
     """The target and auxiliary pairs of the given folds, in the restricted views."""
     view = target.view.select(restriction.encoders)
 
-    def blocks(source: PairSource, folds: Sequence[int]) -> Iterator[Block]:
+    def blocks(source: PairSource, folds: Sequence[int]) -> Iterator[ViewBlock]:
         for part in source.blocks(folds, view.encoders, MAPPED_ROWS):
-            yield Block(view.stack(part.features), part.sentences[:, : restriction.terms], part.owners)
+            yield ViewBlock(view.stack(part.features), part.sentences[:, : restriction.terms], part.owners)
 
     weak = auxiliary.sum(auxiliary_folds, restriction) if auxiliary else None
     return Sets(

@@ -11,9 +11,9 @@ from pipeline.metrics.protocols import select_sentences
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-from pipeline.models.linear.training import Task
+from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import Tuned
-from pipeline.settings.models import Fit, Transfer
+from pipeline.settings.models import FitSettings, TransferSettings
 from pipeline.specs.models import model_spec
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """A number of a table: `model` by `training`, on `target_folds` folds of target pairs.
 
     `auxiliary_folds` folds of the texts `documents` are the auxiliary set, None for all that are left. `terms` is the
@@ -58,7 +58,7 @@ class Folds:
     auxiliary: tuple[int, ...]
 
 
-def draw_folds(cell: Cell, draw: int, count: int, overlap: bool) -> Folds:
+def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
     """The folds of draw number `draw`: consecutive ones from it on, in a circle, for the target set.
 
     Where target and auxiliary images come of the same splits (`overlap`), the auxiliary set has the folds left over.
@@ -68,7 +68,7 @@ def draw_folds(cell: Cell, draw: int, count: int, overlap: bool) -> Folds:
     return Folds(tuple(circle[: cell.target_folds]), tuple(rest[: cell.auxiliary_folds]))
 
 
-def count_draws(cell: Cell, count: int) -> int:
+def count_draws(cell: StudyCell, count: int) -> int:
     """How many draws a cell has of `count` folds: one where it takes every fold of what it learns from."""
     whole_target = cell.target_folds % count == 0
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
@@ -80,7 +80,7 @@ class Study:
 
     `auxiliary` gives the pairs of some documents, `own` a model's own settings (None where it has none); `dev` and
     `test` are stored rows with `features`, `sentences` and `owners`. `device` is as in
-    pipeline.models.linear.training.Task.
+    pipeline.models.linear.training.FitTask.
     """
 
     target: FoldedMoments
@@ -88,21 +88,21 @@ class Study:
     overlap: bool
     dev: Any
     test: Any
-    grid: Fit
-    transfer: Transfer
+    grid: FitSettings
+    transfer: TransferSettings
     own: Callable[[str], Any]
     protocol: str
     seed: int
     device: "torch.device | None" = None
     memories: dict[tuple, dict] = field(default_factory=dict)
 
-    def fit(self, cell: Cell, draw: int) -> Tuned:
+    def fit(self, cell: StudyCell, draw: int) -> Tuned:
         """The cell's model in one draw, chosen on dev."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         own = self.own(cell.model)
         key = (cell.documents, folds.auxiliary, cell.encoders, cell.terms)
-        task = Task(
+        task = FitTask(
             cell.training,
             self.target.view.select(cell.encoders),
             make_sets(self.target, folds.target, weak, folds.auxiliary, cell.restriction),
@@ -116,7 +116,7 @@ class Study:
         )
         return model_spec(cell.model).load().fit(task)
 
-    def measure(self, cell: Cell, draw: int) -> dict[str, Any]:
+    def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
         """The cell, the trials on dev and the chosen one, and on test the recalls in percent and every image's rank."""
         tuned = self.fit(cell, draw)
         pairs = cell.restriction.pairs(self.test)
@@ -143,7 +143,7 @@ PINNED = ("learning_rate", "max_norm")
 """What a cell trained by gradient chooses in its first draw and keeps in the others."""
 
 
-def pinned(cell: Cell, first: Mapping[str, Any]) -> Cell:
+def pinned(cell: StudyCell, first: Mapping[str, Any]) -> StudyCell:
     """`cell` for the draws after the first one, whose chosen combination is `first`."""
     kept = {name: (first["transfer"][name],) for name in PINNED if name in first["transfer"]}
     return replace(cell, settings={**cell.settings, **kept})

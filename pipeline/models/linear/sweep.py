@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.models.linear.study import Cell
+from pipeline.models.linear.study import StudyCell
 
 
-def sweep_cells(cell: Cell, folds: int, overlap: bool) -> list[Cell]:
+def sweep_cells(cell: StudyCell, folds: int, overlap: bool) -> list[StudyCell]:
     """`cell` at 1 to `folds` folds of target pairs and, where it learns from auxiliary pairs, 1 to `folds` of these."""
     cells = []
     for size in [0] if cell.training == "auxiliary" else range(1, folds + 1):

@@ -13,14 +13,14 @@ from scipy import sparse
 from pipeline.errors import UsageError
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.fourier import FourierFeatures, FourierMap, bandwidth
-from pipeline.models.linear.mapped import Block
+from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
-from pipeline.models.linear.sample import Sample
-from pipeline.models.linear.tuning import Pairs, Prepared, Trial, Tuned, tune
+from pipeline.models.linear.sample import ReservoirSample
+from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView
-from pipeline.settings.models import Fit, Transfer
+from pipeline.settings.models import FitSettings, TransferSettings
 from pipeline.specs.models import GRID
 from pipeline.specs.trainings import TRAININGS
 
@@ -34,12 +34,12 @@ class Sets:
 
     target: Moments
     auxiliary: Moments | None
-    target_blocks: Callable[[], Iterable[Block]]
-    auxiliary_blocks: Callable[[], Iterable[Block]]
+    target_blocks: Callable[[], Iterable[ViewBlock]]
+    auxiliary_blocks: Callable[[], Iterable[ViewBlock]]
 
 
 @dataclass(frozen=True)
-class Task:
+class FitTask:
     """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
 
     `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
@@ -50,18 +50,18 @@ class Task:
     training: str
     view: ImageView
     sets: Sets
-    dev: Pairs
-    grid: Fit
-    transfer: Transfer
+    dev: PairArrays
+    grid: FitSettings
+    transfer: TransferSettings
     settings: Any
     seed: int
     progress: Callable[[Sequence], Iterable] = iter
     memory: dict[tuple[type, int], Tuned] = field(default_factory=dict)
     device: "torch.device | None" = None
-    chosen: Trial | None = None
+    chosen: GridTrial | None = None
 
     @property
-    def own_grid(self) -> Fit:
+    def own_grid(self) -> FitSettings:
         """What to try for the model itself: `grid`, or the one combination chosen before."""
         if self.chosen is None:
             return self.grid
@@ -77,7 +77,7 @@ class Task:
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def fit_on_moments(model: type, task: Task) -> Tuned:
+def fit_on_moments(model: type, task: FitTask) -> Tuned:
     """The best on dev of `model` over both grids, by `task.training`. UsageError where it needs auxiliary pairs."""
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
@@ -93,7 +93,7 @@ def fit_on_moments(model: type, task: Task) -> Tuned:
 class _Trainer:
     """The trainings as functions of the two sets; what several combinations need is computed once."""
 
-    def __init__(self, model: type, task: Task) -> None:
+    def __init__(self, model: type, task: FitTask) -> None:
         self.model, self.task, self.sets = model, task, task.sets
 
     def tune(self, chosen: Mapping[str, Any]) -> Tuned:
@@ -102,17 +102,17 @@ class _Trainer:
         task = self.task
         return tune(self.model, task.view, prepared, task.dev, task.own_grid, task.progress, chosen)
 
-    def _target(self) -> Prepared:
-        return Prepared(self.sets.target)
+    def _target(self) -> PreparedViews:
+        return PreparedViews(self.sets.target)
 
-    def _auxiliary(self) -> Prepared:
-        return Prepared(self.sets.auxiliary)
+    def _auxiliary(self) -> PreparedViews:
+        return PreparedViews(self.sets.auxiliary)
 
-    def _joint(self, beta: float) -> Prepared:
+    def _joint(self, beta: float) -> PreparedViews:
         """CCA on [X; beta F], [Y; beta T]."""
-        return Prepared(self.sets.target + self.sets.auxiliary.scaled(beta**2))
+        return PreparedViews(self.sets.target + self.sets.auxiliary.scaled(beta**2))
 
-    def _text_feature(self, neighbour_share: float) -> Prepared:
+    def _text_feature(self, neighbour_share: float) -> PreparedViews:
         """CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images; s gives s T^ the total
         variance `neighbour_share` times that of X."""
         if not neighbour_share:
@@ -122,7 +122,7 @@ class _Trainer:
         new = variances[d:].sum(dtype=np.float64)
         scale = np.sqrt(neighbour_share * variances[:d].sum(dtype=np.float64) / new) if new > 0 else 1.0
         factors = np.concatenate([np.ones(d), np.full(len(variances) - d, scale)])
-        return Prepared(moments.scaled_x(factors), FeatureMaps(image=texts.weighted(scale)))
+        return PreparedViews(moments.scaled_x(factors), FeatureMaps(image=texts.weighted(scale)))
 
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
@@ -131,23 +131,23 @@ class _Trainer:
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
 
-    def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> Prepared:
+    def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> PreparedViews:
         """CCA on XA, YB."""
         a, b = self._projections(auxiliary_dimensions, auxiliary_power)
-        return Prepared(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
+        return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
 
     def _sae_linear(
         self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float
-    ) -> Prepared:
+    ) -> PreparedViews:
         """CCA on [X, XA], [Y, YB] (equation 5 without phi)."""
         target, weak = self.sets.target, self.sets.auxiliary
         moments = target + weak.scaled(second_beta**2) if second_beta else target
         if not weight:
-            return Prepared(moments)
+            return PreparedViews(moments)
         a, b = self._projections(auxiliary_dimensions, auxiliary_power)
         a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
         b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
-        return Prepared(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
+        return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
     def _sae(
         self,
@@ -157,7 +157,7 @@ class _Trainer:
         second_beta: float,
         rule: str,
         bandwidth: float,
-    ) -> Prepared:
+    ) -> PreparedViews:
         """CCA on [X, phi(XA)], [Y, phi(YB)] (equation 5)."""
         if not weight:
             return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
@@ -166,7 +166,7 @@ class _Trainer:
         if second_beta:
             weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
             moments = moments + weak.scaled(second_beta**2)
-        return Prepared(moments, maps)
+        return PreparedViews(moments, maps)
 
     @property
     def _embedding(self) -> Tuned:
@@ -211,8 +211,8 @@ class _Trainer:
         """Target images and sentences, each drawn at random of all, on which sigma is measured."""
         count, seed = self.task.transfer.sample, self.task.seed
         images, sentences = (
-            Sample(count, np.random.default_rng([seed, 0])),
-            Sample(count, np.random.default_rng([seed, 1])),
+            ReservoirSample(count, np.random.default_rng([seed, 0])),
+            ReservoirSample(count, np.random.default_rng([seed, 1])),
         )
         for block in self.sets.target_blocks():
             images.add(block.x[np.unique(block.owners)])

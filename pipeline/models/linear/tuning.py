@@ -14,11 +14,11 @@ from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, pro
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import Directions, LinearModel, Solver
 from pipeline.models.linear.views import ImageView
-from pipeline.settings.models import Fit
+from pipeline.settings.models import FitSettings
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairArrays:
     """Images and their sentences: features encoder -> (n, dim), sentences (m, d), owners (m,) the image row of each."""
 
     features: Mapping[str, np.ndarray]
@@ -27,7 +27,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Trial:
+class GridTrial:
     """One combination and its score on dev: the sum of recall@1, 5 and 10 in both directions, at most 600."""
 
     image_ridge: float
@@ -39,7 +39,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedViews:
     """What a training made of its pairs: the moments of the views to project, and the maps of these views.
 
     With `expansions` (image, text) the directions are solved on views linear in these, and pulled back.
@@ -70,12 +70,12 @@ class Tuned:
     held-out pairs there are none where dev was learned from."""
 
     model: LinearModel
-    chosen: Trial
-    trials: Sequence[Trial]
+    chosen: GridTrial
+    trials: Sequence[GridTrial]
     train_correlations: np.ndarray
     dev_correlations: np.ndarray | None
 
-    def refitted(self, chosen: Trial) -> "Tuned":
+    def refitted(self, chosen: GridTrial) -> "Tuned":
         """This model of pairs that held dev: what it does on dev says nothing, and `chosen` was chosen before."""
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
@@ -94,9 +94,9 @@ class Tuned:
 def tune(
     model: type[LinearModel],
     view: ImageView,
-    prepared: Prepared,
-    dev: Pairs,
-    grid: Fit,
+    prepared: PreparedViews,
+    dev: PairArrays,
+    grid: FitSettings,
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Mapping[str, Any] | None = None,
 ) -> Tuned:
@@ -107,8 +107,8 @@ def tune(
     solver, moments, maps = prepared.solver(model.solver), prepared.moments, prepared.maps
     mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
     x, y = mapped_columns(view.stack(dev.features), maps.image), mapped_columns(dev.sentences, maps.text)
-    trials: list[Trial] = []
-    best: tuple[Trial, Directions] | None = None
+    trials: list[GridTrial] = []
+    best: tuple[GridTrial, Directions] | None = None
     lines = _Lines(grid.image_ridge, grid.text_ridge if model.uses_text_ridge else [0.0], grid.search)
     while pairs := lines.next(best and best[0]):
         for text_ridge, image_ridge in progress(pairs):
@@ -119,7 +119,7 @@ def tune(
                 a = model.finish(images[:, :dimensions], values, power)
                 b = model.finish(sentences[:, :dimensions], values, power)
                 score = recall_sum(count_ranks(a, b, dev.owners, model.metric))
-                trials.append(Trial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
+                trials.append(GridTrial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
                 if best is None or trials[-1].recall_sum > best[0].recall_sum:
                     best = (trials[-1], directions)
     chosen, directions = best
@@ -137,7 +137,7 @@ class _Lines:
         self._image, self._text, self._search = image_ridges, text_ridges, search
         self._tried: set[tuple[float, float]] = set()
 
-    def next(self, best: Trial | None) -> list[tuple[float, float]]:
+    def next(self, best: GridTrial | None) -> list[tuple[float, float]]:
         """The next sequence of pairs given the best trial so far; empty at the end."""
         if self._search == "grid":
             lines = [itertools.product(self._text, self._image)]
@@ -152,7 +152,7 @@ class _Lines:
         return []
 
 
-def _shapes(model: type[LinearModel], grid: Fit, rank: int) -> list[tuple[int, float]]:
+def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tuple[int, float]]:
     """The (dimensions, power) to try; dimensions beyond the rank of the solution are one and the same."""
     dimensions = sorted({min(c, rank) for c in grid.dimensions})
     return list(itertools.product(dimensions, grid.eigenvalue_power if model.uses_eigenvalue_power else [0.0]))

@@ -14,7 +14,7 @@ TINY = np.finfo(np.float32).tiny
 
 
 @dataclass(frozen=True)
-class Schedule:
+class WsabieSchedule:
     """How `train` goes about it; `max_norm` is alpha, and `adaptive` says AdaGrad rather than SGD.
 
     An epoch is every pair once, `batch` of them a step. At most `max_samples` negatives are sampled for a pair in
@@ -35,7 +35,7 @@ def train(
     x: np.ndarray,
     y: sparse.csr_array,
     owners: np.ndarray,
-    schedule: Schedule,
+    schedule: WsabieSchedule,
     progress: Callable[[Iterable], Iterable] = iter,
     watch: Callable[[int, Directions], bool] | None = None,
 ) -> Directions:
@@ -173,7 +173,7 @@ def _step(
 class _Weights:
     """W and U, the rule that moves them, and the constraint of equation 4."""
 
-    def __init__(self, dim_x: int, dim_y: int, schedule: Schedule, rng: np.random.Generator) -> None:
+    def __init__(self, dim_x: int, dim_y: int, schedule: WsabieSchedule, rng: np.random.Generator) -> None:
         self.schedule = schedule
         self.w, self.u = (rng.standard_normal((dim, schedule.dimensions), dtype=np.float32) for dim in (dim_x, dim_y))
         self._squares = [np.zeros_like(self.w), np.zeros_like(self.u)] if schedule.adaptive else None

@@ -11,9 +11,9 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
-from pipeline.models.linear.training import Task
-from pipeline.models.linear.tuning import Trial, Tuned, paired_correlations
-from pipeline.models.linear.wsabie import EarlyStopping, Schedule, train
+from pipeline.models.linear.training import FitTask
+from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations
+from pipeline.models.linear.wsabie import EarlyStopping, WsabieSchedule, train
 
 
 class WsabieSGD(LinearModel):
@@ -32,7 +32,7 @@ class WsabieSGD(LinearModel):
         return unit_rows(projected)
 
     @classmethod
-    def fit(cls, task: Task) -> Tuned:
+    def fit(cls, task: FitTask) -> Tuned:
         """The best of all learning rates and alphas, stopped early on dev; those chosen before, for as many epochs as
         were best then. UsageError unless training is target."""
         if task.training != "target":
@@ -55,7 +55,7 @@ class WsabieSGD(LinearModel):
             epochs = interval = task.chosen.transfer["epochs"]  # only the last one counts
         trials, best = [], None
         for rate, norm in task.progress(tried):
-            schedule = Schedule(
+            schedule = WsabieSchedule(
                 epochs=epochs,
                 batch=settings.batch,
                 learning_rate=rate,
@@ -68,7 +68,7 @@ class WsabieSGD(LinearModel):
             watch = EarlyStopping(score, interval, settings.patience, epochs)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
-            trials.append(Trial(0.0, 0.0, settings.dimensions, 0.0, watch.scores[watch.best_epoch], chosen))
+            trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, watch.scores[watch.best_epoch], chosen))
             if best is None or trials[-1].recall_sum > best[0].recall_sum:
                 best = trials[-1], watch.best
         chosen, found = best
@@ -84,7 +84,7 @@ class WsabieAdaGrad(WsabieSGD):
     adaptive = True
 
 
-def _gather(task: Task, mean_x: np.ndarray) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
+def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
     """All target pairs: centred images (n, D), sentences (m, d), owners (m,)."""
     blocks = list(task.sets.target_blocks())
     starts = np.cumsum([0] + [len(block.x) for block in blocks])

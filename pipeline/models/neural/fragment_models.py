@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import Portions, place
+from pipeline.device import OomBatcher, place
 from pipeline.errors import UsageError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
@@ -17,7 +17,7 @@ from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, Re
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.packing import Packed, pack
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import RegionRows, Task
+from pipeline.models.neural.task import RegionSource, TrainingTask
 from pipeline.models.neural.training import Training, seeded
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
@@ -65,7 +65,7 @@ class FragmentModel:
         """The id of every word outside the vocabulary."""
         return len(self.network.sentences.words) - 1
 
-    def embed_images(self, features: Mapping[str, np.ndarray], regions: RegionRows) -> MultiVectors:
+    def embed_images(self, features: Mapping[str, np.ndarray], regions: RegionSource) -> MultiVectors:
         """Of the images of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
 
         def embed(rows: np.ndarray) -> MultiVectors:
@@ -88,7 +88,7 @@ class FragmentModel:
         """(n, D) the view of whole images; None where the model does not look at them."""
         return None
 
-    def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
+    def objective(self, task: TrainingTask) -> Callable[[Any, Tensor], Tensor]:
         """What training minimises."""
         return task.objective
 
@@ -100,7 +100,7 @@ class FragmentModel:
         return {}
 
 
-def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> MultiVectors:
+def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> MultiVectors:
     """The regions of the images `rows`, each encoder's features normalised on their own."""
     block = regions.packed(rows)
     return MultiVectors(torch.from_numpy(view.stack(block)), block.offsets, boxes=block.boxes)
@@ -109,15 +109,15 @@ def stack_regions(view: RegionView, regions: RegionRows, rows: np.ndarray) -> Mu
 def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> MultiVectors:
     """`embed(rows)`, BLOCK rows at a time, as one."""
     with torch.inference_mode():
-        blocks = Portions(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
+        blocks = OomBatcher(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
         blocks = blocks or [embed(np.arange(0)).arrays()]
     return MultiVectors.concatenate(blocks)
 
 
-class Begun:
+class FragmentTrainer:
     """A fragment model in training."""
 
-    def __init__(self, model: FragmentModel, task: Task) -> None:
+    def __init__(self, model: FragmentModel, task: TrainingTask) -> None:
         train, dev = task.train, task.dev
         dev_features = {name: dev.features[name][np.arange(len(dev.regions))] for name in model.encoders}
 
@@ -167,7 +167,7 @@ class DVSA(FragmentModel):
             return cls(view, cls.network_type(regions, sentences, ScoreRule(shape["sum"], 0)))
 
     @classmethod
-    def begin(cls, task: Task) -> Begun:
+    def begin(cls, task: TrainingTask) -> FragmentTrainer:
         """The model at the beginning of its training."""
         if task.train.regions is None:
             raise UsageError("this model learns from regions; name their encoders in regions.encoders")
@@ -177,7 +177,7 @@ class DVSA(FragmentModel):
         model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.regions.precision = task.precision
-        return Begun(model.to(task.device), task)
+        return FragmentTrainer(model.to(task.device), task)
 
     def settings(self) -> dict[str, Any]:
         dimensions, hidden = self.network.sentences.d.shape
@@ -199,11 +199,11 @@ class Defrag(DVSA):
 
     network_type = AlignedNetwork
 
-    def objective(self, task: Task) -> Callable[[Any, Tensor], Tensor]:
+    def objective(self, task: TrainingTask) -> Callable[[Any, Tensor], Tensor]:
         return MultipleInstance(task.objective, task.settings.instance_weight)
 
 
-def measure_regions(view: RegionView, regions: RegionRows) -> tuple[np.ndarray, float]:
+def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
     """The mean (D,) of all regions, and the root mean square length of what they are beside it."""
     total, squares, count = np.zeros(view.dim), 0.0, 0
     for start in range(0, len(regions), BLOCK):

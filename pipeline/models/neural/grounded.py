@@ -10,7 +10,7 @@ from torch.nn import functional
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragments import by_sentence
 from pipeline.models.neural.packing import Packed
-from pipeline.models.neural.word_towers import RecurrentTowers, Towers
+from pipeline.models.neural.word_towers import InitialTowers, RecurrentTowers
 from pipeline.multivectors import MultiVectors, ScoreRule
 
 
@@ -27,7 +27,7 @@ class GroundedNetwork(RecurrentTowers):
     def __init__(
         self, state: Mapping[str, Tensor], region: Tensor, region_mean: Tensor, dropout: float, rule: ScoreRule
     ) -> None:
-        towers = Towers(*(state[name].clone() for name in Towers._fields))
+        towers = InitialTowers(*(state[name].clone() for name in InitialTowers._fields))
         super().__init__(towers, state["states.u_first"].shape[1], dropout)
         self.load_state_dict(state)
         self.region = nn.Parameter(region)

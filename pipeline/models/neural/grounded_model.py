@@ -10,11 +10,11 @@ from torch import Tensor
 from pipeline.errors import UsageError
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.fragment_models import Begun, FragmentModel, measure_regions
+from pipeline.models.neural.fragment_models import FragmentModel, FragmentTrainer, measure_regions
 from pipeline.models.neural.grounded import GroundedNetwork
 from pipeline.models.neural.recurrent_refinement import RecurrentCCA
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import Task
+from pipeline.models.neural.task import TrainingTask
 from pipeline.multivectors import ScoreRule
 
 
@@ -34,7 +34,7 @@ class GroundedFragments(FragmentModel):
         return len(self.network.words) - 1
 
     @classmethod
-    def begin(cls, task: Task) -> Begun:
+    def begin(cls, task: TrainingTask) -> FragmentTrainer:
         """At `task.start`, a RecurrentCCA. UsageError where there is none, or one of another view."""
         start, regions, settings = task.start, task.region_view, task.settings
         if not isinstance(start, RecurrentCCA) or start.view != task.view:
@@ -44,7 +44,7 @@ class GroundedFragments(FragmentModel):
         rule = ScoreRule(settings.sum, settings.global_weight)
         network = GroundedNetwork(start.network.state_dict(), *_begin_regions(task), settings.dropout, rule)
         network.set_precision(task.precision)
-        return Begun(cls(task.view, regions, network).to(task.device), task)
+        return FragmentTrainer(cls(task.view, regions, network).to(task.device), task)
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
         return stack_on(self.view, features, self.device)
@@ -68,7 +68,7 @@ class GroundedFragments(FragmentModel):
         return cls(ImageView.from_dict(settings), RegionView.from_dict(views), network)
 
 
-def _begin_regions(task: Task) -> tuple[Tensor, Tensor]:
+def _begin_regions(task: TrainingTask) -> tuple[Tensor, Tensor]:
     """The start's map of the regions' encoders (D_r, c) with nothing of their geometry, and the mean of the training
     regions (D_r,)."""
     columns = np.concatenate([task.view.columns([name]) for name in task.region_view.encoders])

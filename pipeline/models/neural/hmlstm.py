@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import Portions, place, upload
+from pipeline.device import OomBatcher, place, upload
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
@@ -16,7 +16,7 @@ from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBran
 from pipeline.models.neural.correspondence import Correspondences, match, noun_phrases, unknown_correspondences
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.region_views import RegionBlock, RegionView
-from pipeline.models.neural.task import RegionRows, Task
+from pipeline.models.neural.task import RegionSource, TrainingTask
 from pipeline.models.neural.training import Training, seeded
 from pipeline.models.neural.tree_levels import Levels
 from pipeline.models.neural.word_models import BLOCK, GlobalModel
@@ -44,17 +44,17 @@ class HMLSTM(GlobalModel):
             return cls(view, TwoBranches(torch.tensor(mean), sentences, dimensions, dropout, geometry), learned)
 
     @classmethod
-    def learn(cls, task: Task) -> dict[str, Any]:
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
         return {"noun_phrase": task.noun_phrase, "geometry": task.region_view.geometry}
 
     @classmethod
-    def begin(cls, task: Task) -> "Begun":
+    def begin(cls, task: TrainingTask) -> "HierarchicalTrainer":
         """UsageError without regions of the same encoders, or with a loss that has no contrasts in the batch."""
         if task.region_view is None or not set(task.view.encoders) <= set(task.region_view.encoders):
             raise UsageError("hmlstm maps images and regions alike; extract regions of all encoders that the row has")
         if task.settings.loss == "squared" or task.settings.negatives == "sampled":
             raise UsageError("hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
-        return Begun(cls.untrained(task).to(task.device), task)
+        return HierarchicalTrainer(cls.untrained(task).to(task.device), task)
 
     def arrange(self, sentences: Trees) -> Levels:
         return self.network.sentences.arrange(sentences)
@@ -65,7 +65,7 @@ class HMLSTM(GlobalModel):
         view = view or RegionView(self.view, self.learned.get("geometry", False))
         x = view.stack(block, through=self.view)
         with torch.inference_mode():
-            blocks = Portions(REGIONS, "region").map(
+            blocks = OomBatcher(REGIONS, "region").map(
                 lambda rows: self.network.embed_regions(upload(x[rows], self.device)).cpu().numpy(), len(x)
             )
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
@@ -80,11 +80,11 @@ class HMLSTM(GlobalModel):
             return self.network.embed_nodes(*arranged, roots=0).cpu().numpy()
 
         with torch.inference_mode():
-            blocks = Portions(BLOCK, "sentence").map(embed, len(sentences))
+            blocks = OomBatcher(BLOCK, "sentence").map(embed, len(sentences))
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
     def correspond(
-        self, sentences: Trees, owners: np.ndarray, regions: RegionRows, view: RegionView
+        self, sentences: Trees, owners: np.ndarray, regions: RegionSource, view: RegionView
     ) -> Correspondences:
         """The best region of each noun phrase of `sentences` (m,) in their images `owners` (m,)."""
         blank = unknown_correspondences(sentences, self.network.sentences.noun_phrase)
@@ -113,10 +113,10 @@ def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tens
     return row[torch.from_numpy(found + before)]
 
 
-class Begun:
+class HierarchicalTrainer:
     """The alternating training of figure 3: sentences alone first, then correspondences and embedding in turn."""
 
-    def __init__(self, model: HMLSTM, task: Task) -> None:
+    def __init__(self, model: HMLSTM, task: TrainingTask) -> None:
         train, dev, settings = task.train, task.dev, task.settings
         dev_features = dev.images(np.arange(dev.n_images))
         self.model, self.task = model, task

@@ -15,7 +15,7 @@ Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
 """Those of a cell's input part, of its hidden part and of the state before; see Cell.back."""
 
 
-class Cell(NamedTuple):
+class RecurrentCell(NamedTuple):
     """`gates` blocks of H columns from input and from hidden state, and `states` tensors carried on.
 
     `step`: (input part x (k, gates H), hidden part a (k, gates H), state) to the next state and what `back` needs;
@@ -69,10 +69,10 @@ def _back_gru(kept: State, d: Sequence[Tensor]) -> Gradients:
     return (d_r, d_z, d_n), (d_r, d_z, d_n * r), (through,)
 
 
-CELLS: dict[str, Cell] = {
-    "rnn": Cell(1, 1, _step_rnn, _back_rnn),
-    "gru": Cell(3, 1, _step_gru, _back_gru),
-    "lstm": Cell(4, 2, _step_lstm, _back_lstm),
+CELLS: dict[str, RecurrentCell] = {
+    "rnn": RecurrentCell(1, 1, _step_rnn, _back_rnn),
+    "gru": RecurrentCell(3, 1, _step_gru, _back_gru),
+    "lstm": RecurrentCell(4, 2, _step_lstm, _back_lstm),
 }
 
 
@@ -91,7 +91,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, cell: Cell, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor
+        ctx: Any, cell: RecurrentCell, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor
     ) -> Tensor:
         inputs = torch.addmm(b, words, w.T)
         states = words.new_empty(len(words), u.shape[1], dtype=torch.float32)
@@ -112,7 +112,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_states: Tensor) -> tuple[Tensor | None, ...]:
         words, w, u, before = ctx.saved_tensors
-        cell: Cell = ctx.cell
+        cell: RecurrentCell = ctx.cell
         d_inputs = words.new_empty(len(words), len(u))
         d_hidden = d_inputs
         d_next: tuple[Tensor, ...] = ()

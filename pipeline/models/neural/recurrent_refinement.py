@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.task import Task
+from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
-from pipeline.models.neural.word_towers import RecurrentTowers, Towers, begin_towers
+from pipeline.models.neural.word_towers import InitialTowers, RecurrentTowers, begin_towers
 
 
 class RecurrentCCA(GlobalModel):
@@ -22,7 +22,7 @@ class RecurrentCCA(GlobalModel):
         self.metric = "inner_product"
 
     @classmethod
-    def untrained(cls, task: Task) -> "RecurrentCCA":
+    def untrained(cls, task: TrainingTask) -> "RecurrentCCA":
         """At the start that `task.start`, a WordStart, gives. UsageError where that is of another view."""
         towers, settings = begin_towers(task, "ncca-recurrent"), task.settings
         with seeded(task.seed):
@@ -47,7 +47,7 @@ class RecurrentCCA(GlobalModel):
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RecurrentCCA":
         """The model that `settings` and `tensors` came from."""
-        towers = Towers(*(torch.tensor(tensors[name]) for name in Towers._fields))
+        towers = InitialTowers(*(torch.tensor(tensors[name]) for name in InitialTowers._fields))
         network = RecurrentTowers(towers, settings["hidden"], dropout=0)
         network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
         return cls(ImageView.from_dict(settings), network)

@@ -13,12 +13,12 @@ from pipeline.device import place
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_projection import Projection, Projections
+from pipeline.models.linear.device_projection import DeviceProjection, Projections
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
-from pipeline.models.neural.task import Task
+from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training
 
 SENTENCE_LENGTH = 3.0
@@ -47,7 +47,7 @@ def bags(matrix: sparse.csr_array) -> Bags:
     return Bags(ids, starts, torch.from_numpy(matrix.data.astype(np.float32)))
 
 
-class Towers(nn.Module):
+class RefinedTowers(nn.Module):
     """s(x, y) = cos((x - mean_x) W, (y - mean_y) U), with dropout on the dimensions of x and on the terms of y."""
 
     def __init__(self, w: Tensor, u: Tensor, mean_x: Tensor, mean_y: Tensor, dropout: float) -> None:
@@ -92,18 +92,20 @@ class RefinedCCA:
 
     def to(self, device: torch.device) -> "RefinedCCA":
         """This model, which from now on embeds on `device` by torch."""
-        image, text = (Projection(mean, w, None, device) for mean, w in ((self.mean_x, self.w), (self.mean_y, self.u)))
+        image, text = (
+            DeviceProjection(mean, w, None, device) for mean, w in ((self.mean_x, self.w), (self.mean_y, self.u))
+        )
         self._projections = Projections(self.view, image, text, device)
         return self
 
     @classmethod
-    def begin(cls, task: Task) -> "Begun":
+    def begin(cls, task: TrainingTask) -> "RefinementTrainer":
         """At the start that `task.start`, a fitted ncca, gives. UsageError where that is of another view."""
         start, shapes = task.start, (task.view.dim, task.train.sentences.shape[1])
         if start is None or start.view != task.view or (len(start.directions.w), len(start.directions.u)) != shapes:
             raise UsageError("a refinement starts from an ncca with the same image view and vocabulary; fit that again")
         scale = start.directions.values**start.eigenvalue_power
-        return Begun(
+        return RefinementTrainer(
             cls(task.view, start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y), task
         )
 
@@ -135,14 +137,14 @@ class RefinedCCA:
         return cls(ImageView.from_dict(settings), **tensors)
 
 
-class Begun:
+class RefinementTrainer:
     """The refinement of a model, its towers scaled."""
 
-    def __init__(self, model: RefinedCCA, task: Task) -> None:
+    def __init__(self, model: RefinedCCA, task: TrainingTask) -> None:
         train, dev = task.train, task.dev
         self.model = model
         parts = map(torch.tensor, (model.w, model.u, model.mean_x, model.mean_y))
-        self.towers = Towers(*parts, task.settings.dropout).to(task.device)
+        self.towers = RefinedTowers(*parts, task.settings.dropout).to(task.device)
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
         dev_sentences = place(bags(dev.sentences), task.device)
 

@@ -13,14 +13,14 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionBlock, RegionView
-from pipeline.models.neural.training import Checkpoint, Schedule, Training
-from pipeline.settings.models import Train
+from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule
+from pipeline.settings.models import TrainSettings
 
 BLOCK = 4096
 """Images whose features are summed at once."""
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Features (n, dim) of one encoder: an array, or what gathers its rows from shards when they are asked for."""
 
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Rows(Protocol):
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
 
 
-class RegionRows(Protocol):
+class RegionSource(Protocol):
     """The regions of n images, gathered when they are asked for; `packed` gives those of `rows` in that order."""
 
     def __len__(self) -> int: ...
@@ -37,16 +37,16 @@ class RegionRows(Protocol):
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TrainingPairs:
     """Images with their sentences: `features` encoder -> (n, dim), `sentences` m of them in the form that the model
     takes, `owners` (m,) the image row of each, `names` (m,) what errors call it. `regions` of the n images are there
     for the models that look at them."""
 
-    features: Mapping[str, Rows]
+    features: Mapping[str, RowSource]
     sentences: Any
     owners: np.ndarray
     names: np.ndarray
-    regions: RegionRows | None = None
+    regions: RegionSource | None = None
 
     def images(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Features of the images `rows`."""
@@ -58,7 +58,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """One training. `words` (V + 1, d) are the first word vectors, kept as they are where `train_words` is false;
     `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products; `region_view`
     how regions are seen, where there are any; `noun_phrase` the label of noun phrases in trees; `device` where networks
@@ -66,9 +66,9 @@ class Task:
     """
 
     view: ImageView
-    train: Pairs
-    dev: Pairs
-    settings: Train
+    train: TrainingPairs
+    dev: TrainingPairs
+    settings: TrainSettings
     seed: int
     precision: torch.dtype
     train_words: bool
@@ -83,9 +83,9 @@ class Task:
         return Objective(**self.settings.model_dump(include={one.name for one in fields(Objective)}))
 
     @property
-    def schedule(self) -> Schedule:
-        kept = {one.name for one in fields(Schedule)}
-        return Schedule(seed=self.seed, **self.settings.model_dump(include=kept))
+    def schedule(self) -> TrainingSchedule:
+        kept = {one.name for one in fields(TrainingSchedule)}
+        return TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
 
     @cached_property
     def mean_image(self) -> np.ndarray:
@@ -112,7 +112,7 @@ class Task:
         return torch.where(upload(columns, self.device), upload(self.mean_image, self.device), images)
 
 
-class Begun(Protocol):
+class Trainer(Protocol):
     """A registered model at the beginning of its training."""
 
     training: Training
@@ -129,12 +129,14 @@ class Trained:
     log: Mapping[str, Any]
 
 
-def train(model: Any, task: Task, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]) -> Trained:
+def train(
+    model: Any, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
+) -> Trained:
     """Train the registered class `model` on `task`, from `checkpoint` where there is one.
 
     Raises as `Training.run` does.
     """
-    begun: Begun = model.begin(task)
+    begun: Trainer = model.begin(task)
     if checkpoint:
         begun.training.resume(checkpoint)
     history = begun.training.run(after_step)

@@ -21,7 +21,7 @@ MOMENTUM = 0.9
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrainingSchedule:
     """How long and how fast. The learning rate falls by the factor `decay` every epoch, step by step.
 
     After `adagrad_reset` epochs AdaGrad's sums of squared gradients begin again at 1, as at first (Socher et al. 2014,
@@ -89,7 +89,7 @@ class Training:
         owners: np.ndarray,
         names: np.ndarray,
         objective: Objective,
-        schedule: Schedule,
+        schedule: TrainingSchedule,
         judge: Callable[[], float],
         anchors: Mapping[str, Tensor] | None = None,
         turns: Sequence[Collection[str]] = (),

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pipeline.models.neural.task import Task
+from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN
 from pipeline.models.neural.word_models import GlobalModel
@@ -15,7 +15,7 @@ class TreeModel(GlobalModel):
     """A global model whose sentences are trees."""
 
     @classmethod
-    def learn(cls, task: Task) -> dict[str, Any]:
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
         return cls.sentence_encoder.learn(task.train.sentences)
 
     def anchors(self) -> dict[str, Tensor]:
@@ -52,5 +52,5 @@ class SDTRNN(TreeModel):
     sentence_encoder = RelationRNN
 
     @classmethod
-    def learn(cls, task: Task) -> dict[str, Any]:
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
         return RelationRNN.learn(task.train.sentences, task.settings.rare)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import Portions, place
+from pipeline.device import OomBatcher, place
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
@@ -16,7 +16,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import JointNetwork, arrays_of
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
-from pipeline.models.neural.task import Task
+from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training, seeded
 
 BLOCK = 512
@@ -60,12 +60,12 @@ class GlobalModel:
             return cls(view, JointNetwork(torch.tensor(mean), sentences, dimensions, dropout, unit), learned)
 
     @classmethod
-    def begin(cls, task: Task) -> "Begun":
+    def begin(cls, task: TrainingTask) -> "WordTrainer":
         """The model at the beginning of its training."""
-        return Begun(cls.untrained(task).to(task.device), task)
+        return WordTrainer(cls.untrained(task).to(task.device), task)
 
     @classmethod
-    def untrained(cls, task: Task) -> "GlobalModel":
+    def untrained(cls, task: TrainingTask) -> "GlobalModel":
         """The model with the first parameters."""
         settings = task.settings
         model = cls.build(
@@ -82,7 +82,7 @@ class GlobalModel:
         return wanted
 
     @classmethod
-    def learn(cls, task: Task) -> dict[str, Any]:
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
         """What the sentence encoder has to know of the training sentences, as JSON values."""
         return {}
 
@@ -154,10 +154,10 @@ class GlobalModel:
         return model
 
 
-class Begun:
+class WordTrainer:
     """A global model in training."""
 
-    def __init__(self, model: GlobalModel, task: Task) -> None:
+    def __init__(self, model: GlobalModel, task: TrainingTask) -> None:
         train, dev = task.train, task.dev
         dev_features = dev.images(np.arange(dev.n_images))
 
@@ -185,7 +185,7 @@ class Begun:
 def _in_blocks(embed: Callable[[slice], Tensor], count: int, dimensions: int) -> np.ndarray:
     """(count, dimensions) from `embed(rows)`, BLOCK rows at a time."""
     with torch.inference_mode():
-        blocks = Portions(BLOCK, "row").map(lambda rows: embed(rows).cpu().numpy(), count)
+        blocks = OomBatcher(BLOCK, "row").map(lambda rows: embed(rows).cpu().numpy(), count)
     return np.concatenate([np.empty((0, dimensions), np.float32), *blocks])
 
 

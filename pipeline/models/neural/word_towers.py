@@ -14,7 +14,7 @@ from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.recurrence import CELLS, Recurrence
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
 from pipeline.models.neural.sentences import INITIAL
-from pipeline.models.neural.task import Task
+from pipeline.models.neural.task import TrainingTask
 from pipeline.text.sequences import Tokens
 
 SAMPLE = 4096
@@ -30,7 +30,7 @@ class WordStart:
     terms: sparse.csr_array
 
 
-class Towers(NamedTuple):
+class InitialTowers(NamedTuple):
     """Where a network begins: `whole` (D, c) maps images less `mean` (D,), `words` (V + 1, c) are word vectors, the
     unknown word's last, and `bias` (c,) is the mean of their sums over sentences."""
 
@@ -40,7 +40,7 @@ class Towers(NamedTuple):
     bias: Tensor
 
 
-def begin_towers(task: Task, model: str) -> Towers:
+def begin_towers(task: TrainingTask, model: str) -> InitialTowers:
     """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`.
 
     UsageError naming the registered `model` where there is no start, or one of another view.
@@ -56,7 +56,7 @@ def begin_towers(task: Task, model: str) -> Towers:
     bias = sums.mean(axis=0)
     shrink = SENTENCE_LENGTH / rms(sums - bias)
     parts = (w / rms(x), start.mean_x, u * shrink, bias * shrink)
-    return Towers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
+    return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
 
 
 def _sum_words(u: np.ndarray, sentences: Tokens) -> np.ndarray:
@@ -116,7 +116,7 @@ class RecurrentTowers(nn.Module):
     unit = True
     """What JointNetwork says of its vectors: these are always of unit length."""
 
-    def __init__(self, towers: Towers, hidden: int, dropout: float) -> None:
+    def __init__(self, towers: InitialTowers, hidden: int, dropout: float) -> None:
         super().__init__()
         self.whole, self.words = nn.Parameter(towers.whole), nn.Parameter(towers.words)
         self.bias = nn.Parameter(towers.bias)
