@@ -14,7 +14,7 @@ from pipeline.config.variants import OWN
 from pipeline.run.layout import Layout
 from pipeline.run.stage import Stage
 from pipeline.settings.section import Section
-from stages import boxes, generators, inputs
+from stages import boxes, generators, inputs, studies
 from stages.catalogue import COMMANDS, declared
 from stages.reference import configurations, render
 
@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs/stages.md").read_text()
 ROWS = {line.split("`")[1]: line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")}
 """Command -> the cells of its line."""
 STAGES = declared()
-HELPERS = (inputs, boxes, generators)
+HELPERS = (inputs, boxes, generators, studies)
 NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 """Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
