@@ -41,7 +41,12 @@ FILES = {
     "describe": {"boxes": True},
     "phrases": {"names": "x"},
     "encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
-    "regions": {"encoders": ["net"], "proposals": "faster-rcnn", "detector": {"weights": "file", **FILE}},
+    "regions": {
+        "encoders": ["net"],
+        "dimensions": 8,
+        "proposals": "faster-rcnn",
+        "detector": {"weights": "file", **FILE},
+    },
     "finetune": {"start": "file", **FILE},
     "word_vectors": {"source": "file", **FILE},
 }

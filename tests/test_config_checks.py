@@ -113,6 +113,10 @@ def read(text: str):
             "hmlstm maps images and regions alike; add net to regions.encoders",
         ),
         (
+            f"{ONE}\nmodels: [hmlstm]\nregions: {{encoders: [net], dimensions: 8}}",
+            "hmlstm maps images and regions alike; set regions.dimensions to null",
+        ),
+        (
             f"{REGIONS}\nmodels: [hmlstm]\nhmlstm: {{negatives: sampled}}",
             "hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all",
         ),

@@ -130,6 +130,8 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
         raise ValueError(f"{name} looks at regions; name the encoders of these in regions.encoders")
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
         raise ValueError(f"{name} maps images and regions alike; add {min(missing)} to regions.encoders")
+    if spec.regions == "all-encoders" and config.regions.reduced:
+        raise ValueError(f"{name} maps images and regions alike; set regions.dimensions to null")
     if spec.regions == "its-encoders" and (others := set(described) - set(model.encoders)):
         raise ValueError(f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa")
     if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):

@@ -7,6 +7,9 @@ import numpy as np
 
 from pipeline.errors import UsageError
 
+COMPONENTS = "components"
+"""Kind of the stored principal components of an encoder's regions."""
+
 
 class PrincipalComponents(NamedTuple):
     """Principal components: features x become (x - mean) @ directions.T; `mean` (dim,), `directions` (n, dim)."""

@@ -92,6 +92,10 @@ class Layout:
     def regions(self, encoder: str, reduced: bool = False) -> Shards:
         return self._shards(f"{'reduced' if reduced else 'regions'}/{encoder}")
 
+    def components(self, encoder: str) -> Artefact:
+        """The principal components of an encoder's regions."""
+        return self._parameters(f"reduced/{encoder}/components")
+
     def region_sheet(self, encoder: str) -> Artefact:
         return self._sidecar(f"regions/{encoder}/sheet.png")
 

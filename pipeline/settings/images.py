@@ -107,6 +107,11 @@ class RegionsSettings(Section):
     dimensions: Positive | None
     checkpoint_images: Positive
 
+    @property
+    def reduced(self) -> bool:
+        """Whether models read the features of regions in fewer dimensions."""
+        return self.dimensions is not None
+
     def decisive(self) -> dict[str, Any]:
         """The keys that decide which regions an image has and what their features are."""
         return self.model_dump(

@@ -20,13 +20,12 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside
 
 SHARDED = (
-    "features/*", "regions/*", "embeddings/*", "text/tfidf", "text/tokens", "text/trees", "text/parses",
+    "features/*", "regions/*", "reduced/*", "embeddings/*", "text/tfidf", "text/tokens", "text/trees", "text/parses",
     "text/documents/*", "moments/target", "moments/dev", "moments/auxiliary/*", "moments/study/target",
     "moments/study/auxiliary/*",
 )  # fmt: skip
 """Folders of a run with a file, or two, for each shard."""
 SHARD = re.compile(r"shard-(?P<number>\d{5,})\.(h5|conllu|brackets)(?P<rest>\.json|\.parts)?")
-
 PART = re.compile(r"\d{5,}\.json")
 
 

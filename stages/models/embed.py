@@ -82,7 +82,9 @@ def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     from pipeline.storage.names import plain
     from pipeline.storage.region_rows import RegionRows
 
-    folders = {name: run.layout.regions(plain(name, "the model")).folder for name in encoders}
+    folders = {
+        name: run.layout.regions(plain(name, "the model"), run.config.regions.reduced).folder for name in encoders
+    }
     return RegionRows(run.manifest, folders, image_id)
 
 
@@ -94,7 +96,7 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
         "model": layout.model(model),
         spec.form: layout.sentences(spec.form),
         **{f"features/{name}": layout.features(name) for name in encoders},
-        **{f"regions/{name}": layout.regions(name) for name in regions},
+        **{f"regions/{name}": layout.regions(name, config.regions.reduced) for name in regions},
     }
 
 

@@ -49,7 +49,9 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     for what, given, path in (("vocabulary", value, words_of), ("labels", labels, labels_of)):
         require_same(what, {str(path): given["fingerprint"], str(folder): parameters.details[what]})
     vocabulary, pairs = Vocabulary.from_dict(value), split_pairs(manifest, split)
-    folders = {name: layout.regions(plain(name, folder)).folder for name in mapping.encoders}
+    folders = {
+        name: layout.regions(plain(name, folder), run.config.regions.reduced).folder for name in mapping.encoders
+    }
     regions = RegionRows(manifest, folders, pairs.image_id)
     require_origins(parameters.details["regions"], folder, regions.origins)
 
@@ -111,7 +113,7 @@ def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
         "parses": layout.parses,
         "vocabulary": layout.token_vocabulary,
         "labels": layout.labels,
-        **{f"regions/{name}": layout.regions(name) for name in config.regions.encoders},
+        **{f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders},
     }
 
 

@@ -107,7 +107,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
 
     settings, manifest, known = run.config, run.manifest, run.config.model(model)
     described = settings.regions.encoders if known.spec.regions != "none" else ()
-    folders = {name: run.layout.regions(name).folder for name in described}
+    folders = {name: run.layout.regions(name, settings.regions.reduced).folder for name in described}
     features, pairs = Features(manifest, run.root / "features"), {}
     for use, names in splits.items():
         found = split_pairs(manifest, *names)
@@ -220,7 +220,7 @@ def _reads(config, layout, model: str) -> Mapping[str, Input]:
     found: dict[str, Input] = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if spec.regions != "none":
-        found |= {f"regions/{name}": layout.regions(name) for name in config.regions.encoders}
+        found |= {f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders}
     if spec.words:
         found["vocabulary"] = layout.token_vocabulary
     if spec.trees:

@@ -65,3 +65,25 @@ rule pool_regions:
     benchmark: FLOW.benchmark("pool_regions")
     resources: **FLOW.resources("pool_regions")
     shell: FLOW.shell("pool_regions")
+
+
+rule learn_components:
+    input: FLOW.input("learn_components")
+    output: FLOW.output("learn_components")
+    wildcard_constraints: **FLOW.constraints("learn_components")
+    params: **FLOW.params("learn_components")
+    threads: FLOW.threads("learn_components")
+    benchmark: FLOW.benchmark("learn_components")
+    resources: **FLOW.resources("learn_components")
+    shell: FLOW.shell("learn_components")
+
+
+rule reduce_regions:
+    input: FLOW.input("reduce_regions")
+    output: FLOW.output("reduce_regions")
+    wildcard_constraints: **FLOW.constraints("reduce_regions")
+    params: **FLOW.params("reduce_regions")
+    threads: FLOW.threads("reduce_regions")
+    benchmark: FLOW.benchmark("reduce_regions")
+    resources: **FLOW.resources("reduce_regions")
+    shell: FLOW.shell("reduce_regions")

@@ -65,8 +65,11 @@ def _images(root: Path, run: Path) -> Found:
     yield "extract_regions", "extract_regions", calls, [*shards, run / "regions/tuned/parts"]
     calls = over_shards(root / "encoders.yaml", run, "pooled")
     yield "pool_regions", "pool_regions", calls, [run / "features/pooled"]
-    calls = whole(root / "network.yaml", run, "tuned")
-    yield "reduce_regions", "reduce_regions", calls, [run / "reduced/tuned"]
+    components = [run / f"reduced/tuned/components.{end}" for end in ("safetensors", "json")]
+    yield "learn_components", "learn_components", whole(root / "network.yaml", run, "tuned"), components
+    shards = [run / f"reduced/tuned/shard-{n:05d}.h5{end}" for n in range(N_SHARDS) for end in ("", ".json")]
+    calls = over_shards(root / "network.yaml", run, "tuned")
+    yield "reduce_regions", "reduce_regions", calls, [*shards, run / "reduced/tuned/parts"]
     sheet = run / "regions/tuned/sheet.png"
     calls = whole(root / "network.yaml", run, "tuned")
     yield "show_regions", "show_regions", calls, [sheet]

@@ -17,8 +17,6 @@ from tiny_run import elsewhere
 NAMES = tuple(all_cases(Path("root"), Path("place")))
 RESUMED = {"make_demo", "import_features"}
 """Cases that leave alone what is there already."""
-ONE_BY_ONE = {"reduce_regions"}
-"""Commands that make several artefacts, one after the other, beside those over shards."""
 SHORTFALL = 40
 UNKNOWN = {"plan": 1000}
 """Case whose largest file is all of measured times -> bytes by which that may be shorter the next time."""
@@ -38,7 +36,7 @@ class Command:
     @property
     def one_by_one(self) -> bool:
         """Whether it makes several artefacts, one after the other."""
-        return self.stage in ONE_BY_ONE or "--output" not in self.arguments
+        return "--output" not in self.arguments
 
     def run(self, root: Path, largest: int | None = None) -> Ended:
         return self.nursery.run(self.stage, elsewhere(self.stage, self.arguments, root), largest=largest)

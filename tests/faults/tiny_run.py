@@ -112,8 +112,6 @@ def made_by(stage: str, arguments: list[str]) -> Artefact | Shards:
     layout = Layout(Path(_value(arguments, "--run")))
     if stage == "import_features":
         return layout.features(arguments[0])
-    if stage == "reduce_regions":
-        return layout.regions(arguments[0], reduced=True)
     known = declared()[stage]
     return known.outputs(layout, *arguments[: len(known.names)])[0]
 

@@ -194,9 +194,10 @@ def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
 def test_regions_in_fewer_dimensions(run: Path) -> None:
     for shard in range(2):
         extract(run, shard)
-    with pytest.raises(UsageError, match="regions.dimensions is null"):
-        make_stage("reduce_regions", run, "plain", "--config", configure(run))
-    make_stage("reduce_regions", run, "plain", "--config", configure(run, dimensions=8))
+    with pytest.raises(UsageError, match="reduce-regions: the configuration has no encoder to make"):
+        make_stage("reduce_regions", run)
+    make_stage("learn_components", run, "plain", "--config", configure(run, dimensions=8))
+    make_stage("reduce_regions", run, "plain")
     manifest = Manifest(run / "manifest")
     places = (run / "regions/plain", run / "reduced/plain")
     whole, reduced = ([open_regions(manifest, folder, shard) for shard in range(2)] for folder in places)
