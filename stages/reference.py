@@ -32,6 +32,7 @@ LEARNED = {
     "language_text": {"treebank": "x"},
     "describe": {"boxes": True},
     "regions": {"encoders": ["squeezenet-boxes"], "boxes": "x"},
+    "collection": {"takedown": "x"},
     "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "x")},
 }
 FILES = {
