@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 runtime.configure()
 
-LONG = ("test_workflow.py", "test_workflow_kills.py", "test_growing.py", "test_cluster.py", "test_kills.py")
+LONG = (
+    "test_workflow.py", "test_extending.py", "test_mapreduce.py", "test_workflow_kills.py", "test_growing.py",
+    "test_cluster.py", "test_kills.py", "test_stages_page.py", "test_connections.py",
+)  # fmt: skip
 """Modules that take minutes: first, so that no worker of `-n auto` is left alone with one at the end."""
 
 
