@@ -213,8 +213,8 @@ def seconds_of(training: Training, steps: int, device: torch.device) -> float:
 def training(name: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     """Steps of the registered model `name`; dev is judged at no cost."""
     task = make_task(name, device, options.trained)
-    begun = model_spec(name).load().begin(task).training
-    begun.judge, draw, drawing = lambda: 0.0, begun.draw, [0.0]
+    loop = model_spec(name).load().trainer(task).training
+    loop.judge, draw, drawing = lambda: 0.0, loop.draw, [0.0]
 
     def timed(rows: np.ndarray) -> Any:
         start = time.perf_counter()
@@ -222,14 +222,14 @@ def training(name: str, device: torch.device, options: argparse.Namespace) -> di
         drawing[0] += time.perf_counter() - start
         return drawn
 
-    begun.draw = timed
-    before = begun.steps_done
-    seconds = seconds_of(begun, options.steps, device)
-    share = drawing[0] / (begun.steps_done - before) * options.steps / seconds
+    loop.draw = timed
+    before = loop.steps_done
+    seconds = seconds_of(loop, options.steps, device)
+    share = drawing[0] / (loop.steps_done - before) * options.steps / seconds
     busy = None
     if device.type == "cuda":
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            seconds_of(begun, options.steps, device)
+            seconds_of(loop, options.steps, device)
         computed = sum(times(profile)) / 1e6 / (options.steps + WARM)
         busy = computed * options.steps / seconds if computed else None
     return {

@@ -22,7 +22,7 @@ class ModelSpec:
     `embed_images(features, regions)` and `embed_sentences` make MultiVectors, and `rule` says how these score. One with
     `phrases` has `embed_phrases(trees)` and `embed_regions(block)` too. What is fitted has `fit(task)` of a
     pipeline.models.linear.training.FitTask, what is trained
-    `begin(task)` of a pipeline.models.neural.task.TrainingTask.
+    `trainer(task)` of a pipeline.models.neural.task.TrainingTask, which returns a Trainer.
     """
 
     name: str
@@ -109,16 +109,16 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("rnn", "word_models:RNN"),
     _trained("gru", "word_models:GRU"),
     _trained("lstm", "word_models:LSTM"),
-    _trained("ctrnn", "tree_models:CTRNN", sentences="phrase-trees"),
-    _trained("dtrnn", "tree_models:DTRNN", sentences="dependency-trees"),
-    _trained("sdtrnn", "tree_models:SDTRNN", "RelationTrain", "dependency-trees"),
+    _trained("ctrnn", "tree_rnn:CTRNN", sentences="phrase-trees"),
+    _trained("dtrnn", "tree_rnn:DTRNN", sentences="dependency-trees"),
+    _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees"),
     _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
     _trained("defrag", "fragment_models:Defrag", "AlignedTrain", **REGIONS),
     _trained("dvsa", "fragment_models:DVSA", "AlignedTrain", **REGIONS),
     _trained("fragments", "grounded_model:GroundedFragments", "FragmentTrain", starts_from="ncca-recurrent",
              **REGIONS | {"regions": "its-encoders"}),
     _trained("ncca-refined", "refinement:RefinedCCA", sentences="tfidf", starts_from="ncca"),
-    _trained("ncca-recurrent", "recurrent_refinement:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
+    _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
     ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
     ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",
               sentences="each", multi_vector=True),

@@ -22,8 +22,8 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline import runtime
     from pipeline.device import find_gpu
     from pipeline.models.linear.accumulation import BLOCK_ROWS
-    from pipeline.models.linear.folds import assign_folds
     from pipeline.models.linear.passes import sum_blocks
+    from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.gather import Features, Sentences, read_pairs
     from pipeline.storage.moments import write_moments

@@ -16,8 +16,7 @@ def sweep(run: Run, job: Job, model: str) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.models.linear.study import StudyCell
-    from pipeline.models.linear.sweep import sweep_cells, sweep_rows
+    from pipeline.models.linear.study import StudyCell, sweep_cells, sweep_rows
     from pipeline.report.figures import draw_sweep
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.tables import to_csv

@@ -19,7 +19,7 @@ from pipeline.evaluate.phrases import (
     rank_within,
 )
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.models.neural.correspondence import match
+from pipeline.models.neural.hmlstm import match
 
 IMAGES, KINDS = 30, 12
 

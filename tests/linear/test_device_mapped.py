@@ -14,7 +14,7 @@ from test_models import make_task
 
 from pipeline.device import OomBatcher
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.device_mapped import DeviceMappedAccumulator
+from pipeline.models.linear.device_moments import DeviceMappedAccumulator
 from pipeline.models.linear.device_views import sparse_on
 from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.fourier import FourierFeatures

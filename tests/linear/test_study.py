@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.gong import GongSetting, tables
-from pipeline.models.linear.folds import assign_folds
+from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, pinned
 
 SPLITS = np.array(["train"] * 10 + ["weak"] * 7 + ["dev"], dtype=object)

@@ -9,9 +9,9 @@ import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
 
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.recurrent_refinement import RecurrentCCA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, TrainingTask
+from pipeline.models.neural.word_towers import RecurrentCCA
 from pipeline.settings.models import AlignedTrainSettings
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors

@@ -52,13 +52,13 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
 def test_parts_bring_a_scaled_model_back(name: str) -> None:
     own = {"global_weight": 0.5, "sum": "mean-words"} if name == "fragments" else {}
     task = make_task(train=20, dev=10, **own)
-    begun = model_spec(name).load().begin(task).finish()
+    plain = model_spec(name).load().trainer(task).finish()
     features = {encoder: block[np.arange(10)] for encoder, block in task.dev.features.items()}
-    asked = {encoder: features[encoder] for encoder in begun.encoders}
-    sets = begun.embed_images(asked, task.dev.regions), begun.embed_sentences(task.dev.sentences)
-    model = Scaled(begun, 0.5, 3, Bank(*sets, begun.rule))
+    asked = {encoder: features[encoder] for encoder in plain.encoders}
+    sets = plain.embed_images(asked, task.dev.regions), plain.embed_sentences(task.dev.sentences)
+    model = Scaled(plain, 0.5, 3, Bank(*sets, plain.rule))
     twin = restore(name, model.settings(), model.tensors())
-    assert twin.rule == model.rule and twin.region_encoders == begun.region_encoders
+    assert twin.rule == model.rule and twin.region_encoders == plain.region_encoders
     for one, other in (
         (model.embed_images(asked, task.dev.regions), twin.embed_images(asked, task.dev.regions)),
         (model.embed_sentences(task.dev.sentences), twin.embed_sentences(task.dev.sentences)),

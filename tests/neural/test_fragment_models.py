@@ -131,17 +131,17 @@ def test_a_loss_that_is_no_number_names_the_batch() -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_regions_are_asked_for(name: str) -> None:
     with pytest.raises(UsageError, match="regions.encoders"):
-        model_spec(name).load().begin(without_regions(make_task(train=20, dev=5, **OWN[name])))
+        model_spec(name).load().trainer(without_regions(make_task(train=20, dev=5, **OWN[name])))
 
 
 def test_entries_of_the_gradient_are_clipped() -> None:
     task = make_task(
         train=60, dev=20, **{**OWN["dvsa"], "element_clip": 1e-3, "optimiser": "sgd", "learning_rate": 1.0}
     )
-    begun = model_spec("dvsa").load().begin(task)
-    before = begun.training.trained["regions.weight"].detach().clone()
-    begun.training._step(np.arange(32))
-    moved = (begun.training.trained["regions.weight"] - before).abs().max().item()
+    trainer = model_spec("dvsa").load().trainer(task)
+    before = trainer.training.trained["regions.weight"].detach().clone()
+    trainer.training._step(np.arange(32))
+    moved = (trainer.training.trained["regions.weight"] - before).abs().max().item()
     assert 0.9e-3 < moved < 1.1e-3
 
 
@@ -149,7 +149,7 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
     task = make_task(**OWN["fragments"])
     with torch.no_grad():
         task.start.network.to_whole.normal_(generator=torch.Generator().manual_seed(0))  # as if trained
-    images, sentences = embed(model_spec("fragments").load().begin(task).finish(), task.dev)
+    images, sentences = embed(model_spec("fragments").load().trainer(task).finish(), task.dev)
     np.testing.assert_allclose(images.globals, task.start.embed_images(task.dev.features), atol=1e-5)
     np.testing.assert_allclose(sentences.globals, task.start.embed_sentences(task.dev.sentences), atol=1e-5)
     first = task.start.network.words.detach().numpy()[task.dev.sentences.ids[:4]]
@@ -161,7 +161,7 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
 def test_encoders_are_left_out_of_whole_images_in_training() -> None:
     task = make_task(**{**OWN["fragments"], "encoder_dropout": 0.5})
     rows = np.arange(64)
-    training = model_spec("fragments").load().begin(task).training
+    training = model_spec("fragments").load().trainer(task).training
     with seeded(0):
         _, whole, _ = training.draw(rows)
     absent = torch.from_numpy(task.mean_image) == whole
@@ -173,14 +173,14 @@ def test_fragments_need_a_start_of_their_own_view() -> None:
     task = make_task(train=20, dev=5, **OWN["fragments"])
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
         with pytest.raises(UsageError, match="starts from an ncca-recurrent with the same image view"):
-            model_spec("fragments").load().begin(wrong)
+            model_spec("fragments").load().trainer(wrong)
 
 
 def test_weight_decay_pulls_towards_the_start() -> None:
     moved = []
     for decay in (0.0, 30.0):
         task = make_task(train=60, dev=20, **{**OWN["fragments"], "weight_decay": decay, "epochs": 2})
-        start = model_spec("fragments").load().begin(task).finish().tensors()["region"]
+        start = model_spec("fragments").load().trainer(task).finish().tensors()["region"]
         after = train(model_spec("fragments").load(), task, None, lambda training: None).model.tensors()["region"]
         moved.append(np.abs(after - start).mean())
     assert moved[1] < moved[0] / 2

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from pipeline.metrics.multivector_scores import multivector_scores
-from pipeline.models.neural.fragment_losses import MultipleInstance, ScoredFragments
 from pipeline.models.neural.fragments import RectifiedBRNN, by_sentence
-from pipeline.models.neural.losses import Objective
+from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.word_towers import BiGRU
 from pipeline.multivectors import MultiVectors, ScoreRule

@@ -124,15 +124,15 @@ def test_bfloat16_comes_to_an_equal_loss() -> None:
 
 def test_a_refinement_starts_where_ncca_ends() -> None:
     task = make_task("tfidf")
-    begun, start = model_spec("ncca-refined").load().begin(task), task.start
+    trainer, start = model_spec("ncca-refined").load().trainer(task), task.start
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     expected = images / np.linalg.norm(images, axis=1, keepdims=True)
-    np.testing.assert_allclose(begun.finish().embed_images(task.dev.features), expected, atol=1e-5)
+    np.testing.assert_allclose(trainer.finish().embed_images(task.dev.features), expected, atol=1e-5)
 
 
 def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
     task = make_task_of("ncca-recurrent")
-    model, start = model_spec("ncca-recurrent").load().begin(task).finish(), task.start.model
+    model, start = model_spec("ncca-recurrent").load().trainer(task).finish(), task.start.model
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     np.testing.assert_allclose(model.embed_images(task.dev.features), unit_rows(images), atol=1e-4)
     words = start.directions.u * start.directions.values
@@ -145,7 +145,7 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
     task = make_task_of("ncca-recurrent", epochs=2)
     ids = task.dev.sentences.ids.reshape(-1, 4)
     offsets = task.dev.sentences.offsets
-    fresh = model_spec("ncca-recurrent").load().begin(task).finish()
+    fresh = model_spec("ncca-recurrent").load().trainer(task).finish()
     trained = train(model_spec("ncca-recurrent").load(), task, None, lambda training: None).model
     for model, differs in ((fresh, False), (trained, True)):
         forwards, backwards = (model.embed_sentences(Tokens(order.ravel(), offsets)) for order in (ids, ids[:, ::-1]))
@@ -154,7 +154,7 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
 
 def test_weight_decay_pulls_towards_the_start() -> None:
     free, held = (make_task("tfidf", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
-    start = model_spec("ncca-refined").load().begin(free).finish().w
+    start = model_spec("ncca-refined").load().trainer(free).finish().w
     moved = [
         np.abs(train(model_spec("ncca-refined").load(), t, None, lambda _: None).model.w - start).mean()
         for t in (free, held)
@@ -165,10 +165,10 @@ def test_weight_decay_pulls_towards_the_start() -> None:
 def test_a_refinement_needs_a_start_of_its_own_view() -> None:
     task = make_task("tfidf")
     with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
-        model_spec("ncca-refined").load().begin(replace(task, start=None))
+        model_spec("ncca-refined").load().trainer(replace(task, start=None))
     with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
-        model_spec("ncca-refined").load().begin(replace(task, view=VIEW.select(["one"])))
+        model_spec("ncca-refined").load().trainer(replace(task, view=VIEW.select(["one"])))
     task = make_task_of("ncca-recurrent")
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
         with pytest.raises(UsageError, match="ncca-recurrent starts from an ncca with the same image view"):
-            model_spec("ncca-recurrent").load().begin(wrong)
+            model_spec("ncca-recurrent").load().trainer(wrong)

@@ -11,9 +11,8 @@ from made_up_trees import NOUN_PHRASE, Blocks, Shown
 from torch import Tensor
 
 from pipeline.errors import UsageError
-from pipeline.models.neural.correspondence import match, noun_phrases
 from pipeline.models.neural.hlstm import HierarchicalLSTM
-from pipeline.models.neural.hmlstm import phrase_rows
+from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, train
 from pipeline.specs.models import model_spec
@@ -157,21 +156,21 @@ def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
 
 def test_correspondences_begin_after_the_simplified_model_and_change_its_learning() -> None:
     task = make_task_of("hmlstm", epochs=2)
-    begun = model_spec("hmlstm").load().begin(task)
-    begun.training.run(lambda training: None)
-    assert len(begun.found.chosen) == 1200 and begun.found.chosen.min() >= 1
+    trainer = model_spec("hmlstm").load().trainer(task)
+    trainer.training.run(lambda training: None)
+    assert len(trainer.found.chosen) == 1200 and trainer.found.chosen.min() >= 1
     simplified = (
-        model_spec("hmlstm").load().begin(replace(task, settings=task.settings.changed({"simplified_epochs": 9})))
+        model_spec("hmlstm").load().trainer(replace(task, settings=task.settings.changed({"simplified_epochs": 9})))
     )
     simplified.training.run(lambda training: None)
     assert not simplified.found.confidence.any()
-    losses = [each.training.progress.history for each in (begun, simplified)]
+    losses = [each.training.progress.history for each in (trainer, simplified)]
     assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
 
 
 def test_other_encoders_and_losses_without_contrasts_are_refused() -> None:
     task = make_task_of("hmlstm")
     with pytest.raises(UsageError, match="extract regions of all encoders"):
-        model_spec("hmlstm").load().begin(replace(task, region_view=None))
+        model_spec("hmlstm").load().trainer(replace(task, region_view=None))
     with pytest.raises(UsageError, match="contrasts within the batch"):
-        model_spec("hmlstm").load().begin(replace(task, settings=task.settings.changed({"loss": "squared"})))
+        model_spec("hmlstm").load().trainer(replace(task, settings=task.settings.changed({"loss": "squared"})))

@@ -69,29 +69,29 @@ def test_training_leaves_the_global_generator_alone() -> None:
 
 def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
     task = make_task("tokens", epochs=50, patience=2)
-    begun = model_spec("bow").load().begin(task)
+    trainer = model_spec("bow").load().trainer(task)
     scores = iter([1.0, 5.0, 4.0, 5.0, 9.0])
-    begun.training.judge = lambda: next(scores)
+    trainer.training.judge = lambda: next(scores)
     seen: list[np.ndarray] = []
 
     def after_step(training: Training) -> None:
         if training.progress.step == training.steps:
             seen.append(training.trained["image_map"].detach().numpy().copy())
 
-    history = begun.training.run(after_step)
+    history = trainer.training.run(after_step)
     assert [entry["dev"] for entry in history] == [1.0, 5.0, 4.0, 5.0]
-    np.testing.assert_array_equal(begun.finish().tensors()["image_map"], seen[1])
+    np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], seen[1])
 
 
 def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None:
     task = make_task("tokens", epochs=3)
     task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))  # as a refit is trained
-    begun = model_spec("bow").load().begin(task)
-    begun.training.judge = lambda: pytest.fail("judged")
-    history = begun.training.run(lambda training: None)
+    trainer = model_spec("bow").load().trainer(task)
+    trainer.training.judge = lambda: pytest.fail("judged")
+    history = trainer.training.run(lambda training: None)
     assert [set(entry) for entry in history] == [{"epoch", "loss", "learning_rate"}] * 3
-    last = begun.training.average["image_map"].numpy()
-    np.testing.assert_array_equal(begun.finish().tensors()["image_map"], last)
+    last = trainer.training.average["image_map"].numpy()
+    np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], last)
 
 
 def test_the_learning_rate_decays_and_the_log_says_so() -> None:
@@ -111,14 +111,14 @@ def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) ->
 
 def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
     task = make_task("tokens", epochs=1)
-    begun = model_spec("lstm").load().begin(task)
-    begun.training.draw = poison_from(4, begun.training.draw)
+    trainer = model_spec("lstm").load().trainer(task)
+    trainer.training.draw = poison_from(4, trainer.training.draw)
     kept: list[Checkpoint] = []
     with pytest.raises(
         JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*the last checkpoint"
     ):
-        begun.training.run(lambda training: kept.append(training.checkpoint()))
-    for name, tensor in begun.training.checkpoint().tensors.items():
+        trainer.training.run(lambda training: kept.append(training.checkpoint()))
+    for name, tensor in trainer.training.checkpoint().tensors.items():
         np.testing.assert_array_equal(tensor, kept[-1].tensors[name])
         assert np.isfinite(tensor).all()
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
 
 
 def test_sampled_contrastive_pairs_are_drawn_anew_every_epoch() -> None:
-    training = model_spec("bow").load().begin(make_task("tokens", negatives="sampled", contrastive=8)).training
+    training = model_spec("bow").load().trainer(make_task("tokens", negatives="sampled", contrastive=8)).training
     first = training._batches()
     assert sorted(np.concatenate([rows[:-8] for rows in first]).tolist()) == list(range(600))
     training.progress.epoch = 1

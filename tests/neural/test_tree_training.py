@@ -52,8 +52,8 @@ def test_adagrad_begins_again_at_one() -> None:
 
 def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> None:
     task = make_task("dependency-trees", epochs=6, loss="squared", learning_rate=0.02, encoder_dropout=0.0)
-    begun = model_spec("dtrnn").load().begin(task)
-    before = {name: p.detach().clone() for name, p in begun.training.trained.items()}
+    trainer = model_spec("dtrnn").load().trainer(task)
+    before = {name: p.detach().clone() for name, p in trainer.training.trained.items()}
     moved = []
 
     def after_step(training: Training) -> None:
@@ -61,12 +61,12 @@ def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> 
             moved.append({name for name, p in training.trained.items() if not torch.equal(p, before[name])})
             before.update({name: p.detach().clone() for name, p in training.trained.items()})
 
-    begun.training.run(after_step)
+    trainer.training.run(after_step)
     assert moved[0] == moved[2] == {"image_map"} and "image_map" not in moved[1] and moved[1] == moved[3]
-    model = begun.finish()
+    model = trainer.finish()
     assert model.metric == "euclidean"
     images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
     assert images.std(axis=0).max() > 0.05 and sentences.std(axis=0).max() > 0.05
     twin = type(model).from_parts(model.settings(), model.tensors())
     assert twin.metric == "euclidean"
-    assert max(entry["dev"] for entry in begun.training.progress.history) > 100  # chance: 53
+    assert max(entry["dev"] for entry in trainer.training.progress.history) > 100  # chance: 53

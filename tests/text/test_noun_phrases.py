@@ -5,7 +5,7 @@ import pytest
 from nltk import Tree
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.models.neural.correspondence import noun_phrases
+from pipeline.models.neural.hmlstm import noun_phrases
 from pipeline.text.brackets import read_brackets
 from pipeline.text.conllu import chain
 from pipeline.text.noun_phrases import NounPhrase, list_noun_phrases

@@ -13,18 +13,18 @@ from pipeline.models.linear.moments import Moments, mirror
 BLOCK_ROWS = 4096
 """Images in one block: enough for BLAS, few enough for single precision."""
 SHIFT_ROWS = 512
-"""Rows whose mean is the provisional one, and rows in one task of its subtraction."""
+"""Rows whose mean is the provisional one; rows in one task of its subtraction."""
 SMALL = 1024
-"""Columns of both views together up to which sums are kept in double precision, since it costs next to nothing."""
+"""Columns of both views together up to which sums are in double precision, which costs next to nothing then."""
 CROSS_COLUMNS = 1024
-"""Columns of X in one task of the sparse product Y'X: its block then stays in cache."""
+"""Columns of X in one task of the sparse product Y'X; such a block stays in cache."""
 
 
 class MomentsAccumulator:
-    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, everything with Y by sparse products.
+    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, all products with Y by sparse ones.
 
-    Products are taken about a provisional mean, that of the first rows, since a float32 sum of squares about
-    zero loses the variance of a feature whose mean is far from zero. Small views are summed in float64 nevertheless.
+    X is centred about a provisional mean, that of the first rows, because a float32 sum of squares about zero loses the
+    variance of a feature whose mean is far from zero.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
@@ -41,10 +41,8 @@ class MomentsAccumulator:
         self._buffer = np.empty((0, dim_x), self._dtype)
 
     def add(self, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> None:
-        """Add a block: images x (b, D) float32, sentences y (m, d), and owners (m,), the row of x that each is of.
-
-        Images without a sentence have no pair and add nothing. Blocks of BLOCK_ROWS images serve best.
-        """
+        """Add a block, best of BLOCK_ROWS images: images x (b, D) float32, sentences y (m, d), and owners (m,), the row
+        of x of each. Images without a sentence add nothing."""
         sums, counts = self._sum_sentences(y, owners, len(x))
         if not counts.all():
             x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
@@ -53,7 +51,7 @@ class MomentsAccumulator:
         if self._shift is None:
             self._shift = x[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
         z = self._subtract_shift(x)
-        # A row counts once for each of its sentences: by one factor where all have equally many, else by its root.
+        # A row counts once per sentence: by one factor if all have the same number, else by the root of each number.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:
@@ -65,7 +63,7 @@ class MomentsAccumulator:
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: sparse.csr_array, owners: np.ndarray, n: int) -> tuple[sparse.csr_array, np.ndarray]:
-        """Add what is of sentences alone; (n, d) the sum of each image's, and (n,) how many these are."""
+        """Add the sums of sentences alone; returns (n, d) the sum of each image's sentences, and (n,) their number."""
         y = y.astype(self._dtype, copy=False)
         self._n += len(owners)
         self._sum_y += y.sum(axis=0)
@@ -74,7 +72,7 @@ class MomentsAccumulator:
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
     def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
-        """x - shift, in memory that the next block takes over: fresh memory costs as much as the subtraction."""
+        """x - shift, in memory that the next block reuses: fresh memory costs as much as the subtraction."""
         if len(self._buffer) < len(x):
             self._buffer = np.empty(x.shape, self._dtype)
         z = self._buffer[: len(x)]
@@ -90,17 +88,17 @@ class MomentsAccumulator:
         self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
 
     def _in_threads(self, function: Callable[[slice], Any], length: int, step: int) -> None:
-        """Call `function` on the slices of `step` that cover `length`; numpy and scipy release the lock in them."""
+        """Call `function` on slices of `step` that cover `length`; numpy and scipy release the GIL in it."""
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
     def result(self) -> Moments:
-        """The moments of everything added so far; the accumulator must not be used afterwards."""
+        """The moments of all blocks; the accumulator must not be used afterwards."""
         if self._shift is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
         left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, mean_y))
-        # Rank-1 updates in place; products of our own would cost three more passes over each block.
+        # Rank-1 updates in place; numpy's products would cost three more passes over each sum.
         xx = mirror(self._syr(-1.0, left, a=self._xx, overwrite_a=1))
         xy = self._ger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
         yy = self._ger(-1.0, right, right, a=self._yy.T, overwrite_a=1)
@@ -108,11 +106,11 @@ class MomentsAccumulator:
 
 
 def sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
-    """(n, d): the sum of the rows of y that belong to each owner."""
-    return adding(owners, n) @ y
+    """(n, d): the sum of the rows of y of each owner."""
+    return owner_matrix(owners, n) @ y
 
 
-def adding(owners: np.ndarray, n: int) -> sparse.csr_array:
-    """(n, m), times which m rows are those sums."""
+def owner_matrix(owners: np.ndarray, n: int) -> sparse.csr_array:
+    """(n, m) with a 1 at (owners[j], j)."""
     ones = np.ones(len(owners), np.float32)
     return sparse.csr_array((ones, (owners, np.arange(len(owners)))), shape=(n, len(owners)))

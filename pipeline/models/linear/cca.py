@@ -12,25 +12,25 @@ from pipeline.models.linear.training import fit_on_moments
 RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest are noise of the single-precision solve and are cut off."""
 RANGE_TOLERANCE = 1e-6
-"""Share of the largest variance below which what is left of a column counts as rounding."""
+"""Share of the largest variance below which the rest of a column is rounding."""
 RANGE_SHARE = 0.75
 """Rank over dimensions below which working in the range is worth its projection."""
 
 
 class CCASolver:
-    """Solves CCA on one set of moments; factors already known are reused from one pair of ridges to the next.
+    """Solves CCA on one set of moments and reuses factors from one pair of ridges to the next.
 
-    The directions satisfy W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values), whose values are
-    the canonical correlations: the eigenvalues of the problem's two-block form, the lambda of equation 2. Signs are
-    such that the largest entry of each column of W is positive.
+    The directions satisfy W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values); the values are the
+    canonical correlations: the eigenvalues of the problem's two-block form, the lambda of eq. 2. The largest entry of
+    each column of W is positive.
 
     With Cxx = Lx Lx' and Cyy = Ly Ly' (ridges added), the canonical correlations are the singular values of
     T = Lx^-1 Cxy Ly^-T: two Cholesky factors, two triangular solves and the top of an eigenproblem of the smaller side.
-    Where the images are far fewer than the dimensions of their view, the problem is moved to the space that they span.
+    If there are far fewer images than dimensions in their view, the problem is solved in the space that they span.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Raises InputError when there are fewer than two pairs or a view is constant."""
+        """Raises InputError if there are fewer than two pairs or a view is constant."""
         moments.require_variance()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
@@ -41,12 +41,14 @@ class CCASolver:
         self._text: tuple[float, np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """The top `dimensions` directions, fewer where the data have less rank.
+        """The top `dimensions` directions, fewer if the data have less rank.
 
-        A ridge is relative: it is multiplied by the mean of the diagonal of its view's covariance. Raises
-        InputError when a covariance is singular at that ridge. Cheapest when `text_ridge` is the last one's.
+        A ridge is relative to the mean of the diagonal of its view's covariance. Raises InputError if a covariance is
+        singular at that ridge. Cheapest with the `text_ridge` of the last call.
         """
-        lx, (ly, white) = self._image_factor(image_ridge), self._whiten_text(text_ridge)
+        if image_ridge not in self._image_factors:
+            self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
+        lx, (ly, white) = self._image_factors[image_ridge], self._whiten_text(text_ridge)
         t = solve_triangular(lx, white.T, lower=True, check_finite=False)
         left, correlations, right = _top_singular(t, dimensions)
         w = solve_triangular(lx, left, lower=True, trans="T", check_finite=False)
@@ -56,14 +58,8 @@ class CCASolver:
         signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
         return Directions(w * signs, u * signs, correlations)
 
-    def _image_factor(self, ridge: float) -> np.ndarray:
-        """Lx (D, D), kept for every ridge."""
-        if ridge not in self._image_factors:
-            self._image_factors[ridge] = self._factor("image", self.moments.xx, ridge)
-        return self._image_factors[ridge]
-
     def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-        """Ly (d, d) and Ly^-1 Cyx (d, D), kept for the last ridge only: vocabularies are large."""
+        """Ly (d, d) and Ly^-1 Cyx (d, D), kept only for the last ridge: vocabularies are large."""
         if self._text is None or self._text[0] != ridge:
             self._text = None
             factor = self._factor("text", self.moments.yy, ridge)
@@ -89,9 +85,10 @@ def _mean_variance(block: np.ndarray, n: float) -> float:
 
 
 def find_range(block: np.ndarray) -> np.ndarray | None:
-    """An orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None where r is not far below D.
+    """An orthonormal basis (D, r) of the range of the symmetric `block` (D, D); None if r is not far below D.
 
-    By a Cholesky factor with pivots, stopped where no column has more than RANGE_TOLERANCE of the largest left.
+    From a pivoted Cholesky factorisation that stops when every column has less than RANGE_TOLERANCE of the largest
+    left.
     """
     (pstrf,) = get_lapack_funcs(("pstrf",), (block,))
     factor, pivots, rank, _ = pstrf(block, tol=RANGE_TOLERANCE * block.diagonal().max(), lower=1)
@@ -109,7 +106,7 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     size = len(gram)
     count = min(count, size)
     vectors = eigh(gram, subset_by_index=[size - count, size - 1], overwrite_a=True, check_finite=False)[1][:, ::-1]
-    # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of the vectors'.
+    # Lengths of t v are far more exact than roots of the eigenvalues: their error is the square of that of v.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
     if not singular[0] <= 1 + 1e-3:
@@ -122,8 +119,8 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
 class CCA(LinearModel):
     """Canonical correlation analysis with Euclidean retrieval.
 
-    max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (equation 1), on centred views with a ridge added to
-    each covariance. Paper to code: W `w`, U `u`, lambda `values`, c the number of columns.
+    max trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I (eq. 1), on centred views with a ridge added to each
+    covariance. Paper to code: W `w`, U `u`, lambda `values`, c the number of columns.
     """
 
     solver = CCASolver
@@ -133,7 +130,7 @@ class CCA(LinearModel):
 class NormalizedCCA(LinearModel):
     """Normalized CCA: directions scaled by a power of their eigenvalues, cosine similarity.
 
-    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (equation 2); t is `eigenvalue_power`.
+    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (eq. 2); t is `eigenvalue_power`.
     """
 
     solver = CCASolver

@@ -1,16 +1,16 @@
-"""Cross-domain similarity local scaling (CSLS) of any model of inner products: scores without the advantage of hubs.
+"""Cross-domain similarity local scaling (CSLS): hubness correction for any model of inner products.
 
 Conneau et al., Word translation without parallel data (2018), section 2.3:
 
     CSLS(x, y) = 2 x'y - r(x) - r(y)
 
-where r(x) is the mean product of the image x with its k nearest sentences, and r(y) of the sentence y with its k
-nearest images. A hub, near to everything, is found by fewer queries that do not mean it. Neighbours are looked for in a
-*bank* of training pairs (querybank normalisation, Bogolin et al. 2022), so that a score depends on its pair alone.
+where r(x) is the mean product of the image x with its k nearest sentences, and r(y) that of the sentence y with its k
+nearest images. A hub, which is near everything, then ranks lower for queries that do not mean it. Neighbours come from
+a *bank* of training pairs (querybank normalisation, Bogolin et al. 2022), so that a score depends on its pair alone.
 
-Here s(x, y) = (x'y - w r(x) - w r(y)) / (2 + w^2): w = 1/2 is CSLS, and no factor changes a rank. The score is again a
-product of unit vectors, which an index takes like any others. Of a multi-vector model, s(x, y) = S(x, y) - w r(x) -
-w r(y), S being its own score; what is taken off stands in two more columns of the globals.
+Here s(x, y) = (x'y - w r(x) - w r(y)) / (2 + w^2): w = 1/2 is CSLS up to a factor, which changes no rank. The score is
+again a product of unit vectors, for which any index works. For a multi-vector model with the score S, s(x, y) = S(x, y)
+- w r(x) - w r(y); two more columns of the globals hold the subtracted terms.
 """
 
 import itertools
@@ -27,14 +27,14 @@ from pipeline.models.linear.projection import unit_rows
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
 
 BLOCK_ROWS, BLOCK_ITEMS = 4096, 256
-"""Items, and items of several vectors, that are compared with a bank at once."""
+"""Items of one vector, and of several, compared with a bank at once."""
 PARTS = ("vectors", "offsets", "globals")
 
 
 @dataclass(frozen=True)
 class Bank:
-    """What training has of `images` and `sentences`, and how these compare: unit vectors, (a, c) and (b, c), or several
-    an item."""
+    """Embedded training `images` and `sentences` and their comparison: unit vectors, (a, c) and (b, c), or several an
+    item."""
 
     images: Items
     sentences: Items
@@ -59,7 +59,7 @@ class Bank:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray], model: Any) -> "Bank":
-        """The bank that `tensors` came from, which scores as `model` does."""
+        """The bank that `tensors` came from, with the scores of `model`."""
         if not model.multi_vector:
             return cls(**tensors)
         sides = (MultiVectors(*(tensors.get(f"{side}/{name}") for name in PARTS)) for side in ("images", "sentences"))
@@ -71,35 +71,35 @@ class Bank:
 
 
 class Scaled:
-    """A registered model whose scores are scaled by `weight` and `neighbours`: all of `model`, with longer vectors or
+    """A registered `model` with hubness correction by `weight` and `neighbours`: the same but for longer vectors or
     globals."""
 
     def __init__(self, model: Any, weight: float, neighbours: int, bank: Bank) -> None:
         self.model, self.weight, self.neighbours, self.bank = model, weight, neighbours, bank
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # not yet there while it is copied
+        if name == "model":  # not yet set while the object is copied
             raise AttributeError(name)
         return getattr(self.model, name)
 
     def to(self, device: Any) -> "Scaled":
-        """This model, which from now on embeds on `device`; the bank stays with the processor."""
+        """This model, which embeds on `device` from now on; the bank stays on the processor."""
         self.model.to(device)
         return self
 
     @property
     def rule(self) -> ScoreRule:
-        """How it scores, where it is multi-vector."""
+        """Of a multi-vector model."""
         own = self.model.rule
         return own._replace(global_weight=own.global_weight or 1.0)
 
     def embed_images(self, features: Mapping[str, np.ndarray], *regions: Any) -> Items:
-        """As of the model: (n, c + 4) float32, or globals of two more columns."""
+        """The model's, with four more columns, or two more columns of the globals."""
         x = self.model.embed_images(features, *regions)
         return self._extend(x, self.bank.near_images(x, [self.neighbours])[:, 0], own=0)
 
     def embed_sentences(self, sentences: Any) -> Items:
-        """The same of sentences, in the form that the model takes."""
+        """The same for sentences, in the form that the model takes."""
         y = self.model.embed_sentences(sentences)
         return self._extend(y, self.bank.near_sentences(y, [self.neighbours])[:, 0], own=1)
 
@@ -112,12 +112,12 @@ class Scaled:
         return {**self.model.settings(), "csls": {"weight": self.weight, "neighbours": self.neighbours}}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The model's, and those of the bank under the names `csls/...`."""
+        """The model's, and those of the bank as `csls/...`."""
         return {**self.model.tensors(), **{f"csls/{name}": tensor for name, tensor in self.bank.tensors().items()}}
 
     @classmethod
     def from_parts(cls, registered: Any, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Scaled":
-        """The model of the class `registered`, scaled, that `settings` and `tensors` came from."""
+        """The scaled model of the class `registered` that `settings` and `tensors` came from."""
         bank = {name.removeprefix("csls/"): tensor for name, tensor in tensors.items() if name.startswith("csls/")}
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("csls/")}
         model = registered.from_parts({name: value for name, value in settings.items() if name != "csls"}, own)
@@ -126,10 +126,10 @@ class Scaled:
 
 def extend(vectors: np.ndarray, near: np.ndarray, weight: float, own: int) -> np.ndarray:
     """[x, -w r, 1, w sqrt(1 - r^2), 0] of images (`own` 0) or [y, 1, -w r, 0, w sqrt(1 - r^2)] of sentences (1), r
-    being `near` (n,), to unit length, for which all need the same factor.
+    being `near` (n,), scaled to unit length, which takes the same factor for all.
 
-    Of two images the new columns multiply to 1 + w^2 (r r' + sqrt(1 - r^2) sqrt(1 - r'^2)), nearly a constant: how
-    images compare with images is left as it was.
+    The new columns of two images have the product 1 + w^2 (r r' + sqrt(1 - r^2) sqrt(1 - r'^2)), nearly a constant: the
+    order of images by similarity to an image hardly changes.
     """
     more = np.zeros((len(vectors), 4), np.float32)
     more[:, own], more[:, 1 - own] = -weight * near, 1
@@ -145,18 +145,13 @@ def extend_globals(items: MultiVectors, near: np.ndarray, weight: float, own: in
 
 
 def choose_scaling(
-    scores: np.ndarray,
-    near_images: np.ndarray,
-    near_sentences: np.ndarray,
-    owners: np.ndarray,
-    neighbours: Sequence[int],
-    weights: Sequence[float],
-) -> list[dict[str, float]]:
-    """A trial for each weight and k, the best first, with its recall sum (600 at best) of n images by m sentences,
-    sentence j being of image `owners[j]`.
+    scores: np.ndarray, near_images: np.ndarray, near_sentences: np.ndarray, owners: np.ndarray,
+    neighbours: Sequence[int], weights: Sequence[float],
+) -> list[dict[str, float]]:  # fmt: skip
+    """A trial for each weight and k, with its recall sum (at most 600), the best first; equal ones in the grid's order.
 
-    `scores` (n, m) are not yet scaled, `near_images` and `near_sentences` have a column for each of `neighbours`. Of
-    equally good trials the first in the grid.
+    `scores` (n, m) are the unscaled ones of n images by m sentences, sentence j being of image `owners[j]`;
+    `near_images` and `near_sentences` have a column for each of `neighbours`.
     """
     trials = []
     for weight, (column, k) in itertools.product(weights, enumerate(neighbours)):
@@ -166,9 +161,8 @@ def choose_scaling(
 
 
 def means_of_greatest(products: np.ndarray, neighbours: Sequence[int]) -> np.ndarray:
-    """(n, len(neighbours)) float32: of each row of `products` (n, b) the means of its k greatest, or of all where there
+    """(n, len(neighbours)) float32: for each row of `products` (n, b) the means of its k greatest, or of all if there
     are fewer."""
     most = min(max(neighbours), products.shape[1])
-    greatest = np.partition(products, products.shape[1] - most, axis=1)[:, products.shape[1] - most :]
-    greatest = np.sort(greatest, axis=1)[:, ::-1]
+    greatest = np.sort(np.partition(products, -most, axis=1)[:, -most:], axis=1)[:, ::-1]
     return np.stack([greatest[:, : min(k, most)].mean(axis=1, dtype=np.float32) for k in neighbours], axis=1)

@@ -1,4 +1,4 @@
-"""Several models as one, whose score is the weighted sum of its members' scores."""
+"""Several models as one; its score is the weighted sum of its members' scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnsembleMember:
-    """A model of an ensemble: its registered name, itself, and its weight; weights add up to 1."""
+    """A model of an ensemble with its registered name and its weight; weights add up to 1."""
 
     registered: str
     model: Any
@@ -27,8 +27,8 @@ class EnsembleMember:
 class Ensemble:
     """s(x, y) = sum over members k of weight_k s_k(x, y).
 
-    Its vectors are the members' side by side (see pipeline.metrics.joining), several an item where a member has
-    several. Sentences come in every form that a member takes, as a mapping of `sentence_view` -> sentences.
+    Its vectors are the members' side by side (see pipeline.metrics.joining); it is multi-vector if a member is.
+    Sentences are a mapping of `sentence_view` -> sentences, with every form that a member takes.
     """
 
     sentence_view: ClassVar[str] = "each"
@@ -38,7 +38,7 @@ class Ensemble:
         self.members = tuple(members)
 
     def to(self, device: "torch.device") -> "Ensemble":
-        """This ensemble, whose members compute on `device` from now on, those that can."""
+        """This ensemble, whose members compute on `device` from now on if they can."""
         for member in self.members:
             member.model.to(device)
         return self
@@ -53,12 +53,12 @@ class Ensemble:
 
     @property
     def rules(self) -> Rules:
-        """How each member scores."""
+        """Those of the members, None for one with one vector an item."""
         return [member.model.rule if member.model.multi_vector else None for member in self.members]
 
     @property
     def rule(self) -> ScoreRule | None:
-        """How it scores itself, where it is multi-vector."""
+        """That of the ensemble, None if no member is multi-vector."""
         return joint_rule(self.rules)
 
     @property
@@ -67,29 +67,27 @@ class Ensemble:
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """Raises UsageError where members take regions of different encoders."""
+        """Raises UsageError if members take regions of different encoders."""
         found = {member.model.region_encoders for member in self.members if member.model.multi_vector}
         if len(found) > 1:
-            raise UsageError("the members of fragments take regions of different encoders; train them on the same ones")
+            raise UsageError("the multi-vector members take regions of different encoders; train them on the same ones")
         return found.pop()
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The forms of sentences that its members take."""
+        """The forms of sentences that the members take."""
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
     def embed_images(self, features: Mapping[str, np.ndarray], *regions: Any) -> Items:
-        """Of n images, from `features`, encoder -> (n, its dim), and from their regions where it is multi-vector."""
-        parts = [
-            member.model.embed_images(features, *(regions if member.model.multi_vector else ()))
-            for member in self.members
-        ]
+        """From `features`, encoder -> (n, its dim), and for a multi-vector ensemble from the images' regions."""
+        models = [member.model for member in self.members]
+        parts = [model.embed_images(features, *(regions if model.multi_vector else ())) for model in models]
         return join_images(parts, self.weights, self.rules)
 
     def embed_sentences(self, sentences: Mapping[str, Any]) -> Items:
-        """Of the same n sentences in each of `views`."""
-        members = self.members
-        parts = [member.model.embed_sentences(sentences[member.model.sentence_view]) for member in members]
+        """From the same n sentences in each of `views`."""
+        models = [member.model for member in self.members]
+        parts = [model.embed_sentences(sentences[model.sentence_view]) for model in models]
         return join_sentences(parts, self.weights, self.rules)
 
     def settings(self) -> dict[str, Any]:
@@ -100,7 +98,7 @@ class Ensemble:
         return {"members": members}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Those of member k under the names `k/...`."""
+        """Those of member k as `k/...`."""
         return {
             f"{number}/{name}": tensor
             for number, member in enumerate(self.members)

@@ -1,4 +1,4 @@
-"""FeatureMaps: columns that a view gains by a map that is not linear, so that moments alone cannot give them."""
+"""Feature maps: columns that a view gains by a map that is not linear, so that moments alone cannot give them."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -13,25 +13,17 @@ Rows = np.ndarray | sparse.csr_array
 
 
 class FeatureMap(Protocol):
-    """rows -> (n, dim) float32. The view's own columns stay in front of them where `keep`, else they are replaced.
+    """rows -> (n, dim) float32. With `keep`, the view's own columns stay in front of them, else they are replaced.
 
-    One that a GPU can compute has `on(device)` too: the same from tensors to tensors there.
+    Like a model, it has `settings()`, `tensors()` and `from_parts(settings, tensors)`. One that a GPU can compute also
+    has `on(device)`: the same map, from tensors to tensors there.
     """
 
     kind: ClassVar[str]
     keep: bool
-
-    @property
-    def dim(self) -> int: ...
+    dim: int
 
     def __call__(self, rows: Rows) -> np.ndarray: ...
-
-    def settings(self) -> dict[str, Any]: ...
-
-    def tensors(self) -> dict[str, np.ndarray]: ...
-
-    @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FeatureMap": ...
 
 
 MAPS: dict[str, str] = {
@@ -39,18 +31,18 @@ MAPS: dict[str, str] = {
     "kernel": "pipeline.models.linear.kernels:KernelFeatures",
     "neighbours": "pipeline.models.linear.neighbours:NeighbourText",
 }
-"""Kind of feature map -> where its class stands."""
+"""Kind of feature map -> module:class."""
 
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """What is applied to each view before its projection; None leaves a view as it is."""
+    """The map applied to each view before its projection; None leaves a view unchanged."""
 
     image: FeatureMap | None = None
     text: FeatureMap | None = None
 
     def settings(self) -> dict[str, Any]:
-        """JSON values from which, with `tensors`, `from_parts` makes the maps again."""
+        """JSON values for `from_parts`."""
         return {side: {"kind": feature_map.kind, **feature_map.settings()} for side, feature_map in self._present()}
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -63,7 +55,7 @@ class FeatureMaps:
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "FeatureMaps":
-        """The maps that `settings` and `tensors` came from; other tensors are left alone."""
+        """The maps that `settings` and `tensors` came from; ignores other tensors."""
         maps = {}
         for side, value in settings.items():
             own = {name.removeprefix(f"{side}."): t for name, t in tensors.items() if name.startswith(f"{side}.")}
@@ -72,15 +64,24 @@ class FeatureMaps:
         return cls(**maps)
 
     def fit_devices(self) -> bool:
-        """Whether a GPU can compute them all."""
+        """Whether a GPU can compute all maps."""
         return all(hasattr(feature_map, "on") for _, feature_map in self._present())
 
     def _present(self) -> list[tuple[str, FeatureMap]]:
         return [(side, feature_map) for side, feature_map in vars(self).items() if feature_map is not None]
 
 
+def sparse_parts(rows: sparse.csr_array) -> dict[str, np.ndarray]:
+    return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
+
+
+def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -> sparse.csr_array:
+    """The inverse of `sparse_parts`."""
+    return sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
+
+
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Rows]:
-    """The blocks of columns of a mapped view, left to right."""
+    """The blocks of columns of a mapped view, from left to right."""
     if feature_map is None:
         return [rows]
     return [rows, feature_map(rows)] if feature_map.keep else [feature_map(rows)]

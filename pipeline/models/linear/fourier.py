@@ -1,11 +1,12 @@
-"""Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (Gong et al. 2014, section
-4.1)."""
+"""Random Fourier features of an embedding: the map phi of Stacked Auxiliary Embedding (Gong et al. 2014, section 4.1),
+and the random sample of rows that its bandwidth is measured on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 
 from pipeline.device import upload
 from pipeline.errors import InputError
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MANY = 1024
-"""Rows from which on the map is worth the import of torch."""
+"""Rows that make the import of torch worth its time."""
 PIECE = 2048
 """Rows in one product."""
 NEIGHBOUR = 50
-"""Whose distance gives sigma, in the paper."""
+"""Its distance is sigma, in the paper."""
 
 
 @dataclass(frozen=True)
 class FourierMap:
-    """phi(z) = sqrt(2) cos(zR + b) (m columns), with R and b drawn once and kept.
+    """phi(z) = sqrt(2) cos(zR + b) (m columns) with fixed random R and b.
 
-    `frequencies` are R (c1, m) and `phases` b (m,). Where there are no phases, `frequencies` (c1, m / 2) are used
-    twice, R = [frequencies, frequencies], the first time with b = 0 and then with b = -pi / 2: cosines, then sines.
+    `frequencies` are R (c1, m) and `phases` b (m,). Without phases, `frequencies` are (c1, m / 2) and used twice, with
+    b = 0 and with b = -pi / 2: cosines, then sines.
     """
 
     frequencies: np.ndarray
@@ -40,8 +41,8 @@ class FourierMap:
 
         `cosine-sine`: cosines and sines of half as many frequencies, R ~ Normal(0, 1 / sigma^2) (Rahimi and Recht
         2007): phi(z) phi(z')' / m estimates the Gaussian kernel exp(-|z - z'|^2 / (2 sigma^2)), exactly for z = z'.
-        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as Gong et al. 2014 print it: the map grows wilder with the
-        distance of the rows, and its phases cover a sixth of the circle.
+        `paper`: R ~ Normal(0, sigma^2), b ~ Unif[0, 1], as printed in Gong et al. 2014: the frequencies grow with the
+        distance between rows, and the phases cover a sixth of the circle.
         """
         if rule == "cosine-sine":
             return cls(rng.standard_normal((dim, features // 2), np.float32) / np.float32(sigma))
@@ -66,8 +67,8 @@ def _map_few(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
 
 
 def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
-    """The same by torch, whose cosines use every thread, with phases as one more row of the product."""
-    import torch  # takes seconds to import, which a query must not wait for
+    """The same with torch, whose cosines use every thread, and with the phases as one more row of the product."""
+    import torch  # takes seconds to import, too long for a query
 
     frequencies, rows = drawn.frequencies, z
     if drawn.phases is not None:
@@ -87,30 +88,24 @@ def _map_many(z: np.ndarray, drawn: FourierMap, scale: float) -> np.ndarray:
 
 
 class FourierFeatures:
-    """phi(xA) beside x: rows gain the columns `weight` * phi((row - mean) A).
+    """phi(xA) beside x: a row gains the columns `weight` * phi((row - mean) A).
 
-    A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues;
-    `offset` (c1,) is mean A. `weight` balances the new columns against the old ones.
+    A `matrix` (D, c1) is the auxiliary projection, its columns scaled by the t-th power of their eigenvalues; `offset`
+    (c1,) is mean A. `weight` balances the new columns against the old ones.
     """
 
     kind: ClassVar[str] = "fourier"
     keep = True
 
     def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float) -> None:
-        self.matrix = matrix
-        self.offset = offset
-        self.fourier = fourier
-        self.weight = weight
-
-    @property
-    def dim(self) -> int:
-        return self.fourier.dim
+        self.matrix, self.offset, self.fourier, self.weight = matrix, offset, fourier, weight
+        self.dim = fourier.dim
 
     def __call__(self, rows: Rows) -> np.ndarray:
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
 
     def on(self, device: "torch.device") -> "Callable[[Tensor], Tensor]":
-        """The same map of rows that are tensors on `device`, dense or sparse."""
+        """The same map for tensors on `device`, dense or sparse."""
         import torch
 
         parts = {name: upload(part, device) for name, part in self.tensors().items()}
@@ -144,7 +139,37 @@ def bandwidth(z: np.ndarray) -> float:
     from sklearn.neighbors import NearestNeighbors  # takes a second to import, and only a fit needs it
 
     if len(z) < 2:
-        raise InputError(f"the train split has {len(z)} images or sentences, too few for the map of sae; add some")
+        raise InputError(f"sae needs at least 2 images and sentences in the train split, not {len(z)}; add some")
     neighbour = min(NEIGHBOUR, len(z) - 1)
     distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()
     return float(distances[:, -1].mean())
+
+
+class ReservoirSample:
+    """`count` of all rows added, or all of them, each row with equal probability; depends on `rng` and the order of the
+    rows, not on where blocks end."""
+
+    def __init__(self, count: int, rng: np.random.Generator) -> None:
+        self.count, self._rng = count, rng
+        self._keys = np.zeros(0)
+        self._kept: Rows | None = None
+
+    def add(self, rows: Rows) -> None:
+        """Add the rows (n, d) of a block, dense or sparse."""
+        keys = np.concatenate([self._keys, self._rng.random(rows.shape[0])])
+        chosen, before = np.arange(len(keys)), len(self._keys)
+        if self._kept is None:
+            self._kept = rows[:0]
+        if len(keys) > self.count:
+            chosen = np.sort(np.argpartition(keys, self.count - 1)[: self.count])
+        old, new = chosen[chosen < before], chosen[chosen >= before] - before
+        if len(new):
+            parts = [self._kept[old], rows[new]]
+            self._kept = sparse.vstack(parts, format="csr") if sparse.issparse(rows) else np.concatenate(parts)
+            self._keys = keys[chosen]
+
+    def rows(self) -> Rows:
+        """(at most `count`, d), in the order in which they were added; ValueError if no block was added."""
+        if self._kept is None:
+            raise ValueError("a sample of no block")
+        return self._kept

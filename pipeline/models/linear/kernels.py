@@ -1,4 +1,4 @@
-"""Kernel CCA: the registered model `kcca`, exact where the landmarks are all images, by Nystroem's method above."""
+"""The registered model `kcca`: kernel CCA, exact if all training rows are landmarks, else by Nystroem's method."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError, UsageError
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.feature_maps import FeatureMaps, Rows
+from pipeline.models.linear.feature_maps import FeatureMaps, Rows, from_sparse_parts, sparse_parts
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
@@ -26,21 +26,17 @@ class KernelFeatures:
     keep = False
 
     def __init__(self, kernel: str, gamma: float | None, landmarks: Rows, normalization: np.ndarray) -> None:
-        self.kernel = kernel
-        self.gamma = gamma
-        self.landmarks = landmarks
-        self.normalization = normalization
+        self.kernel, self.gamma, self.landmarks, self.normalization = kernel, gamma, landmarks, normalization
+        self.dim = normalization.shape[1]
 
     @classmethod
     def fit(cls, rows: Rows, kernel: str, factor: float, count: int, seed: int) -> "KernelFeatures":
-        """With `count` of `rows` as landmarks; all of them, and then exact, where there are no more.
-
-        Raises InputError where rows are not finite, or do not differ and the kernel is one of distances.
-        """
+        """With `count` of `rows` as landmarks, or all of them. Raises InputError if rows are not finite, or if the
+        kernel is one of distances and all rows are equal."""
         spread, by_distance = _spread(rows), kernel in ("rbf", "laplacian")
         if not np.isfinite(spread) or (by_distance and spread <= 0):
-            fault = "do not differ from one another" if np.isfinite(spread) else "are not finite"
-            raise InputError(f"the training rows of a view {fault}; repair the features, or take another kernel")
+            fault = "are all equal" if np.isfinite(spread) else "are not finite"
+            raise InputError(f"the training rows of a view {fault}; repair the features or choose another kernel")
         gamma = factor / spread if by_distance else None
         count = min(count, rows.shape[0])
         fitted = Nystroem(kernel=kernel, gamma=gamma, n_components=count, random_state=seed).fit(
@@ -48,15 +44,11 @@ class KernelFeatures:
         )
         return cls(kernel, gamma, fitted.components_, fitted.normalization_.T)
 
-    @property
-    def dim(self) -> int:
-        return self.normalization.shape[1]
-
     def __call__(self, rows: Rows) -> np.ndarray:
         if not rows.shape[0]:
-            return np.zeros((0, self.dim), np.float32)  # which scikit-learn refuses
+            return np.zeros((0, self.dim), np.float32)  # scikit-learn refuses no rows
         options = {} if self.gamma is None else {"gamma": self.gamma}
-        # In double precision: K^-1/2 magnifies what rounding leaves of similar landmarks.
+        # In double precision: K^-1/2 magnifies rounding errors of similar landmarks.
         similarities = pairwise_kernels(rows.astype(np.float64), self.landmarks, metric=self.kernel, **options)
         return (similarities @ self.normalization).astype(np.float32)
 
@@ -65,31 +57,27 @@ class KernelFeatures:
         return {"kernel": self.kernel, "gamma": self.gamma, "sparse": shape}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        rows = self.landmarks
-        parts = {"landmarks": rows}
-        if sparse.issparse(rows):
-            parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
-        return {"normalization": self.normalization, **parts}
+        if not sparse.issparse(self.landmarks):
+            return {"normalization": self.normalization, "landmarks": self.landmarks}
+        return {"normalization": self.normalization, **sparse_parts(self.landmarks)}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelFeatures":
-        rows = tensors.get("landmarks")
-        if settings["sparse"]:
-            parts = (tensors["data"], tensors["indices"], tensors["indptr"])
-            rows = sparse.csr_array(parts, shape=tuple(settings["sparse"]))
+        shape = settings["sparse"]
+        rows = from_sparse_parts(tensors, shape) if shape else tensors["landmarks"]
         return cls(settings["kernel"], settings["gamma"], rows, tensors["normalization"])
 
 
 class KernelCCA(NormalizedCCA):
-    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014) with the similarity of equation 2.
+    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014) with the similarity of eq. 2.
 
-    In the feature spaces of two kernels it is linear CCA with a ridge, and Nystroem's map of all training rows spans
-    what these have of those spaces; fewer landmarks approximate it. So the solver and the grid are those of `ncca`.
+    It is linear CCA with a ridge in the feature spaces of two kernels. There, Nystroem's map of all training rows spans
+    the training data, and fewer landmarks approximate it. So the solver and the grid are those of `ncca`.
     """
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """By both kernels on the target pairs. UsageError for another training than `target`."""
+        """The best model on dev, fitted to the target pairs. UsageError unless training is `target`."""
         if task.training != "target":
             raise UsageError(f"kcca learns from target pairs only, not by training {task.training}; take ncca")
         blocks, settings = list(task.sets.target_blocks()), task.settings
@@ -104,7 +92,7 @@ class KernelCCA(NormalizedCCA):
 
 
 def _spread(rows: Rows) -> float:
-    """The total variance of `rows`: half the mean squared distance of two of them."""
+    """The total variance of `rows`: half the mean squared distance between two of them."""
     rows = rows.astype(np.float64)
     mean = np.asarray(rows.mean(axis=0)).ravel()
     if sparse.issparse(rows):

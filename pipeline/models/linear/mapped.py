@@ -1,4 +1,4 @@
-"""Moments of mapped views: the one further pass over data that a feature map costs."""
+"""Moments of mapped views: the second pass over the data that a feature map needs."""
 
 from dataclasses import dataclass
 
@@ -11,20 +11,28 @@ from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps, Rows
 from pipeline.models.linear.moments import Moments, mirror
 
 OUTER_ROWS = 256
-"""Of an outer product that is subtracted at once: the cache holds so many."""
+"""Rows of an outer product subtracted at once: they fit in the cache."""
 
 
 @dataclass(frozen=True)
 class ViewBlock:
-    """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x that each is of."""
+    """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x of each."""
 
     x: np.ndarray
     y: sparse.csr_array
     owners: np.ndarray
 
+    def images(self, rows: slice) -> "ViewBlock":
+        """The images `rows`, from a start to a stop, with their sentences."""
+        if rows == slice(0, len(self.x)):
+            return self
+        own = (self.owners >= rows.start) & (self.owners < rows.stop)
+        return ViewBlock(self.x[rows], self.y[own], self.owners[own] - rows.start)
+
 
 class MappedAccumulator:
-    """Sums, over blocks, the products of P (b, p), mapped images, and Q (m, q), mapped sentences, with all else."""
+    """Sums over blocks the products of mapped images P (b, p) and mapped sentences Q (m, q) with each other and with
+    all else."""
 
     def __init__(self, known: Moments, maps: FeatureMaps) -> None:
         p, q = (one.dim if one else 0 for one in (maps.image, maps.text))
@@ -53,7 +61,7 @@ class MappedAccumulator:
         z = x - self._center
         p, q = self._map(self._maps.image, x), self._map(self._maps.text, block.y)
         if self._shift_p is None:
-            # About the first block's mean, as in the first pass: sums about zero lose small variances.
+            # As in the first pass, centred about the first block's mean: sums about zero lose small variances.
             self._shift_p, self._shift_q = p.mean(axis=0), q.mean(axis=0)
         p -= self._shift_p
         q -= self._shift_q
@@ -76,10 +84,11 @@ class MappedAccumulator:
         return feature_map(rows) if feature_map else np.zeros((rows.shape[0], 0), np.float32)
 
     def result(self) -> Moments:
-        """The moments of all the pairs of `known`, which must be added; the accumulator must not be used afterwards."""
+        """The moments of all pairs of `known`; the accumulator must not be used afterwards. ValueError if it has not
+        seen them all."""
         known, n = self._known, self._known.n
         if not np.isclose(self._n, n):
-            raise ValueError(f"the second pass met {self._n:g} pairs, the first {n:g}")
+            raise ValueError(f"the second pass saw {self._n:g} pairs, the first {n:g}")
         root = np.sqrt(n)
         x, p, q = (total / root for total in (self._sum_x, self._sum_p, self._sum_q))
         xp, xq = np.split(_subtract_outer(self._x_pq, x, np.concatenate([p, q])), [len(p)], axis=1)
@@ -93,13 +102,13 @@ class MappedAccumulator:
             np.concatenate([known.mean_x, mean_p]) if keep_x else mean_p,
             np.concatenate([known.mean_y, mean_q]) if keep_y else mean_q,
             np.block([[known.xx, xp], [xp.T, pp]]) if keep_x else pp,
-            _assemble(known.xy, xq, yp.T, pq, keep_x, keep_y),
+            np.block([row[not keep_y :] for row in [[known.xy, xq], [yp.T, pq]][not keep_x :]]),
             np.block([[known.yy, yq], [yq.T, qq]]) if keep_y else qq,
         )
 
 
 def _add_product(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """total += left' right, in place: numpy would make a second matrix of total's size first."""
+    """total += left' right, in place: numpy would first make a second matrix of total's size."""
     import torch  # takes seconds to import, and only a fit with feature maps needs it
 
     torch.from_numpy(total).addmm_(torch.from_numpy(left).T, torch.from_numpy(right))
@@ -111,9 +120,3 @@ def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> n
         rows = slice(start, start + OUTER_ROWS)
         total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))
     return total
-
-
-def _assemble(xy: np.ndarray, xq: np.ndarray, py: np.ndarray, pq: np.ndarray, keep_x: bool, keep_y: bool) -> np.ndarray:
-    """The cross block between the kept columns of both views."""
-    rows = [row if keep_y else row[1:] for row, kept in (([xy, xq], keep_x), ([py, pq], True)) if kept]
-    return np.block(rows)

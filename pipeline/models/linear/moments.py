@@ -1,13 +1,15 @@
-"""Moments: the sums of which the whole linear family is a function (n, means, X'X, X'Y, Y'Y).
+"""Moments: the sums from which every linear model is computed (n, means, X'X, X'Y, Y'Y).
 
-A pair is an image x (D values) and one of its sentences y (d values). X has one row an image although each
-image has several sentences: the row is weighted by its sentence count in X'X, and the sum of its sentence
-vectors stands in X'Y. The blocks are kept centred (about the mean, not about zero), so that single precision
-suffices whatever the mean is; adding and subtracting moments corrects for the difference of their means.
+A pair is an image x (D values) and one of its sentences y (d values). X has one row an image, although an image has
+several sentences: X'X weights the row by its number of sentences, X'Y has the sum of their vectors. The blocks are
+centred about the mean, so that single precision suffices whatever the mean is; adding and subtracting moments corrects
+for the difference of their means.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -20,7 +22,7 @@ MIRROR_TILE = 256
 class Moments:
     """Sums over n weighted pairs: n, mean_x (D,), mean_y (d,) and the centred blocks xx (D, D), xy (D, d), yy (d, d).
 
-    Values that can be added, subtracted (leave a shard out), scaled (joint training with rows scaled by beta is
+    They can be added, subtracted (to leave a shard out), scaled (joint training with rows scaled by beta is
     `target + auxiliary.scaled(beta**2)`) and restricted to columns.
     """
 
@@ -33,7 +35,7 @@ class Moments:
 
     @classmethod
     def zero(cls, dim_x: int, dim_y: int) -> "Moments":
-        """The moments of no pair."""
+        """The moments of no pairs."""
         blocks = (np.zeros(shape, np.float32) for shape in ((dim_x, dim_x), (dim_x, dim_y), (dim_y, dim_y)))
         return cls(0.0, np.zeros(dim_x), np.zeros(dim_y), *blocks)
 
@@ -41,39 +43,36 @@ class Moments:
         return self._combine(other, +1)
 
     def __sub__(self, other: "Moments") -> "Moments":
-        """What is left when `other`'s pairs, which must be among ours, are taken out."""
+        """The moments without the pairs of `other`, which must be among ours."""
         return self._combine(other, -1)
 
     def scaled(self, weight: float) -> "Moments":
-        """Every pair's weight multiplied by `weight`."""
+        """The moments with every pair's weight multiplied by `weight`."""
         blocks = (block * float(weight) for block in (self.xx, self.xy, self.yy))
         return Moments(self.n * weight, self.mean_x, self.mean_y, *blocks)
 
-    def select_x(self, columns: np.ndarray | slice) -> "Moments":
-        """The moments of the pairs with only some columns of x: one encoder of several, say."""
-        xx = np.ascontiguousarray(self.xx[columns][:, columns])
-        return Moments(self.n, self.mean_x[columns], self.mean_y, xx, np.ascontiguousarray(self.xy[columns]), self.yy)
+    def select_x(self, columns: np.ndarray) -> "Moments":
+        """The moments for some columns of x: one encoder of several, say."""
+        xx, xy = (np.ascontiguousarray(part) for part in (self.xx[columns][:, columns], self.xy[columns]))
+        return replace(self, mean_x=self.mean_x[columns], xx=xx, xy=xy)
+
+    def select_y(self, columns: slice) -> "Moments":
+        """The moments for some columns of y: a smaller vocabulary, say."""
+        xy, yy = (np.ascontiguousarray(part) for part in (self.xy[:, columns], self.yy[columns][:, columns]))
+        return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
     def projected_x(self, basis: np.ndarray) -> "Moments":
-        """The moments of the pairs with x Q in place of x, for a basis Q (D, r)."""
-        xx = basis.T @ self.xx @ basis
-        return Moments(self.n, self.mean_x @ basis, self.mean_y, xx, basis.T @ self.xy, self.yy)
+        """The moments with x Q in place of x, for a basis Q (D, r)."""
+        return replace(self, mean_x=self.mean_x @ basis, xx=basis.T @ self.xx @ basis, xy=basis.T @ self.xy)
 
     def scaled_x(self, factors: np.ndarray) -> "Moments":
-        """The moments of the pairs with each column of x multiplied by its own of `factors` (D,)."""
+        """The moments with the columns of x multiplied by `factors` (D,)."""
         columns = factors.astype(self.xx.dtype)
         xx, xy = self.xx * columns * columns[:, None], self.xy * columns[:, None]
-        return Moments(self.n, self.mean_x * factors, self.mean_y, xx, xy, self.yy)
-
-    def select_y(self, columns: np.ndarray | slice) -> "Moments":
-        """The moments of the pairs with only some columns of y: a smaller vocabulary, say."""
-        yy = np.ascontiguousarray(self.yy[columns][:, columns])
-        return Moments(
-            self.n, self.mean_x, self.mean_y[columns], self.xx, np.ascontiguousarray(self.xy[:, columns]), yy
-        )
+        return replace(self, mean_x=self.mean_x * factors, xx=xx, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
-        """The moments of the same pairs in the views that `x` and `y` make of theirs: block products, no data."""
+        """The moments of the expanded views, from products of blocks, without the data."""
         yx = y.rows(x.rows(self.xy).T)  # (d', D')
         return Moments(
             self.n,
@@ -85,7 +84,8 @@ class Moments:
         )
 
     def require_variance(self) -> None:
-        """Raises InputError when no model can be fitted: fewer than two pairs, or a view that never varies."""
+        """Raises InputError if no model can be fitted: fewer than two pairs, or a view that is constant or not
+        finite."""
         if self.n < 2:
             raise InputError(f"a linear model needs at least 2 pairs, not {self.n:g}; check the train split")
         for name, block in (("image", self.xx), ("text", self.yy)):
@@ -95,15 +95,8 @@ class Moments:
                 raise InputError(f"the {name} view is constant over all {self.n:g} training pairs; check its encoder")
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """What a file keeps: half of each symmetric block."""
-        return {
-            "n": np.array(self.n),
-            "mean_x": self.mean_x,
-            "mean_y": self.mean_y,
-            "xx": pack(self.xx),
-            "xy": self.xy,
-            "yy": pack(self.yy),
-        }
+        """The arrays of a file, with half of each symmetric block."""
+        return {**vars(self), "n": np.array(self.n), "xx": pack(self.xx), "yy": pack(self.yy)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Moments":
@@ -122,24 +115,18 @@ class Moments:
             return Moments.zero(len(self.mean_x), len(self.mean_y))
         mean_x = (self.n * self.mean_x + sign * other.n * other.mean_x) / n
         mean_y = (self.n * self.mean_y + sign * other.n * other.mean_y) / n
-        # Chan, Golub and LeVeque: centred sums about two means differ by a product of the means' distance.
+        # Chan, Golub and LeVeque 1983: centred sums about two means differ by a product of the means' difference.
         root = np.sqrt(self.n * other.n / n)
         dx = (root * (self.mean_x - other.mean_x)).astype(self.xx.dtype)
         dy = (root * (self.mean_y - other.mean_y)).astype(self.xx.dtype)
-        blocks = (
-            _shifted_sum(mine, theirs, sign, left, right)
-            for mine, theirs, left, right in (
-                (self.xx, other.xx, dx, dx),
-                (self.xy, other.xy, dx, dy),
-                (self.yy, other.yy, dy, dy),
-            )
-        )
-        return Moments(n, mean_x, mean_y, *blocks)
+        xx = _shifted_sum(self.xx, other.xx, sign, dx, dx)
+        xy = _shifted_sum(self.xy, other.xy, sign, dx, dy)
+        return Moments(n, mean_x, mean_y, xx, xy, _shifted_sum(self.yy, other.yy, sign, dy, dy))
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """A view that is linear in another: x becomes [x, xA] where `keep`, else xA alone; A is `matrix` (D, p)."""
+    """A view that is linear in another: x becomes [x, xA] with `keep`, else xA; A is `matrix` (D, p)."""
 
     matrix: np.ndarray
     keep: bool
@@ -150,7 +137,7 @@ class Expansion:
         return np.concatenate([block, new]) if self.keep else new
 
     def pull_back(self, directions: np.ndarray) -> np.ndarray:
-        """E directions: directions (D', c) on the expanded view as directions (D, c) on the view itself."""
+        """E directions: (D', c) on the expanded view become (D, c) on the view itself."""
         size = len(self.matrix)
         return directions[:size] + self.matrix @ directions[size:] if self.keep else self.matrix @ directions
 
@@ -165,16 +152,12 @@ def _shifted_sum(mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarr
 
 
 def sum_moments(parts: Iterable[Moments]) -> Moments:
-    """The sum of `parts`, at least one, holding two of them at a time."""
-    parts = iter(parts)
-    total = next(parts)
-    for part in parts:
-        total = total + part
-    return total
+    """The sum of `parts`, at least one; holds two of them at a time."""
+    return reduce(add, parts)
 
 
 def mirror(upper: np.ndarray) -> np.ndarray:
-    """The symmetric matrix whose upper triangle is given, in place, tile by tile."""
+    """The symmetric matrix with the given upper triangle, in place, tile by tile."""
     for i in range(0, len(upper), MIRROR_TILE):
         rows = slice(i, i + MIRROR_TILE)
         diagonal = upper[rows, rows]
@@ -186,12 +169,12 @@ def mirror(upper: np.ndarray) -> np.ndarray:
 
 
 def pack(symmetric: np.ndarray) -> np.ndarray:
-    """The upper triangle of a symmetric (n, n) matrix, row after row: (n * (n + 1) / 2,)."""
+    """(n (n + 1) / 2,) the upper triangle of a symmetric (n, n) matrix, row by row."""
     return np.concatenate([row[i:] for i, row in enumerate(symmetric)])
 
 
 def unpack(packed: np.ndarray, n: int) -> np.ndarray:
-    """The symmetric (n, n) matrix of which `pack` kept the upper triangle."""
+    """The inverse of `pack`."""
     full = np.empty((n, n), packed.dtype)
     start = 0
     for i in range(n):

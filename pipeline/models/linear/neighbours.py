@@ -1,4 +1,4 @@
-"""Text transferred from the nearest auxiliary images: the baseline `text-feature` of Gong et al. 2014, section 4.2."""
+"""Text of the nearest auxiliary images: the baseline `text-feature` of Gong et al. 2014, section 4.2."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -7,29 +7,27 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.models.linear.accumulation import sum_by_owner
-from pipeline.models.linear.feature_maps import Rows
+from pipeline.models.linear.feature_maps import Rows, from_sparse_parts, sparse_parts
 from pipeline.models.linear.mapped import ViewBlock
 
 
 class NeighbourText:
     """`weight` * T^(x) beside x: T^ is the mean tf-idf vector of the documents of the k auxiliary images nearest to x.
 
-    Nearest by Euclidean distance of the image view, exactly, through FAISS. The model carries the auxiliary images
-    `gallery` (n, D) float16 and their `texts` (n, d) sparse, so that it can embed images it has never seen.
+    FAISS finds the nearest by exact Euclidean distance in the image view. The model holds the auxiliary images
+    `gallery` (n, D) float16 and their `texts` (n, d) sparse, so that it can embed new images.
     """
 
     kind: ClassVar[str] = "neighbours"
     keep = True
 
     def __init__(self, gallery: np.ndarray, texts: sparse.csr_array, neighbours: int, weight: float = 1.0) -> None:
-        self.gallery = gallery
-        self.texts = texts
-        self.neighbours = min(neighbours, len(gallery))
-        self.weight = weight
+        self.gallery, self.texts, self.weight = gallery, texts, weight
+        self.neighbours, self.dim = min(neighbours, len(gallery)), texts.shape[1]
 
     @classmethod
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
-        """The feature map whose gallery is the images of `blocks`; several documents of one image are added up."""
+        """With the images of `blocks` as the gallery; several documents of one image are summed."""
         galleries, texts = [], []
         for block in blocks:
             galleries.append(block.x.astype(np.float16))
@@ -37,12 +35,8 @@ class NeighbourText:
         return cls(np.concatenate(galleries), sparse.vstack(texts, format="csr"), neighbours)
 
     def weighted(self, weight: float) -> "NeighbourText":
-        """The same with another weight."""
+        """The same map with another weight."""
         return NeighbourText(self.gallery, self.texts, self.neighbours, weight)
-
-    @property
-    def dim(self) -> int:
-        return self.texts.shape[1]
 
     def __call__(self, rows: Rows) -> np.ndarray:
         import faiss
@@ -54,14 +48,12 @@ class NeighbourText:
         return (mean @ self.texts).toarray()
 
     def settings(self) -> dict[str, Any]:
-        return {"neighbours": self.neighbours, "terms": self.texts.shape[1], "weight": float(self.weight)}
+        return {"neighbours": self.neighbours, "terms": self.dim, "weight": float(self.weight)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        texts = self.texts
-        return {"gallery": self.gallery, "data": texts.data, "indices": texts.indices, "indptr": texts.indptr}
+        return {"gallery": self.gallery, **sparse_parts(self.texts)}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NeighbourText":
-        shape = (len(tensors["gallery"]), settings["terms"])
-        texts = sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=shape)
+        texts = from_sparse_parts(tensors, (len(tensors["gallery"]), settings["terms"]))
         return cls(tensors["gallery"], texts, settings["neighbours"], settings["weight"])

@@ -1,10 +1,7 @@
-"""The passes over blocks of pairs that moments cost, on the processor or a GPU."""
+"""The passes over blocks of pairs that moments need, on the processor or a GPU."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from scipy import sparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.feature_maps import FeatureMaps
@@ -16,18 +13,11 @@ if TYPE_CHECKING:
     import torch
 
 
-class PairBlock(Protocol):
-    """Images `features`, encoder -> (b, its dim) as stored, `sentences` (m, d) and `owners` (m,), the image of each."""
-
-    features: Mapping[str, np.ndarray]
-    sentences: sparse.csr_array
-    owners: np.ndarray
-
-
 def sum_blocks(
-    blocks: Iterable[PairBlock], view: ImageView, dim_y: int, threads: int, device: "torch.device | None" = None
+    blocks: Iterable[Any], view: ImageView, dim_y: int, threads: int, device: "torch.device | None" = None
 ) -> Moments:
-    """The moments of the pairs in `blocks`, of BLOCK_ROWS images each; on `device`, or by numpy where it is None."""
+    """The moments of the pairs in `blocks`, on `device`, or with numpy if it is None. A block has up to BLOCK_ROWS
+    images `features`, encoder -> (b, its dim) as stored, `sentences` (m, d) and `owners` (m,), the image of each."""
     if device is not None:
         from pipeline.models.linear.device_moments import DeviceAccumulator  # torch
 
@@ -46,12 +36,11 @@ def mapped_moments(
 ) -> Moments:
     """The moments of the mapped views of the pairs in `blocks`, whose own moments are `known`.
 
-    What is known is not computed again: of [x, P] and [y, Q] only the products in which P or Q stands are summed,
-    y's part of them by sparse products. Mapped rows live for one block. Computed on `device` where that is given
-    and the maps fit it.
+    Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
+    exist for one block at a time. Computed on `device` if there is one and all maps have `on`.
     """
     if device is not None and maps.fit_devices():
-        from pipeline.models.linear.device_mapped import DeviceMappedAccumulator  # torch
+        from pipeline.models.linear.device_moments import DeviceMappedAccumulator  # torch
 
         accumulator: MappedAccumulator = DeviceMappedAccumulator(known, maps, device)
     else:

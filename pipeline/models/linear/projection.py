@@ -1,54 +1,42 @@
-"""What all linear models share: a projection of each view."""
+"""The base of all linear models: a projection of each view."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
-from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.views import ImageView
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.models.linear.device_projection import Projections
+    from pipeline.models.linear.device_views import Projections
 
 
 @dataclass(frozen=True)
 class Directions:
-    """The columns of W (D, c) and U (d, c), best first, and a value (c,) for each: what it is, the solver says."""
+    """The columns of W (D, c) and U (d, c), best first, each with a value (c,); its meaning depends on the solver."""
 
     w: np.ndarray
     u: np.ndarray
     values: np.ndarray
 
-    def single(self) -> "Directions":
-        """In single precision, as models keep them."""
-        return Directions(*(value.astype(np.float32, copy=False) for value in vars(self).values()))
-
     def first(self, count: int) -> "Directions":
         return Directions(self.w[:, :count], self.u[:, :count], self.values[:count])
-
-
-class Solver(Protocol):
-    """Finds directions on one set of moments for any number of relative ridges, reusing what it has computed."""
-
-    def __init__(self, moments: Moments) -> None: ...
-
-    def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions: ...
 
 
 class LinearModel:
     """An image x becomes finish((x - mean_x) W), a sentence y becomes finish((y - mean_y) U).
 
-    Where the model has `maps`, x and y stand for the mapped views. A registered model names its `solver`, its
-    `metric`, and which axes of the grid matter to it.
+    If the model has `maps`, x and y are the mapped views. A registered model names its `metric`, the axes of the grid
+    that matter to it, and its `solver`: solver(moments).solve(image_ridge, text_ridge, dimensions) gives Directions for
+    any number of relative ridges.
     """
 
-    solver: ClassVar[type[Solver]]
+    solver: ClassVar[Any]
     multi_vector: ClassVar[bool] = False
     metric: ClassVar[str] = "euclidean"
     uses_text_ridge: ClassVar[bool] = True
@@ -67,15 +55,15 @@ class LinearModel:
         self.view = view
         self.mean_x = mean_x.astype(np.float32)
         self.mean_y = mean_y.astype(np.float32)
-        self.directions = directions.single()
+        self.directions = Directions(*(part.astype(np.float32, copy=False) for part in vars(directions).values()))
         self.eigenvalue_power = eigenvalue_power
         self.maps = maps or FeatureMaps()
         self._projections: Projections | None = None
 
     def to(self, device: "torch.device") -> "LinearModel":
-        """This model, which from now on embeds on `device` by torch, unless one of its maps is numpy's alone."""
+        """This model, which embeds on `device` with torch from now on, unless one of its maps needs numpy."""
         if self.maps.fit_devices():
-            from pipeline.models.linear.device_projection import DeviceProjection, Projections
+            from pipeline.models.linear.device_views import DeviceProjection, Projections
 
             image = DeviceProjection(self.mean_x, self.directions.w, self.maps.image, device)
             text = DeviceProjection(self.mean_y, self.directions.u, self.maps.text, device)
@@ -84,7 +72,7 @@ class LinearModel:
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """From projections (n, c) to embeddings (n, c); the same unless a model says otherwise."""
+        """From projections (n, c) to embeddings (n, c); by default the same."""
         return projected
 
     @property
@@ -94,19 +82,17 @@ class LinearModel:
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
         if self._projections:
-            projected = self._projections.images(features)
-        else:
-            columns = mapped_columns(self.view.stack(features), self.maps.image)
-            projected = project(columns, self.mean_x, self.directions.w)
-        return self.finish(projected, self.directions.values, self.eigenvalue_power)
+            return self._finish(self._projections.images(features))
+        columns = mapped_columns(self.view.stack(features), self.maps.image)
+        return self._finish(project(columns, self.mean_x, self.directions.w))
 
     def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
         """(n, c) float32 from sparse tf-idf (n, d)."""
         if self._projections:
-            projected = self._projections.sentences(sentences)
-        else:
-            columns = mapped_columns(sentences, self.maps.text)
-            projected = project(columns, self.mean_y, self.directions.u)
+            return self._finish(self._projections.sentences(sentences))
+        return self._finish(project(mapped_columns(sentences, self.maps.text), self.mean_y, self.directions.u))
+
+    def _finish(self, projected: np.ndarray) -> np.ndarray:
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def settings(self) -> dict[str, Any]:
@@ -125,6 +111,6 @@ class LinearModel:
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """`rows` (n, c) with every row that is not zero at unit length."""
+    """`rows` (n, c) scaled to unit length; zero rows stay zero."""
     length = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     return rows / np.maximum(length, np.finfo(np.float32).tiny)

@@ -13,17 +13,17 @@ class RidgeSolver:
     """U holds the top c principal directions of Y; W = (X'X + lambda I)^-1 X'Y U, in closed form.
 
     Of n pairs with covariances Cxx and Cxy, lambda is n times the relative ridge times the mean of Cxx's diagonal. The
-    directions' values are the variances of Y along U. The sign of a column makes the largest entry of U positive.
+    values are the variances of Y along U. The largest entry of each column of U is positive.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Raises InputError when there are fewer than two pairs or a view is constant."""
+        """Raises InputError if there are fewer than two pairs or a view is constant."""
         moments.require_variance()
         self.moments = moments
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """The top `dimensions` directions; `text_ridge` has no part in them. InputError where X'X is singular."""
+        """The top `dimensions` directions; `text_ridge` is unused. InputError if X'X is singular."""
         u, variances = self._principal_directions(dimensions)
         cxx = self.moments.xx / self.moments.n
         cxx[np.diag_indices_from(cxx)] += image_ridge * np.trace(cxx) / len(cxx)

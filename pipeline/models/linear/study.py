@@ -1,7 +1,7 @@
-"""Studies: one model by one training on target and auxiliary sets of chosen sizes, drawn several times."""
+"""Studies: a model with a training on target and auxiliary sets of chosen sizes, in several random draws."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyCell:
-    """A number of a table: `model` by `training`, on `target_folds` folds of target pairs.
+    """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
 
-    `auxiliary_folds` folds of the texts `documents` are the auxiliary set, None for all that are left. `terms` is the
-    size of the vocabulary, None for all of it; `transfer` and `settings` replace keys of the configuration's. It is
+    The auxiliary set is `auxiliary_folds` folds of the texts `documents`, None for all that are left. `terms` is the
+    size of the vocabulary, None for all of it; `transfer` and `settings` replace keys of the configuration. The cell is
     measured in at most `draws` draws.
     """
 
@@ -46,41 +46,38 @@ class StudyCell:
 
     @property
     def key(self) -> str:
-        """All that a draw of the cell depends on, as one string."""
+        """All that a draw of the cell depends on, as JSON."""
         return json.dumps({name: value for name, value in asdict(self).items() if name != "draws"}, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Folds:
-    """Which folds one draw uses."""
+    """The folds of one draw."""
 
     target: tuple[int, ...]
     auxiliary: tuple[int, ...]
 
 
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
-    """The folds of draw number `draw`: consecutive ones from it on, in a circle, for the target set.
-
-    Where target and auxiliary images come of the same splits (`overlap`), the auxiliary set has the folds left over.
-    """
+    """The folds of draw number `draw`: for the target set, consecutive ones from `draw` on, in a circle; for the
+    auxiliary set, if target and auxiliary images are of the same splits (`overlap`), the remaining ones."""
     circle = [(draw + i) % count for i in range(count)]
     rest = circle[cell.target_folds :] if overlap else circle
     return Folds(tuple(circle[: cell.target_folds]), tuple(rest[: cell.auxiliary_folds]))
 
 
 def count_draws(cell: StudyCell, count: int) -> int:
-    """How many draws a cell has of `count` folds: one where it takes every fold of what it learns from."""
+    """The number of draws of a cell with `count` folds: one if it learns from every fold."""
     whole_target = cell.target_folds % count == 0
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
 
 @dataclass(frozen=True)
 class Study:
-    """What all cells have in common: the stored pairs, the rows to choose and to report on, and the grids.
+    """What all cells share: the stored pairs, dev and test, and the grids.
 
-    `auxiliary` gives the pairs of some documents, `own` a model's own settings (None where it has none); `dev` and
-    `test` are stored rows with `features`, `sentences` and `owners`. `device` is as in
-    pipeline.models.linear.training.FitTask.
+    `auxiliary` gives the pairs of some documents, `own` a model's own settings or None; `dev` and `test` are stored
+    rows with `features`, `sentences` and `owners`. `device` is as in FitTask.
     """
 
     target: FoldedMoments
@@ -117,7 +114,8 @@ class Study:
         return model_spec(cell.model).load().fit(task)
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
-        """The cell, the trials on dev and the chosen one, and on test the recalls in percent and every image's rank."""
+        """The cell, the trials on dev and the chosen one, the recalls on test in percent, and every image's rank
+        there."""
         tuned = self.fit(cell, draw)
         pairs = cell.restriction.pairs(self.test)
         rows = select_sentences(pairs.owners, self.protocol)
@@ -140,10 +138,34 @@ def _recalls(ranks: np.ndarray) -> dict[str, float]:
 
 
 PINNED = ("learning_rate", "max_norm")
-"""What a cell trained by gradient chooses in its first draw and keeps in the others."""
+"""What a cell trained by gradient descent chooses in its first draw and keeps in the others."""
 
 
 def pinned(cell: StudyCell, first: Mapping[str, Any]) -> StudyCell:
-    """`cell` for the draws after the first one, whose chosen combination is `first`."""
+    """`cell` for the draws after the first, which chose the combination `first`."""
     kept = {name: (first["transfer"][name],) for name in PINNED if name in first["transfer"]}
     return replace(cell, settings={**cell.settings, **kept})
+
+
+def sweep_cells(cell: StudyCell, folds: int, overlap: bool) -> list[StudyCell]:
+    """`cell` at 1 to `folds` folds of target pairs and, where it learns from auxiliary pairs, 1 to `folds` of these."""
+    cells = []
+    for size in [0] if cell.training == "auxiliary" else range(1, folds + 1):
+        most = folds - size if overlap else folds
+        weak = [None] if cell.training == "target" else range(1, most + 1)
+        cells += [replace(cell, target_folds=size, auxiliary_folds=count) for count in weak]
+    return cells
+
+
+def sweep_rows(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A flat row for every trial of every measurement; those chosen on dev have their test recalls."""
+    rows = []
+    for one in measured:
+        for trial in one["trials"]:
+            row = {"target_folds": one["target_folds"], "auxiliary_folds": one["auxiliary_folds"], **trial}
+            row |= {"dev_recall_sum": row.pop("recall_sum"), "chosen": trial == one["chosen"], **row.pop("transfer")}
+            for direction in ("image_to_sentence", "sentence_to_image"):
+                for name, value in one[direction].items():
+                    row[f"test_{direction}_{name}"] = value if row["chosen"] else None
+            rows.append(row)
+    return rows

@@ -1,5 +1,5 @@
-"""What a row learns from: the target pairs, the auxiliary (weakly annotated) pairs, or both (Gong et al. 2014, section
-4)."""
+"""The trainings of linear models, on target pairs, auxiliary (weakly annotated) pairs, or both (Gong et al. 2014,
+section 4)."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,12 +12,11 @@ from scipy import sparse
 
 from pipeline.errors import UsageError
 from pipeline.models.linear.feature_maps import FeatureMaps
-from pipeline.models.linear.fourier import FourierFeatures, FourierMap, bandwidth
+from pipeline.models.linear.fourier import FourierFeatures, FourierMap, ReservoirSample, bandwidth
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
-from pipeline.models.linear.sample import ReservoirSample
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView
 from pipeline.settings.models import FitSettings, TransferSettings
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sets:
-    """What a row may learn from: moments of pairs, and the pairs in blocks for what moments cannot give."""
+    """The training data: moments of pairs, and the pairs in blocks where moments do not suffice."""
 
     target: Moments
     auxiliary: Moments | None
@@ -40,11 +39,10 @@ class Sets:
 
 @dataclass(frozen=True)
 class FitTask:
-    """One row to fit: from what, into what, by which grids. `settings` are what only the model itself has.
+    """One model to fit. `settings` are those that only this model has.
 
-    `memory` keeps the embedding of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it.
-    Second passes over data are made on `device`, on the processor where it is None. `chosen` is the combination to fit
-    with, where it was chosen before; else all are tried.
+    `memory` caches the CCA of the auxiliary pairs; tasks with the same auxiliary pairs and grid may share it. Second
+    passes over the data run on `device`, or with numpy if it is None. With `chosen`, only that combination is fitted.
     """
 
     training: str
@@ -62,14 +60,14 @@ class FitTask:
 
     @property
     def own_grid(self) -> FitSettings:
-        """What to try for the model itself: `grid`, or the one combination chosen before."""
+        """`grid`, or only the combination `chosen`."""
         if self.chosen is None:
             return self.grid
         return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in GRID} | {"search": "grid"})
 
     @property
     def combinations(self) -> list[dict[str, Any]]:
-        """Every combination of the axes of `transfer` that matter to `training`, axis -> value, or the chosen one."""
+        """Every combination of the axes of `transfer` that `training` has, axis -> value, or the chosen one."""
         if self.chosen:
             return [dict(self.chosen.transfer)]
         used = {name: getattr(self.transfer, name) for name in TRAININGS[self.training]}
@@ -78,11 +76,12 @@ class FitTask:
 
 
 def fit_on_moments(model: type, task: FitTask) -> Tuned:
-    """The best on dev of `model` over both grids, by `task.training`. UsageError where it needs auxiliary pairs."""
+    """The best `model` on dev over both grids, by `task.training`. UsageError if it needs auxiliary pairs and there are
+    none."""
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
             f"training {task.training} needs auxiliary pairs and there are none; check auxiliary.splits and that their"
-            " images have a title, tags or a description, or take the row out of models"
+            " images have a title, tags or a description, or remove the model from models"
         )
     trainer = _Trainer(model, task)
     tuned = [trainer.tune(chosen) for chosen in task.combinations]
@@ -91,13 +90,13 @@ def fit_on_moments(model: type, task: FitTask) -> Tuned:
 
 
 class _Trainer:
-    """The trainings as functions of the two sets; what several combinations need is computed once."""
+    """A method for each training; what several combinations need is computed once."""
 
     def __init__(self, model: type, task: FitTask) -> None:
         self.model, self.task, self.sets = model, task, task.sets
 
     def tune(self, chosen: Mapping[str, Any]) -> Tuned:
-        """The best over ridges, dimensions and eigenvalue power for one combination of transfer's axes."""
+        """The best over ridges, dimensions and eigenvalue powers for one combination of transfer's axes."""
         prepared = getattr(self, "_" + self.task.training.replace("-", "_"))(**chosen)
         task = self.task
         return tune(self.model, task.view, prepared, task.dev, task.own_grid, task.progress, chosen)
@@ -113,8 +112,8 @@ class _Trainer:
         return PreparedViews(self.sets.target + self.sets.auxiliary.scaled(beta**2))
 
     def _text_feature(self, neighbour_share: float) -> PreparedViews:
-        """CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images; s gives s T^ the total
-        variance `neighbour_share` times that of X."""
+        """CCA on [X, s T^], Y, where T^ is the mean text of the k nearest auxiliary images; the total variance of s T^
+        is `neighbour_share` times that of X."""
         if not neighbour_share:
             return self._target()
         texts, moments = self._mean_texts
@@ -139,26 +138,24 @@ class _Trainer:
     def _sae_linear(
         self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float
     ) -> PreparedViews:
-        """CCA on [X, XA], [Y, YB] (equation 5 without phi)."""
+        """CCA on [X, XA], [Y, YB] (eq. 5 without phi)."""
         target, weak = self.sets.target, self.sets.auxiliary
         moments = target + weak.scaled(second_beta**2) if second_beta else target
         if not weight:
             return PreparedViews(moments)
-        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
-        a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
-        b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
-        return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
+        a, b = (
+            Expansion(a * np.float32(weight * np.sqrt(np.trace(xx) / np.einsum("dc,dc->", a, xx @ a))), keep=True)
+            for a, xx in zip(
+                self._projections(auxiliary_dimensions, auxiliary_power), (target.xx, target.yy), strict=True
+            )
+        )
+        return PreparedViews(moments, expansions=(a, b))
 
     def _sae(
-        self,
-        auxiliary_dimensions: int,
-        auxiliary_power: float,
-        weight: float,
-        second_beta: float,
-        rule: str,
+        self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float, rule: str,
         bandwidth: float,
-    ) -> PreparedViews:
-        """CCA on [X, phi(XA)], [Y, phi(YB)] (equation 5)."""
+    ) -> PreparedViews:  # fmt: skip
+        """CCA on [X, phi(XA)], [Y, phi(YB)] (eq. 5)."""
         if not weight:
             return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
         maps = self._fourier_maps(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
@@ -170,7 +167,7 @@ class _Trainer:
 
     @property
     def _embedding(self) -> Tuned:
-        """The CCA of the auxiliary pairs, its ridges chosen on dev like those of every other model."""
+        """The CCA of the auxiliary pairs, with ridges chosen on dev."""
         if self.model.metric == "euclidean":
             raise UsageError(f"training {self.task.training} stacks a normalized CCA; give it to model ncca")
         task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
@@ -186,7 +183,7 @@ class _Trainer:
         return directions.w * directions.values**power, directions.u * directions.values**power
 
     def _fourier_maps(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> FeatureMaps:
-        """phi of both views with one R and b, each view at its own sigma."""
+        """phi of both views with the same R and b, each view with its own sigma."""
         moments, features = self.sets.target, self.task.transfer.features
         maps = []
         for rows, matrix, mean, block in zip(
@@ -208,12 +205,9 @@ class _Trainer:
 
     @cached_property
     def _sample(self) -> tuple[np.ndarray, sparse.csr_array]:
-        """Target images and sentences, each drawn at random of all, on which sigma is measured."""
+        """A random sample of target images and one of sentences, on which sigma is measured."""
         count, seed = self.task.transfer.sample, self.task.seed
-        images, sentences = (
-            ReservoirSample(count, np.random.default_rng([seed, 0])),
-            ReservoirSample(count, np.random.default_rng([seed, 1])),
-        )
+        images, sentences = (ReservoirSample(count, np.random.default_rng([seed, side])) for side in (0, 1))
         for block in self.sets.target_blocks():
             images.add(block.x[np.unique(block.owners)])
             sentences.add(block.y)

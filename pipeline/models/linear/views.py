@@ -1,4 +1,4 @@
-"""The image view: the features of one or several encoders side by side, each normalised on its own."""
+"""The image view: the features of one or several encoders side by side, each normalised separately."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class ImageView:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Sequence]) -> "ImageView":
-        """From JSON's lists; other keys are left alone."""
+        """From JSON's lists; ignores other keys."""
         return cls(tuple(value["encoders"]), tuple(value["dims"]), tuple(value["steps"]))
 
     @property
@@ -31,17 +31,13 @@ class ImageView:
 
         Raises IntegrityError when an encoder is missing or has another dimension.
         """
-        n = len(next(iter(features.values())))
-        x = np.empty((n, self.dim), np.float32)
-        start = 0
-        for block in self.select_blocks(features):
-            stop = start + block.shape[1]
-            normalise(to_float32(block, x[:, start:stop]), self.steps)
-            start = stop
+        x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
+        for block, part in zip(self.select_blocks(features), self.split(x).values(), strict=True):
+            normalise(to_float32(block, part), self.steps)
         return x
 
     def select_blocks(self, features: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
-        """The features (n, dim) of each encoder as they are. Raises as `stack`."""
+        """The features (n, dim) of each encoder, unchanged. Raises as `stack`."""
         n = len(next(iter(features.values())))
         for name, dim in zip(self.encoders, self.dims, strict=True):
             if name not in features:
@@ -55,13 +51,13 @@ class ImageView:
         return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
 
     def columns(self, encoders: Sequence[str]) -> np.ndarray:
-        """The columns of this view that belong to `encoders`, in this view's order."""
+        """The columns of `encoders`, in this view's order."""
         starts = np.concatenate([[0], np.cumsum(self.dims)])
         chosen = [np.arange(starts[i], starts[i + 1]) for i, name in enumerate(self.encoders) if name in encoders]
         return np.concatenate(chosen)
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
-        """The view of only some of the encoders."""
+        """The view of some of the encoders, in this view's order."""
         kept = [(name, dim) for name, dim in zip(self.encoders, self.dims, strict=True) if name in encoders]
         if missing := set(encoders) - {name for name, _ in kept}:
             raise IntegrityError(f"no features of encoder {min(missing)} (there are {', '.join(self.encoders)})")
@@ -69,7 +65,7 @@ class ImageView:
 
 
 def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
-    """Apply `steps` to the rows of x (n, d) in place: `sqrt` keeps the sign; `l2` leaves a row of zeros as it is."""
+    """Apply `steps` to the rows of x (n, d) in place: `sqrt` keeps the sign, `l2` leaves zero rows unchanged."""
     for step in steps:
         if step == "sqrt":
             root = np.abs(x)

@@ -1,6 +1,6 @@
-"""Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, equations 3 and 4)."""
+"""Wsabie: a ranking loss over sampled negatives, by SGD or AdaGrad (Gong et al. 2014, section 3, eq. 3 and 4)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,15 @@ from pipeline.errors import InputError
 from pipeline.models.linear.projection import Directions
 
 TINY = np.finfo(np.float32).tiny
-"""Keeps AdaGrad from dividing by zero where no gradient has been yet."""
+"""Keeps AdaGrad from dividing by zero before the first gradient."""
 
 
 @dataclass(frozen=True)
 class WsabieSchedule:
-    """How `train` goes about it; `max_norm` is alpha, and `adaptive` says AdaGrad rather than SGD.
+    """The schedule of `train`; `max_norm` is alpha, and `adaptive` chooses AdaGrad instead of SGD.
 
-    An epoch is every pair once, `batch` of them a step. At most `max_samples` negatives are sampled for a pair in
-    a step; a pair without a violator among them moves nothing.
+    An epoch is every pair once, `batch` of them a step. At most `max_samples` negatives are sampled for a pair in a
+    step; a pair without a violator among them changes nothing.
     """
 
     epochs: int
@@ -36,40 +36,38 @@ def train(
     y: sparse.csr_array,
     owners: np.ndarray,
     schedule: WsabieSchedule,
-    progress: Callable[[Iterable], Iterable] = iter,
     watch: Callable[[int, Directions], bool] | None = None,
 ) -> Directions:
     """W (D, c) and U (d, c) from centred images x (n, D) and sentences y (m, d), sentence j of image `owners[j]`.
 
-    Minimises equation 3, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'), subject to equation 4,
-    no column of W or U longer than the root of alpha. For each pair, sentences of other images are sampled until the
-    s-th, y_j, violates the margin of 1; r_i = floor((m - 1) / s) estimates the rank. The mean of the sentences has no
-    part in it (y_j - y_i is all that enters), so they need not be centred.
+    Minimises eq. 3, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'), subject to eq. 4: no column
+    of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled until the s-th,
+    y_j, violates the margin of 1; r_i = floor((m - 1) / s) estimates the rank. Sentences need not be centred, because
+    only y_j - y_i enters.
 
-    The paper takes a step for each pair. Here a step is the *mean* of a batch's gradients, all taken at the same
-    weights, where pairs without a violator count as zeros; the columns are shortened once a step. With a batch of 1 it
-    is the paper's step. With features of unit length the mean of some 64 pairs puts the best rates of SGD inside the
-    paper's grid; the sum, which moves as far as 64 single steps, would want rates below it. AdaGrad divides each entry
-    by the root of its summed squared gradients, and so would do the same with either.
-    The first weights are Gaussian of unit variance, shortened at once to entries of variance alpha / D and alpha / d.
+    The paper takes a step for each pair. Here a step is the *mean* of a batch's gradients at the same weights, where
+    pairs without a violator count as zeros; the columns are shortened once a step. A batch of 1 is the paper's step.
+    With features of unit length, the mean of some 64 pairs puts the best rates of SGD inside the paper's grid; the sum,
+    which moves as far as 64 single steps, would need rates below it. For AdaGrad, which divides each entry by the root
+    of its summed squared gradients, both are the same.
+    The initial weights are Gaussian of unit variance, shortened to entries of variance alpha / D and alpha / d.
 
-    `watch` is called with the number of epochs done and a copy of the directions after each, and ends the training by
-    returning True; keeping the best is its affair (`EarlyStopping`). The same seed and number of threads give the same
-    directions. Raises InputError when all sentences are of one image, when x is not finite, and when the weights grow
-    beyond all bounds.
+    After each epoch, `watch` is called with the number of epochs done and a copy of the directions; it ends the
+    training by returning True. The same seed and number of threads give the same directions. Raises InputError if all
+    sentences are of one image, if x is not finite, and if the weights diverge.
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
-            "Wsabie found the training sentences of fewer than 2 images, so that no sentence is wrong for any image; "
-            "put more images into the train split or take wsabie out of models"
+            "Wsabie found the training sentences of fewer than 2 images, so there are no negatives; "
+            "put more images into the train split or remove wsabie from models"
         )
     if not np.isfinite(x).all():
         row = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
-        raise InputError(f"the features of training image {row} (counted from 0) are not finite; extract them again")
+        raise InputError(f"the features of training image {row} (from 0) are not finite; extract them again")
     rng = np.random.default_rng(schedule.seed)
     weights = _Weights(x.shape[1], y.shape[1], schedule, rng)
     rank_weight = rank_weights(len(owners))
-    for epoch in progress(range(1, schedule.epochs + 1)):
+    for epoch in range(1, schedule.epochs + 1):
         order = rng.permutation(len(owners))
         for start in range(0, len(order), schedule.batch):
             _step(weights, x, y, owners, order[start : start + schedule.batch], rank_weight, rng)
@@ -79,10 +77,9 @@ def train(
 
 
 class EarlyStopping:
-    """A `watch` that keeps the directions of the best score and stops `patience` looks after it.
+    """A `watch` that keeps the directions with the best score and stops after `patience` scores without a better one.
 
-    It looks at every `interval`-th epoch and at the last of `epochs`; `score` is higher for better ones. `scores` has
-    epoch -> score.
+    It scores every `interval`-th epoch and the last of `epochs`; higher is better. `scores` is epoch -> score.
     """
 
     def __init__(self, score: Callable[[Directions], float], interval: int, patience: int, epochs: int) -> None:
@@ -101,19 +98,19 @@ class EarlyStopping:
 
 
 def rank_weights(n: int) -> np.ndarray:
-    """(n,) float32: L(r) = 1 + 1/2 + ... + 1/r at every r below n."""
+    """(n,) float32: L(r) = 1 + 1/2 + ... + 1/r for every r below n."""
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n))]).astype(np.float32)
 
 
 def find_violators(
     scores: np.ndarray, targets: np.ndarray, own: np.ndarray, starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each pair the first candidate that violates the margin, and how many were sampled up to it.
+    """The first candidate of each pair that violates the margin, (b,), and the number sampled up to it, (b,), 0 if none
+    violates.
 
-    `scores` (b, p) of the candidates, `targets` (b,) of the positive sentences, `own` (b, p) where a candidate is of
-    the pair's own image: these are passed over. Pair i takes the others in the order starts[i], starts[i] + 1, ..., in
-    a circle; the candidates are a random sample, and so is each such order. Returns columns (b,) and samples (b,), 0
-    where none violates.
+    `scores` (b, p) are those of the candidates, `targets` (b,) those of the positive sentences; `own` (b, p) marks
+    candidates of the pair's own image, which are skipped. Pair i takes the candidates, a random sample, in the order
+    starts[i], starts[i] + 1, ..., in a circle.
     """
     size = scores.shape[1]
     turn = (np.arange(size) - starts[:, None]) % size
@@ -126,7 +123,8 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """Of equation 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U, the others' being zero."""
+    """The gradient of eq. 3 on a batch: `w` (D, c), and `u` (k, c) of the rows `words` (k,) of U; other rows are
+    zero."""
 
     w: np.ndarray
     words: np.ndarray
@@ -136,7 +134,7 @@ class Gradient:
 def differentiate(
     projected: np.ndarray, x: np.ndarray, difference: sparse.csr_array, rank_weight: np.ndarray, u: np.ndarray
 ) -> Gradient:
-    """The gradient of the sum of rank_weight * (1 + x_i W U'(y_j - y_i)') over pairs that all violate.
+    """The gradient of the sum of rank_weight * (1 + x_i W U'(y_j - y_i)') over violating pairs.
 
     `projected` (b, c) is xW of the images x (b, D), `difference` (b, d) is y_j - y_i.
     """
@@ -147,15 +145,10 @@ def differentiate(
 
 
 def _step(
-    weights: "_Weights",
-    x: np.ndarray,
-    y: sparse.csr_array,
-    owners: np.ndarray,
-    pairs: np.ndarray,
-    rank_weight: np.ndarray,
-    rng: np.random.Generator,
-) -> None:
-    """Find the violators of `pairs` (b,), rows of y, in one sample of sentences, and move the weights."""
+    weights: "_Weights", x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, pairs: np.ndarray,
+    rank_weight: np.ndarray, rng: np.random.Generator,
+) -> None:  # fmt: skip
+    """Find the violators of `pairs` (b,), rows of y, in one sample of sentences, and update the weights."""
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images, positive = x[owners[pairs]], y[pairs]
     projected = images @ weights.w
@@ -171,7 +164,7 @@ def _step(
 
 
 class _Weights:
-    """W and U, the rule that moves them, and the constraint of equation 4."""
+    """W and U, their update rule, and the constraint of eq. 4."""
 
     def __init__(self, dim_x: int, dim_y: int, schedule: WsabieSchedule, rng: np.random.Generator) -> None:
         self.schedule = schedule
@@ -180,7 +173,7 @@ class _Weights:
         self._shorten()
 
     def step(self, gradient: Gradient) -> None:
-        """One step against `gradient`, and back into the constraint. InputError where that leaves the numbers."""
+        """One step against `gradient`, then back to the constraint. InputError if weights diverge."""
         rate = np.float32(self.schedule.learning_rate)
         step_w, step_u = gradient.w, gradient.u
         if self._squares:

@@ -1,4 +1,4 @@
-"""Wsabie as the registered models `wsabie-sgd` and `wsabie-adagrad`: its learning rate and alpha chosen on dev."""
+"""The registered models `wsabie-sgd` and `wsabie-adagrad`: Wsabie with learning rate and alpha chosen on dev."""
 
 import itertools
 from typing import ClassVar
@@ -17,10 +17,10 @@ from pipeline.models.linear.wsabie import EarlyStopping, WsabieSchedule, train
 
 
 class WsabieSGD(LinearModel):
-    """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (Gong et al. 2014, equations 3 and 4).
+    """Wsabie by stochastic gradient descent, with cosine similarity at retrieval (Gong et al. 2014, eq. 3 and 4).
 
-    Paper to code: W `w`, U `u`, alpha `max_norm`, c `dimensions`. Training sees centred images and plain sentences;
-    at retrieval both views are centred.
+    Paper to code: W `w`, U `u`, alpha `max_norm`, c `dimensions`. Training centres only the images; retrieval centres
+    both views.
     """
 
     metric = "inner_product"
@@ -33,8 +33,8 @@ class WsabieSGD(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """The best of all learning rates and alphas, stopped early on dev; those chosen before, for as many epochs as
-        were best then. UsageError unless training is target."""
+        """The best of all learning rates and alphas, stopped early on dev; with `task.chosen`, those, for as many
+        epochs as were best then. UsageError unless training is `target`."""
         if task.training != "target":
             raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
         settings, moments, dev = task.settings, task.sets.target, task.dev
@@ -52,18 +52,11 @@ class WsabieSGD(LinearModel):
         epochs, interval = settings.epochs, settings.interval
         if task.chosen:
             tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
-            epochs = interval = task.chosen.transfer["epochs"]  # only the last one counts
+            epochs = interval = task.chosen.transfer["epochs"]  # only the last epoch is scored
         trials, best = [], None
         for rate, norm in task.progress(tried):
             schedule = WsabieSchedule(
-                epochs=epochs,
-                batch=settings.batch,
-                learning_rate=rate,
-                max_norm=norm,
-                adaptive=cls.adaptive,
-                dimensions=settings.dimensions,
-                seed=task.seed,
-                max_samples=settings.max_samples,
+                epochs, settings.batch, rate, norm, cls.adaptive, settings.dimensions, task.seed, settings.max_samples
             )
             watch = EarlyStopping(score, interval, settings.patience, epochs)
             train(images, sentences, owners, schedule, watch=watch)
@@ -79,7 +72,7 @@ class WsabieSGD(LinearModel):
 
 
 class WsabieAdaGrad(WsabieSGD):
-    """Wsabie whose steps AdaGrad adjusts for each weight (Gong et al. 2014, section 3)."""
+    """Wsabie with AdaGrad steps (Gong et al. 2014, section 3)."""
 
     adaptive = True
 

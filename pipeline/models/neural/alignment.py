@@ -1,5 +1,5 @@
 """Which words of a sentence describe which region of its image (Karpathy and Fei-Fei 2015, section 3.1.4), and which
-matter most."""
+words and regions matter most."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 BATCH = 256
-"""Sentences that are decoded side by side."""
+"""Sentences decoded at once."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The words `first` to `last` - 1 of a sentence, all of the region `region`; `score` is the sum of their
-    products with it."""
+    """The words `first` to `last` - 1 of a sentence describe `region`; `score` is the sum of their products with it."""
 
     first: int
     last: int
@@ -22,15 +21,15 @@ class Segment:
 
 
 def decode_chains(scores: np.ndarray, lengths: np.ndarray, beta: float) -> np.ndarray:
-    """(s, n) int64, the best region of every word of s sentences; what stands beyond a sentence's length means nothing.
+    """(s, n) int64, the best region of every word of s sentences; values beyond a sentence's length are meaningless.
 
-    The region a_j of word j maximises sum_j scores[j, a_j] + beta sum_j 1[a_j = a_(j+1)] over all assignments at once,
-    found exactly by dynamic programming (equations 10 to 12; the paper speaks of minimising an energy of which these
-    are the negative terms). With `beta` 0 every word takes its own best region. Of equal assignments, the one whose
-    last word has the lower region, and which stays with a region the longest from there backwards.
+    The regions a_j of the words j maximise sum_j scores[j, a_j] + beta sum_j 1[a_j = a_(j+1)], found exactly by dynamic
+    programming (eq. 10 to 12; the paper minimises the negative, as an energy). With `beta` 0 every word takes its own
+    best region. Of equal assignments, the one whose last word has the lowest region, and which from there backwards
+    stays with a region longest.
 
     `scores` (s, n, m) are products v_i . s_t of words by regions, minus infinity where an image has fewer than m
-    regions; `lengths` (s,) from 1 to n; `beta` at least 0.
+    regions; `lengths` (s,) are from 1 to n; `beta` is at least 0.
     """
     n_sentences, n_words, n_regions = scores.shape
     each = np.arange(n_sentences)
@@ -50,10 +49,10 @@ def decode_chains(scores: np.ndarray, lengths: np.ndarray, beta: float) -> np.nd
 
 
 def align(words: Sequence[np.ndarray], regions: Sequence[np.ndarray], beta: float) -> Iterator[list[Segment]]:
-    """The segments of each sentence, in the order of its words: runs of words with the same region.
+    """The segments of each sentence: runs of words with the same region.
 
-    Sentence i has the vectors `words[i]` (n_i, c), and its image `regions[i]` (m_i, c). A sentence without words, or
-    whose image has no region, has no segment.
+    Sentence i has the vectors `words[i]` (n_i, c), its image `regions[i]` (m_i, c). A sentence without words, or of an
+    image without regions, has no segment.
     """
     for start in range(0, len(words), BATCH):
         pairs = [(w, r) for w, r in zip(words[start : start + BATCH], regions[start : start + BATCH], strict=True)]
@@ -67,7 +66,7 @@ def align(words: Sequence[np.ndarray], regions: Sequence[np.ndarray], beta: floa
 
 
 def _products(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """(s, n, m) products of the words and regions of each pair, minus infinity elsewhere, and words of each (s,)."""
+    """(s, n, m) products of the words and regions of each pair, minus infinity elsewhere; (s,) the number of words."""
     lengths = np.array([len(words) for words, _ in pairs])
     scores = np.full((len(pairs), lengths.max(), max(len(regions) for _, regions in pairs)), -np.inf, np.float32)
     for row, (words, regions) in zip(scores, pairs, strict=True):
@@ -76,7 +75,7 @@ def _products(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarra
 
 
 def _runs(regions: np.ndarray, scores: np.ndarray) -> list[Segment]:
-    """Neighbouring words of one region together; `regions` (n,), `scores` (at least n, m)."""
+    """The segments of one sentence from the region of each word (n,) and the `scores` (at least n, m)."""
     own = scores[np.arange(len(regions)), regions]
     starts = np.flatnonzero(np.diff(regions, prepend=-1))
     stops = np.append(starts[1:], len(regions))
@@ -96,11 +95,10 @@ class Magnitudes:
 
 
 def word_magnitudes(vectors: np.ndarray, ids: np.ndarray, least_count: int) -> Magnitudes:
-    """Mean length over all places where a word stands (Karpathy and Fei-Fei 2015, Table 4), of words with at least
-    `least_count`.
+    """Mean vector length of each word over all its occurrences (Karpathy and Fei-Fei 2015, Table 4), for words that
+    occur at least `least_count` times. Words for nothing visible are mapped near the origin.
 
-    `vectors` (total, c) are those of the words `ids` (total,). What describes nothing visible is mapped near the
-    origin.
+    `vectors` (total, c) are those of the words `ids` (total,).
     """
     counts = np.bincount(ids)
     means = np.bincount(ids, np.linalg.norm(vectors, axis=1).astype(np.float64)) / np.maximum(counts, 1)
@@ -110,8 +108,8 @@ def word_magnitudes(vectors: np.ndarray, ids: np.ndarray, least_count: int) -> M
 
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-    """The rows of the `count` longest of `vectors` (n, c), at most one for each owner (n,), longest first: the
-    regions of Karpathy and Fei-Fei 2015, Figure 8, that would score highest were they described."""
+    """The rows of the `count` longest of `vectors` (n, c), longest first, at most one for each owner (n,): the regions
+    that would score highest if a sentence described them (Karpathy and Fei-Fei 2015, Figure 8)."""
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
     first = np.sort(np.unique(owners[order], return_index=True)[1])
     return order[first[:count]]

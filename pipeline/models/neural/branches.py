@@ -1,4 +1,4 @@
-"""The two-branch network of hmlstm, and its loss over sentences and noun phrases (Niu et al. 2017, section 3.2.2)."""
+"""The two-branch network of hmlstm, and its loss on sentences and noun phrases (Niu et al. 2017, section 3.2.2)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from pipeline.models.neural.tree_levels import Levels
 
 class PhrasePairs(NamedTuple):
     """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
-    `weights` (p,) w_{d,k} of equation 10, `owners` (p,) their images."""
+    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images."""
 
     rows: Tensor
     regions: Tensor
@@ -33,10 +33,8 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseObjective:
-    """Equation 10: the sum of `objective` at the roots and, weighted, at the noun phrases.
-
-    Both are divided by the number of sentences; `share` multiplies the second.
-    """
+    """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
+    number of sentences."""
 
     objective: Objective
     share: float
@@ -51,8 +49,8 @@ class DenseObjective:
 
 
 class Normalisation(nn.Module):
-    """Batch normalisation with statistics of their own for wholes (images, sentences) and for parts (regions, phrases),
-    and one gain and shift: features of crops lie elsewhere than those of whole images."""
+    """Batch normalisation with separate statistics for wholes (images, sentences) and parts (regions, phrases), because
+    features of crops and of whole images have different means, but one gain and shift."""
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
@@ -61,19 +59,17 @@ class Normalisation(nn.Module):
 
     def forward(self, x: Tensor, wholes: int) -> Tensor:
         """x (n, K), of which the first `wholes` are whole."""
-        normalised = [norm(part) for norm, part in self._sides(x, wholes) if len(part)]
+        sides = ((self.wholes, x[:wholes]), (self.parts, x[wholes:]))
+        normalised = [norm(part) for norm, part in sides if len(part)]
         return torch.cat(normalised) * self.gain + self.shift if normalised else x
-
-    def _sides(self, x: Tensor, wholes: int) -> list[tuple[nn.BatchNorm1d, Tensor]]:
-        return [(self.wholes, x[:wholes]), (self.parts, x[wholes:])]
 
 
 class TwoBranches(nn.Module):
     """Each branch is a linear map, batch normalisation and unit length (Niu et al. 2017, section 3.2.2); s = v . h.
 
-    Paper to code: W_m `image_map` (K, D), of images and regions alike; W_t `text_map` (K, K), of the states of roots
-    and noun phrases. The biases are those of the normalisation. Ours: with `geometry`, regions bring where they lie,
-    less where the whole image does, and W_m is (K, D + 7).
+    Paper to code: W_m `image_map` (K, D), for both images and regions; W_t `text_map` (K, K), for the states of roots
+    and noun phrases. The biases are those of the normalisation. Our addition: with `geometry`, W_m is (K, D + 7) and
+    also maps a region's geometry minus that of the whole image.
     """
 
     unit = True
@@ -106,7 +102,7 @@ class TwoBranches(nn.Module):
         return x - torch.cat([self.mean, self.whole])
 
     def _embed_views(self, x: Tensor, images: int) -> Tensor:
-        """(n, K) of unit length from what is centred, of `images` images and then of regions."""
+        """(n, K) of unit length from centred features, of `images` images and then of regions."""
         x = functional.dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 

@@ -12,45 +12,30 @@ from pipeline.errors import UsageError
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.neural.fragment_losses import MultipleInstance
 from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, RectifiedBRNN, RegionMap
-from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.losses import MultipleInstance
+from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.packing import Packed, pack
 from pipeline.models.neural.region_views import RegionView
-from pipeline.models.neural.task import RegionSource, TrainingTask
-from pipeline.models.neural.training import Training, seeded
+from pipeline.models.neural.task import RegionSource, Trainer, TrainingPairs, TrainingTask
+from pipeline.models.neural.training import seeded
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
 
 BLOCK = 256
-"""Images, or sentences, that are embedded at once."""
+"""Images, or sentences, embedded at once."""
 
 
-class FragmentModel:
-    """An image becomes one vector a region, a sentence one vector a word; `rule` makes them one score.
+class FragmentModel(NetworkModel):
+    """An image becomes one vector a region, a sentence one vector a word; `rule` turns them into one score."""
 
-    A registered model says how its network is built, from settings and from the tensors that decide its shapes.
-    """
-
-    multi_vector: ClassVar[bool] = True
-    sentence_view: ClassVar[str] = "tokens"
+    multi_vector = True
     metric: ClassVar[str] = "inner_product"
     encoders: tuple[str, ...] = ()
-    """Encoders whose features of whole images are asked for beside the regions'."""
+    """Encoders whose features of whole images are read beside the regions'."""
 
     def __init__(self, region_view: RegionView, network: FragmentNetwork) -> None:
-        self.region_view = region_view
-        self.network = network.eval()
-
-    def to(self, device: torch.device) -> "FragmentModel":
-        """This model, whose network computes on `device` from now on."""
-        self.network.to(device)
-        return self
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network computes."""
-        return next(self.network.parameters()).device
+        self.region_view, self.network = region_view, network.eval()
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
@@ -60,19 +45,13 @@ class FragmentModel:
     def rule(self) -> ScoreRule:
         return self.network.rule
 
-    @property
-    def unknown(self) -> int:
-        """The id of every word outside the vocabulary."""
-        return len(self.network.sentences.words) - 1
-
     def embed_images(self, features: Mapping[str, np.ndarray], regions: RegionSource) -> MultiVectors:
-        """Of the images of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
+        """The images of `regions`, in float32 arrays; `features`, encoder -> (n, dim), are of `encoders`."""
 
         def embed(rows: np.ndarray) -> MultiVectors:
             whole = self.stack({name: block[rows] for name, block in features.items()})
-            return self.network.embed_images(
-                *place((stack_regions(self.region_view, regions, rows), whole), self.device)
-            )
+            parts = (stack_regions(self.region_view, regions, rows), whole)
+            return self.network.embed_images(*place(parts, self.device))
 
         return _in_blocks(embed, len(regions))
 
@@ -85,19 +64,41 @@ class FragmentModel:
         return _in_blocks(embed, len(sentences))
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
-        """(n, D) the view of whole images; None where the model does not look at them."""
+        """(n, D) the view of whole images; None for a model without one."""
         return None
 
     def objective(self, task: TrainingTask) -> Callable[[Any, Tensor], Tensor]:
         """What training minimises."""
         return task.objective
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        return arrays_of(self.network)
+    def start_training(self, task: TrainingTask) -> Trainer:
+        """This model on the task's device with its training loop."""
+        model, train = self.to(task.device), task.train
+        clip = task.settings.element_clip
+        for parameter in model.network.parameters() if clip else ():
+            if parameter.requires_grad:
+                parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
 
-    def anchors(self) -> dict[str, Tensor]:
-        """What weight decay pulls parameters towards, where that is not zero."""
-        return {}
+        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, Packed]:
+            whole = task.draw_images(rows) if model.encoders else None
+            words = pack(train.sentences.take(rows), model.unknown)
+            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
+
+        training = task.training(
+            model.network, draw, model.judge(task.dev), model.objective(task), anchors=model.anchors()
+        )
+        return Trainer(training, model.reloaded)
+
+    def judge(self, dev: TrainingPairs) -> Callable[[], float]:
+        """A function that gives the recall sum on `dev` of the parameters at the time."""
+        features = {name: dev.features[name][np.arange(len(dev.regions))] for name in self.encoders}
+
+        def score() -> float:
+            sides = self.embed_images(features, dev.regions), self.embed_sentences(dev.sentences)
+            scores = multivector_scores(*(side.on(self.device) for side in sides), self.rule)
+            return recall_sum(rank_scores(scores.cpu().numpy(), dev.owners))
+
+        return score
 
 
 def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> MultiVectors:
@@ -107,51 +108,31 @@ def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> 
 
 
 def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> MultiVectors:
-    """`embed(rows)`, BLOCK rows at a time, as one."""
+    """`embed(rows)` of all `count` rows, BLOCK at a time."""
     with torch.inference_mode():
         blocks = OomBatcher(BLOCK, "row").map(lambda rows: embed(np.arange(rows.start, rows.stop)).arrays(), count)
-        blocks = blocks or [embed(np.arange(0)).arrays()]
-    return MultiVectors.concatenate(blocks)
+        return MultiVectors.concatenate(blocks or [embed(np.arange(0)).arrays()])
 
 
-class FragmentTrainer:
-    """A fragment model in training."""
-
-    def __init__(self, model: FragmentModel, task: TrainingTask) -> None:
-        train, dev = task.train, task.dev
-        dev_features = {name: dev.features[name][np.arange(len(dev.regions))] for name in model.encoders}
-
-        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, Packed]:
-            whole = task.draw_images(rows) if model.encoders else None
-            words = pack(train.sentences.take(rows), model.unknown)
-            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
-
-        def judge() -> float:
-            sets = model.embed_images(dev_features, dev.regions), model.embed_sentences(dev.sentences)
-            scores = multivector_scores(*(side.on(model.device) for side in sets), model.rule)
-            return recall_sum(rank_scores(scores.cpu().numpy(), dev.owners))
-
-        self.model = model
-        clip = task.settings.element_clip
-        for parameter in model.network.parameters() if clip else ():
-            if parameter.requires_grad:
-                parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
-        self.training = Training(
-            model.network, draw, train.owners, train.names, model.objective(task), task.schedule,
-            judge, anchors=model.anchors(),
-        )  # fmt: skip
-
-    def finish(self) -> FragmentModel:
-        """The model as it is read again: in float32, without dropout."""
-        return type(self.model).from_parts(self.model.settings(), self.model.tensors())
+def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
+    """The mean (D,) of all regions, and the root mean square length after subtracting it."""
+    total, squares, count = np.zeros(view.dim), 0.0, 0
+    for start in range(0, len(regions), BLOCK):
+        x = stack_regions(view, regions, np.arange(start, min(start + BLOCK, len(regions)))).vectors.numpy()
+        total += x.sum(axis=0, dtype=float)
+        squares += float(np.einsum("ij,ij->", x, x, dtype=float))
+        count += len(x)
+    mean = total / count
+    variance = max(squares / count - float(mean @ mean), np.finfo(np.float32).tiny)
+    return mean.astype(np.float32), float(variance**0.5)
 
 
 class DVSA(FragmentModel):
-    """Words by a bidirectional recurrent network, each for its best region: Karpathy and Fei-Fei 2015, equations 1 to
-    6, 8 and 9.
+    """A bidirectional recurrent network over words, each word scored by its best region: Karpathy and Fei-Fei 2015, eq.
+    1 to 6, 8 and 9.
 
-    Equation 8 is the rule `words`, equation 9 the objective `ranking` with `all` negatives of a batch and margin 1. By
-    default it is `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
+    Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
+    are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
@@ -167,17 +148,15 @@ class DVSA(FragmentModel):
             return cls(view, cls.network_type(regions, sentences, ScoreRule(shape["sum"], 0)))
 
     @classmethod
-    def begin(cls, task: TrainingTask) -> FragmentTrainer:
-        """The model at the beginning of its training."""
+    def trainer(cls, task: TrainingTask) -> Trainer:
+        """The untrained model with its training loop. UsageError without regions."""
         if task.train.regions is None:
-            raise UsageError("this model learns from regions; name their encoders in regions.encoders")
-        settings = task.settings
-        shape = {name: getattr(settings, name) for name in ("dimensions", "hidden", "dropout", "sum")}
+            raise UsageError("dvsa and defrag learn from regions; name their encoders in regions.encoders")
         mean, length = measure_regions(task.region_view, task.train.regions)
-        model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
+        model = cls.build(task.region_view, mean, 1 / length, task.words, task.settings.model_dump(), task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.regions.precision = task.precision
-        return FragmentTrainer(model.to(task.device), task)
+        return model.start_training(task)
 
     def settings(self) -> dict[str, Any]:
         dimensions, hidden = self.network.sentences.d.shape
@@ -188,29 +167,15 @@ class DVSA(FragmentModel):
         """The model that `settings` and `tensors` came from."""
         mean, words = tensors["regions.mean"], tensors["sentences.words"]
         model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
-        model.network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
+        load_arrays(model.network, tensors)
         return model
 
 
 class Defrag(DVSA):
-    """The same network with the score of equation 7 and the multiple-instance objective: Karpathy and Fei-Fei's DeFrag,
-    but for its
-    sentence fragments, which are words in their context where DeFrag has dependency relations."""
+    """The same network with the score of eq. 7 and the multiple-instance objective: the DeFrag of Karpathy and Fei-Fei,
+    but its sentence fragments are words in their context instead of dependency relations."""
 
     network_type = AlignedNetwork
 
     def objective(self, task: TrainingTask) -> Callable[[Any, Tensor], Tensor]:
         return MultipleInstance(task.objective, task.settings.instance_weight)
-
-
-def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
-    """The mean (D,) of all regions, and the root mean square length of what they are beside it."""
-    total, squares, count = np.zeros(view.dim), 0.0, 0
-    for start in range(0, len(regions), BLOCK):
-        x = stack_regions(view, regions, np.arange(start, min(start + BLOCK, len(regions)))).vectors.numpy()
-        total += x.sum(axis=0, dtype=float)
-        squares += float(np.einsum("ij,ij->", x, x, dtype=float))
-        count += len(x)
-    mean = total / count
-    variance = max(squares / count - float(mean @ mean), np.finfo(np.float32).tiny)
-    return mean.astype(np.float32), float(variance**0.5)

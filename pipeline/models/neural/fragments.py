@@ -1,4 +1,4 @@
-"""Networks that make fragments: region vectors of images, and one vector for every word of a sentence."""
+"""Networks with one vector a region of an image and one vector a word of a sentence."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.metrics.multivector_scores import multivector_scores
-from pipeline.models.neural.fragment_losses import ScoredFragments
+from pipeline.models.neural.losses import ScoredFragments
 from pipeline.models.neural.packing import Packed
 from pipeline.multivectors import MultiVectors, ScoreRule
 
@@ -22,10 +22,10 @@ def _uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
 
 
 class RegionMap(nn.Module):
-    """v = W_m x + b_m of Karpathy and Fei-Fei 2015, equation 1: W_m `weight` (h, D), b_m `bias`.
+    """v = W_m x + b_m of Karpathy and Fei-Fei 2015, eq. 1: W_m `weight` (h, D), b_m `bias`.
 
-    x is the stacked features of a region less the training regions' mean, times `scale`, which brings them to a root
-    mean square length of 1, and v too at the beginning, so that one learning rate suits all encoders.
+    x is the stacked features of a region minus the training regions' mean, times `scale`, which brings them, and
+    initially v too, to a root mean square length of 1, so that one learning rate suits all encoders.
     """
 
     def __init__(self, mean: Tensor, scale: Tensor, dimensions: int, dropout: float) -> None:
@@ -34,8 +34,7 @@ class RegionMap(nn.Module):
         self.register_buffer("scale", scale)
         self.weight = _uniform(dimensions, len(mean), (3 / dimensions) ** 0.5)
         self.bias = nn.Parameter(torch.zeros(dimensions))
-        self.dropout = dropout
-        self.precision = torch.float32
+        self.dropout, self.precision = dropout, torch.float32
 
     def forward(self, x: Tensor) -> Tensor:
         """(total, h) float32 from stacked features (total, D)."""
@@ -44,7 +43,7 @@ class RegionMap(nn.Module):
 
 
 class RectifiedBRNN(nn.Module):
-    """The bidirectional network of Karpathy and Fei-Fei 2015, equations 2 to 6, f the rectifier; dropout outside the
+    """The bidirectional network of Karpathy and Fei-Fei 2015, eq. 2 to 6, f the rectifier; dropout is outside the
     recurrence.
 
     Paper to code: W_w `words` (V + 1, d), the unknown word's vector last; W_e `e`, W_f `f`, W_b `b`, W_d `d`, and
@@ -53,14 +52,12 @@ class RectifiedBRNN(nn.Module):
 
     def __init__(self, words: Tensor, hidden: int, dimensions: int, dropout: float) -> None:
         super().__init__()
-        self.words = nn.Parameter(words)
+        self.words, self.dropout = nn.Parameter(words), dropout
         inner = (hidden, hidden)
         shapes = {"e": (hidden, words.shape[1]), "f": inner, "b": inner, "d": (dimensions, hidden)}
         for name, (rows, columns) in shapes.items():
             self.register_parameter(name, _uniform(rows, columns, columns**-0.5))
             self.register_parameter(f"b_{name}", nn.Parameter(torch.zeros(rows)))
-        self.dropout = dropout
-        self.precision = torch.float32
 
     def forward(self, packed: Packed) -> Tensor:
         """(total, h) float32, s_t of every word, in packed order."""
@@ -75,7 +72,7 @@ class RectifiedBRNN(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
-        """h_t = f(e_t + U h_{t-1} + bias), (total, hidden), from position to position."""
+        """h_t = f(e_t + U h_{t-1} + bias), (total, hidden), position by position."""
         state, states = e.new_zeros(sizes[0] if sizes else 0, len(u)), []
         for part in e.split(sizes):
             state = (part + functional.linear(state[: len(part)], u, bias)).relu()
@@ -91,7 +88,7 @@ class FragmentNetwork(nn.Module):
         self.regions, self.sentences, self.rule = regions, sentences, rule
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
-        """From the stacked features of regions; `whole` is not looked at, the whole image is the first region."""
+        """From the stacked features of regions; `whole` is unused, since the first region is the whole image."""
         return replace(regions, vectors=self.regions(regions.vectors))
 
     def embed_sentences(self, packed: Packed) -> MultiVectors:
@@ -103,7 +100,7 @@ class FragmentNetwork(nn.Module):
 
 
 class AlignedNetwork(FragmentNetwork):
-    """Shows the fragments beside the scores, for objectives that look at them."""
+    """The same, with the vectors beside the scores, for objectives that use them."""
 
     def forward(self, regions: MultiVectors, whole: Tensor | None, packed: Packed) -> ScoredFragments:
         images, sentences = self.embed_images(regions, whole), self.embed_sentences(packed)

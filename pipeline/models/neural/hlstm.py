@@ -1,4 +1,4 @@
-"""H-LSTM units over phrase trees, height by height (Niu et al. 2017, equations 2 to 8)."""
+"""H-LSTM units over phrase trees, height by height (Niu et al. 2017, eq. 2 to 8)."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.neural.sentences import INITIAL
+from pipeline.models.neural.sentences import initial
 from pipeline.models.neural.tree_levels import Levels, forest, level
 from pipeline.models.neural.tree_rnn import by_kind
 from pipeline.text.trees import Trees
@@ -15,10 +15,10 @@ from pipeline.text.trees import Trees
 class HierarchicalRecurrence(torch.autograd.Function):
     """The hidden states (total, K) float32 of all nodes, rows as in `levels`.
 
-    apply(levels, inputs, u): `inputs` (total, 4 K) float32 are W x_j + b of the gates i, o, u, f, one beside the other;
-    `u` (2, 4 K, K) multiplies the states of other children, [0], and of noun phrases, [1]. Products are made in the
-    dtype of `u`, everything else in float32. A child's product enters its parent's sums as soon as it is known, so that
-    h-hat and h-bar of equation 2 are never stored.
+    apply(levels, inputs, u): `inputs` (total, 4 K) float32 are W x_j + b of the gates i, o, u, f side by side; u[1]
+    (4 K, K) multiplies the states of children that are noun phrases, u[0] those of the others. Products are computed in
+    the dtype of `u`, all else in float32. A child's product is added to its parent's sums at once, so that h-hat and
+    h-bar of eq. 2 are never stored.
     """
 
     @staticmethod
@@ -75,23 +75,20 @@ class HierarchicalRecurrence(torch.autograd.Function):
 class HierarchicalLSTM(nn.Module):
     """The states of all nodes of phrase trees; words enter at the leaves.
 
-    Niu et al. 2017 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; gates in the order i, o,
-    u, f.
-    A child is a noun phrase where its label is `noun_phrase`.
+    Niu et al. 2017 to code: W_w `words`, W `w` (4 K, d), b `bias`, U-bar `u`[0], U-hat `u`[1]; the gates are in the
+    order i, o, u, f. A child with the label `noun_phrase` is a noun phrase.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, noun_phrase: int) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
         super().__init__()
-        self.dropout, self.noun_phrase = dropout, noun_phrase
-        self.precision = torch.float32
+        self.dropout, self.noun_phrase, self.precision = dropout, noun_phrase, torch.float32
         self.words = nn.Parameter(words)
-        self.w = nn.Parameter(torch.empty(4 * dimensions, words.shape[1]).uniform_(-INITIAL, INITIAL))
-        self.u = nn.Parameter(torch.empty(2, 4 * dimensions, dimensions).uniform_(-INITIAL, INITIAL))
+        self.w, self.u = initial(4 * dimensions, words.shape[1]), initial(2, 4 * dimensions, dimensions)
         self.bias = nn.Parameter(torch.zeros(4 * dimensions))
 
     def arrange(self, trees: Trees) -> Levels:
-        """`trees` as the rows that `forward` takes."""
+        """`trees` in the form that `forward` takes."""
         nodes = forest(trees, len(self.words) - 1)
         return level(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
 

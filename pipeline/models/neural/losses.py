@@ -1,25 +1,28 @@
-"""What training minimises: functions of the scores between the images and the sentences of one batch."""
+"""Training objectives: functions of the scores between the images and the sentences of a batch."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pipeline.device import upload
+from pipeline.multivectors import MultiVectors
+
 
 @dataclass(frozen=True)
 class Objective:
-    """The pairwise ranking loss (Kiros et al. 2014, equation 6) or InfoNCE, in both directions, over chosen negatives.
+    """The pairwise ranking loss (Kiros et al. 2014, eq. 6), InfoNCE, or the squared distance.
 
     `ranking`: for each image x with its sentence v, the sum over contrastive sentences v_k of
-    max(0, alpha - s(x, v) + s(x, v_k)), and the same with the parts exchanged; alpha is `margin`.
-    `info-nce`: -log of the share that exp(s(x, v) / t) has in the sum of itself and the exp(s(x, v_k) / t); t is
+    max(0, alpha - s(x, v) + s(x, v_k)), and the same with images and sentences exchanged; alpha is `margin`.
+    `info-nce`: -log of exp(s(x, v) / t) over the sum of itself and all exp(s(x, v_k) / t), in both directions; t is
     `temperature`.
-    Contrastive are, with `negatives` `all`: the others of the batch; `hardest`: only the best scored of these;
-    `sampled`, as in the paper: `contrastive` pairs drawn from the whole training set for this batch, the last ones
-    in it. Never one that shares the image. Equation 5 of Socher et al. 2014 is `ranking` with `all`.
-    `squared`: |v - y|^2 of the pairs, without contrasts (Socher et al. 2014, section 5), of scores -|v - y|^2.
-    The sum is divided by the number of pairs, so that the learning rate means
-    the same for every batch size.
+    `negatives` says which pairs contrast: `all` others of the batch (eq. 5 of Socher et al. 2014); `hardest`, the one
+    with the best score; `sampled`, as in Kiros et al. 2014, `contrastive` pairs drawn from the whole training set,
+    which stand at the end of the batch. A pair of the same image never contrasts.
+    `squared`: |v - y|^2 of the pairs, without contrasts (Socher et al. 2014, section 5); scores are -|v - y|^2.
+    The sum is divided by the number of pairs, so that the learning rate does not depend on the batch size.
     """
 
     loss: str
@@ -30,13 +33,13 @@ class Objective:
 
     @property
     def drawn(self) -> int:
-        """How many contrastive pairs stand at the end of a batch."""
+        """The number of contrastive pairs at the end of a batch."""
         return self.contrastive if self.negatives == "sampled" else 0
 
     def __call__(self, scores: Tensor, owners: Tensor, weights: Tensor | float = 1.0) -> Tensor:
         """The loss, a scalar: scores (n, n) of images by sentences, pairs on the diagonal; owners (n,) their images.
 
-        `weights` (n,) multiply the anchors' terms (Niu et al. 2017, equation 10).
+        `weights` (n,) multiply the terms of each pair (Niu et al. 2017, eq. 10).
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners
@@ -57,3 +60,45 @@ class Objective:
             return logits.logsumexp(dim=1) - logits[:, 0]
         cost = (self.margin - positive[:, None] + against).clamp(min=0) * legal
         return cost.amax(dim=1) if self.negatives == "hardest" else cost.sum(dim=1)
+
+
+class ScoredFragments(NamedTuple):
+    """The scores (n, n) of a batch, and the region vectors and word vectors behind them."""
+
+    scores: Tensor
+    images: MultiVectors
+    sentences: MultiVectors
+
+
+@dataclass(frozen=True)
+class MultipleInstance:
+    """`ranking` of the scores plus `weight` times the fragment alignment objective of DeFrag, which Karpathy and
+    Fei-Fei 2015 cites for eq. 7: the sum over regions i and words t of k_it max(0, 1 - y_it v_i . s_t).
+
+    y_it is -1 where region and word are of different images. Elsewhere y_it is the sign of v_i . s_t, but always 1 for
+    the word's best region: at least one region of its image is positive. k_it divides by the number of positive
+    products or by that of negative ones, which are hundreds of times as many.
+    """
+
+    ranking: Objective
+    weight: float
+
+    @property
+    def drawn(self) -> int:
+        return self.ranking.drawn
+
+    def __call__(self, made: ScoredFragments, owners: Tensor) -> Tensor:
+        """A scalar; `owners` (n,) are the images of the batch's pairs."""
+        loss = self.ranking(made.scores, owners)
+        return loss + self.weight * self.align(made.images, made.sentences, owners) if self.weight else loss
+
+    def align(self, images: MultiVectors, sentences: MultiVectors, owners: Tensor) -> Tensor:
+        """The fragment alignment objective, a scalar."""
+        regions, words = (owners[upload(each.owners, owners.device)] for each in (images, sentences))
+        products = images.vectors @ sentences.vectors.T
+        with torch.no_grad():
+            bag = regions[:, None] == words
+            best = products.masked_fill(~bag, -torch.inf).amax(dim=0)
+            positive = bag & ((products > 0) | (products == best))
+            weights = torch.where(positive, 1 / positive.sum(), 1 / (~positive).sum().clamp(min=1))
+        return (weights * (1 - torch.where(positive, products, -products)).clamp(min=0)).sum()

@@ -1,34 +1,74 @@
-"""The network of a global model: an image map and a sentence encoder into one space of unit vectors."""
+"""What models of one torch network share, and the network of the global models."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Network = TypeVar("Network", bound=nn.Module)
+
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """What `network` has learned, by name, wherever it computes."""
+    """The parameters and buffers of `network` by name, from whatever device."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
+
+
+def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
+    """`network` with the parameters and buffers `arrays`."""
+    network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
+    return network
+
+
+class NetworkModel:
+    """A registered model whose `network` embeds images and sentences."""
+
+    multi_vector: ClassVar[bool] = False
+    sentence_view: ClassVar[str] = "tokens"
+    network: Any
+
+    def to(self, device: torch.device) -> Self:
+        """This model, whose network computes on `device` from now on."""
+        self.network.to(device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    @property
+    def unknown(self) -> int:
+        """The id of every word outside the vocabulary."""
+        return len(self.network.sentences.words) - 1
+
+    def anchors(self) -> dict[str, Tensor]:
+        """The values, by parameter, towards which weight decay pulls; the other parameters are pulled towards zero."""
+        return {}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return arrays_of(self.network)
+
+    def reloaded(self) -> Self:
+        """This model as it is read from its file: in float32, without dropout."""
+        return type(self).from_parts(self.settings(), self.tensors())
 
 
 class JointNetwork(nn.Module):
     """s(x, v) = cos(W_I (q - mean), v) for the features q of an image and the encoded sentence v (Kiros et al. 2014,
-    2.2).
+    section 2.2).
 
-    Paper to code: W_I `image_map` (K, D). The mean of the training images is taken off first, which the paper does not
-    do: the steps of our image view leave only positive features. Without `unit`, vectors keep their length and s is
-    -|v_I - v|^2, as the squared loss of Socher et al. 2014 needs it.
+    Paper to code: W_I `image_map` (K, D). Unlike the paper, the mean of the training images is subtracted first,
+    because our image view has no negative features. Without `unit`, vectors keep their length and s is -|v_I - v|^2,
+    for the squared loss of Socher et al. 2014.
     """
 
     def __init__(self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float, unit: bool = True) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.image_map = nn.Parameter(torch.empty(dimensions, len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
-        self.sentences = sentences
-        self.dropout = dropout
-        self.unit = unit
+        self.sentences, self.dropout, self.unit = sentences, dropout, unit
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, K) from stacked features (n, D)."""

@@ -1,4 +1,4 @@
-"""Recurrent cells over packed sentences: no padding enters a product, and weight gradients are one product each."""
+"""Recurrent cells over packed sentences, without padding; each weight gradient is one product."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-"""(gradient, value of the function) to the gradient of its argument, in one pass."""
+"""(gradient of the function, its value) -> gradient of its argument, in one pass."""
 State = tuple[Tensor, ...]
-"""What a cell carries from word to word, each (k, H) float32; the first is the hidden state."""
+"""What a cell passes from word to word, each (k, H) float32; the first is the hidden state."""
 Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]
-"""Those of a cell's input part, of its hidden part and of the state before; see Cell.back."""
+"""Of a cell's input part, its hidden part and the state before; see RecurrentCell.back."""
 
 
 class RecurrentCell(NamedTuple):
-    """`gates` blocks of H columns from input and from hidden state, and `states` tensors carried on.
+    """A cell with `gates` blocks of H columns from the input and from the hidden state, and `states` tensors of state.
 
-    `step`: (input part x (k, gates H), hidden part a (k, gates H), state) to the next state and what `back` needs;
-    `back`: (that, the gradients of the next state) to those of x and of a, each in blocks (k, H), and those of the
-    state before, without what comes through a. None stands for zeros, and for the blocks of a where they are x's.
+    `step`: (input part x (k, gates H), hidden part a (k, gates H), state) -> the next state and what `back` needs.
+    `back`: (that, the gradients of the next state) -> the gradients of x and of a, each in blocks (k, H), and of the
+    state before, without what comes through a. None stands for zeros; for a, it stands for the blocks of x.
     """
 
     gates: int
@@ -39,7 +39,7 @@ def _back_rnn(kept: State, d: Sequence[Tensor]) -> Gradients:
 
 
 def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
-    """Equations 1 to 5 of Kiros et al. 2014, without the cell's connections to its gates (Wci, Wcf, Wco)."""
+    """Kiros et al. 2014, eq. 1 to 5, without the cell's connections to its gates (Wci, Wcf, Wco)."""
     i, f, u, o = (x + a).float().chunk(4, dim=1)
     i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
     c = torch.addcmul(f * state[1], i, u)
@@ -77,16 +77,14 @@ CELLS: dict[str, RecurrentCell] = {
 
 
 class Recurrence(torch.autograd.Function):
-    """The hidden states (total, H) float32 after every word of n sentences, packed as the words are.
+    """The hidden states (total, H) float32 after every word of n sentences, in packed order.
 
-    apply(cell, sizes, words, w, u, bias, hidden_bias): `words` (total, d) holds the first words of all n sentences,
-    longest sentence first, then the second words, and so on; sizes[t] of them have a word t. w (gates H, d) and
-    u (gates H, H) are the weights of input and hidden state; the biases are (gates H,), that of the input also
-    (total, gates H), one for every word. Products are made in the dtype of `words`, everything else in float32. Values
-    and gradients are those of torch.nn.{RNN,GRU,LSTM}.
+    apply(cell, sizes, words, w, u, bias, hidden_bias): `words` (total, d) and `sizes` are packed as in `Packed`. w
+    (gates H, d) and u (gates H, H) are the weights of input and hidden state; the biases are (gates H,), that of the
+    input may be (total, gates H), one for every word. Products are computed in the dtype of `words`, all else in
+    float32. Values and gradients are those of torch.nn.{RNN,GRU,LSTM}.
 
-    The gradient of u is one product over all words where torch's own loop makes, and adds up, a (gates H, H) matrix
-    for every position.
+    The gradient of u is one product over all words; torch's own loop sums one (gates H, H) matrix per position.
     """
 
     @staticmethod

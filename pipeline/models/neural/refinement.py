@@ -1,4 +1,4 @@
-"""Two linear towers that begin as normalized CCA and are refined by a contrastive loss: the model `ncca-refined`."""
+"""The registered model `ncca-refined`: two linear towers that start as normalized CCA and learn from contrasts."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -13,21 +13,17 @@ from pipeline.device import place
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_projection import DeviceProjection, Projections
-from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.device_views import DeviceProjection, Projections, stack_on
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
-from pipeline.models.neural.task import TrainingTask
-from pipeline.models.neural.training import Training
+from pipeline.models.neural.task import Trainer, TrainingTask
 
 SENTENCE_LENGTH = 3.0
-"""Root mean square length at which the sentence tower begins, the image tower's being 1. Adam moves every entry by
-about the same, so that the longer tower turns more slowly: rare terms have few sentences to learn from."""
-
-
+"""Initial root mean square length of the sentence tower's outputs; that of the image tower is 1. Adam moves every entry
+by about the same amount, so the longer tower turns more slowly: rare terms have few sentences to learn from."""
 SCALED_BY = 4096
-"""Training pairs, about, whose lengths the towers are scaled by."""
+"""Training pairs, about, on which these lengths are measured."""
 
 
 class Bags(NamedTuple):
@@ -40,10 +36,7 @@ class Bags(NamedTuple):
 
 def bags(matrix: sparse.csr_array) -> Bags:
     """The rows of `matrix` (n, d)."""
-    starts, ids = (
-        torch.from_numpy(matrix.indptr[:-1].astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
-    )
+    ids, starts = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indices, matrix.indptr[:-1]))
     return Bags(ids, starts, torch.from_numpy(matrix.data.astype(np.float32)))
 
 
@@ -64,9 +57,21 @@ class RefinedTowers(nn.Module):
 
     def embed_sentences(self, y: Bags) -> Tensor:
         """(n, c) of unit length from tf-idf."""
+        return functional.normalize(self.project_sentences(y), dim=1)
+
+    def project_sentences(self, y: Bags) -> Tensor:
+        """(n, c) (y - mean_y) U."""
         weights = functional.dropout(y.weights, self.dropout, self.training)
         projected = functional.embedding_bag(y.ids, self.u, y.starts, mode="sum", per_sample_weights=weights)
-        return functional.normalize(projected - self.mean_y @ self.u, dim=1)
+        return projected - self.mean_y @ self.u
+
+    @torch.no_grad()
+    def scale(self, x: Tensor, y: Bags) -> None:
+        """Give both towers their initial lengths on x and y, so that one learning rate suits both and every start."""
+        self.eval()
+        images, sentences = (x - self.mean_x) @ self.w, self.project_sentences(y)
+        self.w /= images.square().sum(dim=1).mean().sqrt()
+        self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
     def forward(self, x: Tensor, y: Bags) -> Tensor:
         """(n, n) scores of n images by n sentences."""
@@ -74,10 +79,10 @@ class RefinedTowers(nn.Module):
 
 
 class RefinedCCA:
-    """Normalized CCA (Gong et al. 2014, equation 2) whose projections went on learning from contrasts.
+    """Normalized CCA (Gong et al. 2014, eq. 2) whose projections go on learning from contrasts.
 
-    The towers begin as W diag(lambda^t) and U diag(lambda^t) of a fitted model, each scaled by one number, which
-    changes no score; weight decay pulls them back to there. CCA sees only second moments; the contrastive loss sees
+    The towers start as W diag(lambda^t) and U diag(lambda^t) of a fitted model, each scaled by one number, which
+    changes no score; weight decay pulls them back there. CCA sees only second moments; the contrastive loss sees
     which other sentences an image is confused with.
     """
 
@@ -91,23 +96,37 @@ class RefinedCCA:
         self._projections: Projections | None = None
 
     def to(self, device: torch.device) -> "RefinedCCA":
-        """This model, which from now on embeds on `device` by torch."""
-        image, text = (
-            DeviceProjection(mean, w, None, device) for mean, w in ((self.mean_x, self.w), (self.mean_y, self.u))
-        )
+        """This model, which embeds on `device` with torch from now on."""
+        sides = ((self.mean_x, self.w), (self.mean_y, self.u))
+        image, text = (DeviceProjection(mean, matrix, None, device) for mean, matrix in sides)
         self._projections = Projections(self.view, image, text, device)
         return self
 
     @classmethod
-    def begin(cls, task: TrainingTask) -> "RefinementTrainer":
-        """At the start that `task.start`, a fitted ncca, gives. UsageError where that is of another view."""
+    def trainer(cls, task: TrainingTask) -> Trainer:
+        """The model of `task.start`, a fitted ncca, with its training loop. UsageError if that is of another view."""
         start, shapes = task.start, (task.view.dim, task.train.sentences.shape[1])
         if start is None or start.view != task.view or (len(start.directions.w), len(start.directions.u)) != shapes:
             raise UsageError("a refinement starts from an ncca with the same image view and vocabulary; fit that again")
         scale = start.directions.values**start.eigenvalue_power
-        return RefinementTrainer(
-            cls(task.view, start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y), task
-        )
+        parts = (start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y)
+        towers = RefinedTowers(*map(torch.tensor, parts), task.settings.dropout).to(task.device)
+        train, dev = task.train, task.dev
+        dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
+        dev_sentences = place(bags(dev.sentences), task.device)
+
+        def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
+            return task.draw_images(rows), bags(train.sentences[rows])
+
+        def judge() -> float:
+            sides = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
+            return recall_sum(count_ranks(*(side.cpu().numpy() for side in sides), dev.owners, cls.metric))
+
+        some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
+        towers.scale(task.images(some), place(bags(train.sentences[some]), task.device))
+        anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
+        training = task.training(towers, draw, judge, anchors=anchors)
+        return Trainer(training, lambda: cls(task.view, **arrays_of(towers)))
 
     @property
     def encoders(self) -> tuple[str, ...]:
@@ -135,42 +154,3 @@ class RefinedCCA:
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RefinedCCA":
         """The model that `settings` and `tensors` came from."""
         return cls(ImageView.from_dict(settings), **tensors)
-
-
-class RefinementTrainer:
-    """The refinement of a model, its towers scaled."""
-
-    def __init__(self, model: RefinedCCA, task: TrainingTask) -> None:
-        train, dev = task.train, task.dev
-        self.model = model
-        parts = map(torch.tensor, (model.w, model.u, model.mean_x, model.mean_y))
-        self.towers = RefinedTowers(*parts, task.settings.dropout).to(task.device)
-        dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
-        dev_sentences = place(bags(dev.sentences), task.device)
-
-        def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
-            return task.draw_images(rows), bags(train.sentences[rows])
-
-        some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
-
-        def judge() -> float:
-            images, sentences = self.towers.embed_images(dev_images), self.towers.embed_sentences(dev_sentences)
-            return recall_sum(count_ranks(images.cpu().numpy(), sentences.cpu().numpy(), dev.owners, model.metric))
-
-        self._scale(task.images(some), place(bags(train.sentences[some]), task.device))
-        self.training = Training(
-            self.towers, draw, train.owners, train.names, task.objective, task.schedule,
-            judge, anchors={"w": self.towers.w.detach().clone(), "u": self.towers.u.detach().clone()},
-        )  # fmt: skip
-
-    @torch.no_grad()
-    def _scale(self, x: Tensor, y: Bags) -> None:
-        """Bring both towers to their lengths, so that one learning rate suits both and every start."""
-        towers = self.towers
-        images = (x - towers.mean_x) @ towers.w
-        sentences = functional.embedding_bag(y.ids, towers.u, y.starts, mode="sum", per_sample_weights=y.weights)
-        towers.w /= images.square().sum(dim=1).mean().sqrt()
-        towers.u *= SENTENCE_LENGTH / (sentences - towers.mean_y @ towers.u).square().sum(dim=1).mean().sqrt()
-
-    def finish(self) -> RefinedCCA:
-        return RefinedCCA(self.model.view, **arrays_of(self.towers))

@@ -1,4 +1,4 @@
-"""The region view: the features of an image's regions, and where in the image each of them lies."""
+"""The region view: the features of an image's regions, and each region's position in the image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ WHOLE = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
 
 
 class RegionBlock(Protocol):
-    """Regions of n images one after another: `features` (total, dim), of several encoders side by side, `boxes`
-    (total, 4) x1, y1, x2, y2 in original pixels, `scores` (total,), and `offsets` (n + 1,) of each image's."""
+    """Regions of n images, image after image: `features` (total, dim), of several encoders side by side, `boxes`
+    (total, 4) x1, y1, x2, y2 in original pixels, `scores` (total,), and `offsets` (n + 1,)."""
 
     features: np.ndarray
     boxes: np.ndarray
@@ -23,10 +23,10 @@ class RegionBlock(Protocol):
 
 
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(total, 7) float32 of unit length: the roots of x1 / w, y1 / h, x2 / w, y2 / h, of width and height as shares of
-    w and h, and of the root of the area's share, for `boxes` (total, 4) in pixels.
+    """(total, 7) float32 of unit length, from `boxes` (total, 4) in pixels: the roots of x1 / w, y1 / h, x2 / w, y2 /
+    h, of the shares of w and h that width and height are, and of the root of the area's share.
 
-    Those of image i are offsets[i] to offsets[i + 1], of which the first is the whole image, w by h pixels.
+    The regions of image i are offsets[i] to offsets[i + 1], of which the first is the whole image, w by h pixels.
     """
     wholes = np.repeat(offsets[:-1], np.diff(offsets))
     corners = boxes.reshape(-1, 2, 2)
@@ -39,18 +39,17 @@ def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RegionView:
-    """`features` of regions as an image view makes them and, where `geometry`, the numbers of `locate` beside them."""
+    """The `features` of regions as an image view makes them and, with `geometry`, the seven values of `locate`."""
 
     features: ImageView
     geometry: bool
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "RegionView":
-        """From what `settings` gave; other keys are left alone."""
+        """The inverse of `settings`; ignores other keys."""
         return cls(ImageView.from_dict(value), value.get("geometry", False))
 
     def settings(self) -> dict[str, Any]:
-        """JSON values."""
         return {**vars(self.features), "geometry": self.geometry}
 
     @property
@@ -64,10 +63,7 @@ class RegionView:
     def stack(
         self, block: RegionBlock, rows: np.ndarray | slice = slice(None), through: ImageView | None = None
     ) -> np.ndarray:
-        """(n, dim) float32 of the regions `rows` of a block. `through` is a view of some of the encoders, in an order
-        and with steps of its own; None for `features`.
-
-        Raises IntegrityError as `ImageView.stack` does.
-        """
+        """(n, dim) float32 of the regions `rows` of a block. `through` replaces `features` by a view of some of the
+        encoders, with its own order and steps. Raises IntegrityError as `ImageView.stack` does."""
         x = (through or self.features).stack(self.features.split(block.features[rows]))
         return np.hstack([x, locate(block.boxes, block.offsets)[rows]]) if self.geometry else x

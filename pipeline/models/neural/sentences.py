@@ -8,21 +8,23 @@ from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.recurrence import CELLS, Recurrence
 
 INITIAL = 0.08
-"""Weights begin uniform in [-INITIAL, INITIAL] (Kiros et al. 2014, section 3.1)."""
+"""Initial weights are uniform in [-INITIAL, INITIAL] (Kiros et al. 2014, section 3.1)."""
+
+
+def initial(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape).uniform_(-INITIAL, INITIAL))
 
 
 class MeanOfWords(nn.Module):
     """v = mean of the sentence's word vectors, which are vectors of the joint space themselves.
 
-    Its only product is a mean, made in float32 whatever `precision` says.
+    The mean is computed in float32, whatever `precision` says.
     """
 
     def __init__(self, words: Tensor, dimensions: int | None, dropout: float) -> None:
         """`words` (V + 1, K): the word vectors, the unknown word's last. K is the dimension of the joint space."""
         super().__init__()
-        self.words = nn.Parameter(words)
-        self.precision = torch.float32
-        self.dropout = dropout
+        self.words, self.dropout, self.precision = nn.Parameter(words), dropout, torch.float32
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
@@ -36,7 +38,7 @@ class LinearOfWords(MeanOfWords):
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float) -> None:
         super().__init__(words, dimensions, dropout)
-        self.projection = nn.Parameter(torch.empty(dimensions, words.shape[1]).uniform_(-INITIAL, INITIAL))
+        self.projection = initial(dimensions, words.shape[1])
 
     def forward(self, packed: Packed) -> Tensor:
         return super().forward(packed) @ self.projection.T
@@ -46,23 +48,17 @@ class Recurrent(nn.Module):
     """v = the hidden state after the sentence's last word, of the cell `rnn`, `gru` or `lstm`.
 
     Kiros et al. 2014 to code: W_T `words`, W_x `w`, W_h `u`, K the dimension of the hidden state. `precision` is the
-    dtype of
-    the products; weights are float32.
+    dtype of the products; weights are float32.
     """
 
     def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
         super().__init__()
-        self.cell = CELLS[cell]
-        self.dropout = dropout
-        self.precision = torch.float32
-        self.words = nn.Parameter(words)
+        self.cell, self.dropout, self.precision = CELLS[cell], dropout, torch.float32
         rows = self.cell.gates * dimensions
-        shapes = {"w": (rows, words.shape[1]), "u": (rows, dimensions)}
-        for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-INITIAL, INITIAL)))
-        self.bias = nn.Parameter(torch.zeros(rows))
-        self.hidden_bias = nn.Parameter(torch.zeros(rows))
+        self.words = nn.Parameter(words)
+        self.w, self.u = initial(rows, words.shape[1]), initial(rows, dimensions)
+        self.bias, self.hidden_bias = (nn.Parameter(torch.zeros(rows)) for _ in range(2))
 
     def states(self, packed: Packed) -> Tensor:
         """(total, K) float32: the hidden state after every word, in packed order."""
@@ -72,5 +68,4 @@ class Recurrent(nn.Module):
 
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
-        last = self.states(packed)[packed.last]
-        return functional.dropout(last, self.dropout, self.training)
+        return functional.dropout(self.states(packed)[packed.last], self.dropout, self.training)

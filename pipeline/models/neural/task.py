@@ -1,4 +1,4 @@
-"""What a neural model is trained on and how: the same for every registered one."""
+"""What a neural model is trained on, and how: the same for every registered model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from pipeline.device import upload
 from pipeline.models.linear.device_views import stack_on
@@ -21,7 +22,7 @@ BLOCK = 4096
 
 
 class RowSource(Protocol):
-    """Features (n, dim) of one encoder: an array, or what gathers its rows from shards when they are asked for."""
+    """Features (n, dim) of one encoder: an array, or an object that reads its rows from shards on request."""
 
     shape: tuple[int, ...]
 
@@ -29,7 +30,7 @@ class RowSource(Protocol):
 
 
 class RegionSource(Protocol):
-    """The regions of n images, gathered when they are asked for; `packed` gives those of `rows` in that order."""
+    """The regions of n images, read on request; `packed` gives those of the images `rows`, in that order."""
 
     def __len__(self) -> int: ...
 
@@ -38,9 +39,9 @@ class RegionSource(Protocol):
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Images with their sentences: `features` encoder -> (n, dim), `sentences` m of them in the form that the model
-    takes, `owners` (m,) the image row of each, `names` (m,) what errors call it. `regions` of the n images are there
-    for the models that look at them."""
+    """n images with their m sentences: `features` encoder -> (n, dim), `sentences` in the form that the model takes,
+    `owners` (m,) the image row of each, `names` (m,) what errors call it; `regions` of the images, for the models that
+    use them."""
 
     features: Mapping[str, RowSource]
     sentences: Any
@@ -59,10 +60,9 @@ class TrainingPairs:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """One training. `words` (V + 1, d) are the first word vectors, kept as they are where `train_words` is false;
-    `start` is the model that a refinement begins with; `precision` the dtype of the heaviest products; `region_view`
-    how regions are seen, where there are any; `noun_phrase` the label of noun phrases in trees; `device` where networks
-    are trained.
+    """One training. `words` (V + 1, d) are the initial word vectors, fixed where `train_words` is false; `start` is the
+    model that a refinement starts from; `precision` is the dtype of the heaviest products; `noun_phrase` is the label
+    of noun phrases in trees; networks are trained on `device`.
     """
 
     view: ImageView
@@ -82,19 +82,28 @@ class TrainingTask:
     def objective(self) -> Objective:
         return Objective(**self.settings.model_dump(include={one.name for one in fields(Objective)}))
 
-    @property
-    def schedule(self) -> TrainingSchedule:
+    def training(
+        self,
+        network: nn.Module,
+        draw: Callable[[np.ndarray], tuple],
+        judge: Callable[[], float],
+        objective: Callable | None = None,
+        **more: Any,
+    ) -> Training:
+        """The training loop of `network` on the training pairs; `more` as in `Training`, `objective` by default the
+        task's."""
         kept = {one.name for one in fields(TrainingSchedule)}
-        return TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
+        schedule = TrainingSchedule(seed=self.seed, **self.settings.model_dump(include=kept))
+        pairs = self.train
+        return Training(network, draw, pairs.owners, pairs.names, objective or self.objective, schedule, judge, **more)
 
     @cached_property
     def mean_image(self) -> np.ndarray:
-        """(D,) float32, the mean of the training images' view."""
+        """(D,) float32, the mean of the training images in `view`."""
         total, n = np.zeros(self.view.dim), self.train.n_images
-        for begin in range(0, n, BLOCK):
-            total += self.view.stack(self.train.images(np.arange(begin, min(begin + BLOCK, n)))).sum(
-                axis=0, dtype=float
-            )
+        for start in range(0, n, BLOCK):
+            rows = np.arange(start, min(start + BLOCK, n))
+            total += self.view.stack(self.train.images(rows)).sum(axis=0, dtype=float)
         return (total / n).astype(np.float32)
 
     def images(self, rows: np.ndarray) -> torch.Tensor:
@@ -102,7 +111,7 @@ class TrainingTask:
         return stack_on(self.view, self.train.images(self.train.owners[rows]), self.device)
 
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
-        """The same for a step of training, in which the mean stands for what `encoder_dropout` leaves out."""
+        """The same for a training step: `encoder_dropout` replaces the features of some encoders by the mean."""
         images, share, count = self.images(rows), self.settings.encoder_dropout, len(self.view.dims)
         if not share or count == 1:
             return images
@@ -112,13 +121,12 @@ class TrainingTask:
         return torch.where(upload(columns, self.device), upload(self.mean_image, self.device), images)
 
 
-class Trainer(Protocol):
-    """A registered model at the beginning of its training."""
+@dataclass(frozen=True)
+class Trainer:
+    """A model's training loop, and `finish`, which gives the registered model with the parameters trained so far."""
 
     training: Training
-
-    def finish(self) -> Any:
-        """The registered model with the parameters that the training has left."""
+    finish: Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -132,15 +140,15 @@ class Trained:
 def train(
     model: Any, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
 ) -> Trained:
-    """Train the registered class `model` on `task`, from `checkpoint` where there is one.
+    """Train the registered class `model` on `task`, from `checkpoint` if there is one.
 
     Raises as `Training.run` does.
     """
-    begun: Trainer = model.begin(task)
+    trainer: Trainer = model.trainer(task)
     if checkpoint:
-        begun.training.resume(checkpoint)
-    history = begun.training.run(after_step)
-    best = begun.training.progress.best_epoch
+        trainer.training.resume(checkpoint)
+    history = trainer.training.run(after_step)
+    best = trainer.training.progress.best_epoch
     log = {
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "pairs": len(task.train.owners),
@@ -148,4 +156,4 @@ def train(
         "chosen": {"recall_sum": history[best].get("dev")},
         "history": history,
     }
-    return Trained(begun.finish(), log)
+    return Trained(trainer.finish(), log)

@@ -1,4 +1,4 @@
-"""The training loop: minibatches of pairs, early stopping on dev, and checkpoints from which it goes on exactly."""
+"""The training loop: minibatches of pairs, early stopping on dev, and checkpoints that resume exactly."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,12 +24,11 @@ MOMENTUM = 0.9
 class TrainingSchedule:
     """How long and how fast. The learning rate falls by the factor `decay` every epoch, step by step.
 
-    After `adagrad_reset` epochs AdaGrad's sums of squared gradients begin again at 1, as at first (Socher et al. 2014,
-    sec. 5).
-    `weight_decay` pulls every parameter towards `Training`'s anchor for it, decoupled from the gradient. `clip` is the
-    largest norm of the whole gradient. What is judged and kept are running averages of the parameters, of which every
-    step replaces the share 1 - `averaging`. Training ends after `epochs`, or after `patience` epochs without a better
-    dev score; with a patience of 0 nothing is judged and the last epoch is kept.
+    Every `adagrad_reset` epochs AdaGrad's sums of squared gradients are set back to 1, their initial value (Socher et
+    al. 2014, section 5). `weight_decay`, decoupled from the gradient, pulls every parameter towards its anchor in
+    `Training`. `clip` is the largest norm of the whole gradient. What is judged and kept are running averages of the
+    parameters; every step replaces the share 1 - `averaging` of them. Training ends after `epochs`, or after `patience`
+    epochs without a better dev score; with a patience of 0 nothing is judged and the last epoch is kept.
     """
 
     optimiser: str
@@ -47,7 +46,8 @@ class TrainingSchedule:
 
 @dataclass
 class Progress:
-    """How far training is: `step` batches of `epoch` done with their `losses`; what every finished epoch came to."""
+    """Where training stands: `step` batches of `epoch` are done, with the sum of their `losses`; `history` has an entry
+    for every finished epoch."""
 
     epoch: int = 0
     step: int = 0
@@ -58,7 +58,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that training goes on from: `tensors` by name, and `progress` in JSON's types."""
+    """All that training resumes from: `tensors` by name, and `progress` in JSON's types."""
 
     tensors: Mapping[str, np.ndarray]
     progress: Mapping[str, Any]
@@ -66,20 +66,20 @@ class Checkpoint:
 
 @contextmanager
 def seeded(*parts: int, device: torch.device = CPU) -> Iterator[None]:
-    """Within, torch's random numbers, of `device` too, follow from `parts` alone; outside, nothing has changed."""
+    """Inside, torch's random numbers, also those of `device`, depend on `parts` alone; outside, nothing changes."""
     with drawn_from(int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0]), device):
         yield
 
 
 class Training:
-    """Minimises `objective` on a module whose forward makes (n, n) scores of a batch, its pairs on the diagonal.
+    """Minimises `objective` on a module whose forward makes the (n, n) scores of a batch, its pairs on the diagonal.
 
-    `draw(rows)` makes the module's arguments of the pairs `rows` (n,); `owners` (m,) tells every pair's image, `names`
-    (m,) what errors call the pair; `judge()` is the score on dev, the greater the better. `anchors` are what weight
-    decay pulls parameters towards, by name; zero where there is none. With `turns`, sets of names, an epoch trains only
-    one set, each in its turn. `carried` are tensors by name which the module or `before_epoch(epoch)` changes in place,
-    and which belong to what is kept.
-    Random numbers follow from the seed and the number of the batch, so that a checkpoint holds none.
+    `draw(rows)` makes the module's arguments from the pairs `rows` (n,); `owners` (m,) are the images of the pairs,
+    `pair_ids` (m,) what errors call them; `judge()` is the score on dev, higher is better. Weight decay pulls
+    parameters towards `anchors`, by name, or towards zero. With `alternating_groups`, sets of names, each epoch trains
+    the parameters of one group, in turn. `extra_state` are tensors by name that the module or `before_epoch(epoch)`
+    changes in place; they are kept with the parameters.
+    Random numbers follow from the seed and the number of the batch, so that a checkpoint needs none.
     """
 
     def __init__(
@@ -87,27 +87,27 @@ class Training:
         module: nn.Module,
         draw: Callable[[np.ndarray], Sequence[Any]],
         owners: np.ndarray,
-        names: np.ndarray,
+        pair_ids: np.ndarray,
         objective: Objective,
         schedule: TrainingSchedule,
         judge: Callable[[], float],
         anchors: Mapping[str, Tensor] | None = None,
-        turns: Sequence[Collection[str]] = (),
-        carried: Mapping[str, Tensor] | None = None,
+        alternating_groups: Sequence[Collection[str]] = (),
+        extra_state: Mapping[str, Tensor] | None = None,
         before_epoch: Callable[[int], None] = lambda epoch: None,
     ) -> None:
-        self.module, self.draw, self.judge = module, draw, judge
-        self.owners, self.names = owners, names
-        self.objective, self.schedule = objective, schedule
-        self.turns, self.carried, self.before_epoch = turns, carried or {}, before_epoch
-        self.progress = Progress()
+        self.module, self.draw, self.judge, self.before_epoch = module, draw, judge, before_epoch
+        self.owners, self.pair_ids, self.objective, self.schedule = owners, pair_ids, objective, schedule
+        self.alternating_groups, self.progress = alternating_groups, Progress()
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.extra_state = extra_state or {}
+        self.state: dict[str, Tensor] = {**self.trained, **self.extra_state}
         self.device = next(iter(self.trained.values())).device
         self._ahead: tuple[np.ndarray, Any] | None = None
-        self.anchors = {name: (anchors or {}).get(name) for name in self.trained}
+        self.anchors = anchors or {}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
-        self.best = {name: t.detach().clone() for name, t in {**self.trained, **self.carried}.items()}
-        fused = self.device.type == "cpu" or None  # one pass over the parameters; elsewhere as torch has it
+        self.best = {name: t.detach().clone() for name, t in self.state.items()}
+        fused = self.device.type == "cpu" or None  # one pass over the parameters; elsewhere torch decides
         make = {
             "adam": partial(torch.optim.Adam, fused=fused),
             "sgd": torch.optim.SGD,
@@ -136,11 +136,12 @@ class Training:
         """Train to the end, calling `after_step` after every batch; leaves the best epoch's parameters in the module.
 
         Returns the history: epoch, loss, learning rate, and the dev score where epochs are judged. Raises
-        JointspaceError naming a batch whose loss or gradient is no finite number, before it changes a parameter.
+        JointspaceError naming a batch whose loss or gradient is not finite, before it changes a parameter.
         """
         while not self.finished:
             if self.progress.step == 0:
-                self._begin_epoch()
+                self._reset_adagrad()
+                self.before_epoch(self.progress.epoch)
             batches = self._batches()
             self.module.train()
             while (step := self.progress.step) < len(batches):
@@ -151,22 +152,20 @@ class Training:
         self.module.eval()
         return self.progress.history
 
-    def _begin_epoch(self) -> None:
-        schedule = self.schedule
-        if schedule.optimiser == "adagrad" and self.progress.epoch % schedule.adagrad_reset == 0:
+    def _reset_adagrad(self) -> None:
+        if self.schedule.optimiser == "adagrad" and self.progress.epoch % self.schedule.adagrad_reset == 0:
             for state in self.optimiser.state.values():
                 state["sum"].fill_(1)
-        self.before_epoch(self.progress.epoch)
 
     def _batches(self) -> list[np.ndarray]:
-        """The batches of the epoch; at the end of each, the contrastive pairs where the objective draws some."""
+        """The batches of the epoch, each followed by the contrastive pairs that the objective asks for."""
         rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
         m, drawn = len(self.owners), self.objective.drawn
         batches = np.array_split(rng.permutation(m), self.steps)
         return [np.concatenate([rows, rng.choice(m, drawn)]) for rows in batches] if drawn else batches
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
-        """Learn from the pairs `rows`; while a GPU does, draw those of the next step."""
+        """Learn from the pairs `rows`; while a GPU computes, draw those of the next step."""
         state, schedule = self.progress, self.schedule
         rate = schedule.learning_rate * schedule.decay ** (state.epoch + state.step / self.steps)
         for group in self.optimiser.param_groups:
@@ -177,49 +176,48 @@ class Training:
             arguments = arguments or place(self.draw(rows), self.device)
             loss = self.objective(self.module(*arguments), upload(self.owners[rows], self.device))
         loss.backward()
-        if self.turns:
-            for name in self.trained.keys() - self.turns[state.epoch % len(self.turns)]:
+        if groups := self.alternating_groups:
+            for name in self.trained.keys() - groups[state.epoch % len(groups)]:
                 self.trained[name].grad = None
         norm = nn.utils.clip_grad_norm_(self.trained.values(), schedule.clip)
         self._draw_ahead(following)
         value = self._require_finite(rows, loss=loss.detach(), gradient=norm)
         self.optimiser.step()
-        self._pull(rate * schedule.weight_decay)
-        with torch.no_grad():
-            for name, parameter in self.trained.items():
-                self.average[name].lerp_(parameter, 1 - schedule.averaging)
+        self._decay_and_average(rate * schedule.weight_decay)
         state.step += 1
         state.losses += value
 
     def _draw_ahead(self, rows: np.ndarray | None) -> None:
-        """On a GPU, draw the arguments for `rows` of the next step: its random numbers are the GPU's own, so that
-        drawing takes none from those of the module. Elsewhere there is nothing to wait for."""
+        """On a GPU, draw the arguments for `rows` of the next step. The module draws from the GPU's random numbers, so
+        this takes none of them. On the processor there is nothing to wait for."""
         if rows is not None and self.device.type != "cpu":
             with seeded(self.schedule.seed, self.progress.epoch, self.progress.step + 1):
                 self._ahead = rows, place(self.draw(rows), self.device)
 
     def _drawn_ahead(self, rows: np.ndarray) -> Any:
-        """What was drawn ahead for `rows`, None where nothing was."""
+        """The arguments drawn ahead for `rows`, or None."""
         ahead, self._ahead = self._ahead, None
         return ahead[1] if ahead and ahead[0] is rows else None
 
     def _require_finite(self, rows: np.ndarray, **found: Tensor) -> float:
-        """The first of `found`, scalars by name. One look at them all, since a GPU must have finished for it."""
+        """The first of `found`, scalars by name. All are read at once, because each read waits for the GPU."""
         values = torch.stack(list(found.values())).tolist()
         for what, value in zip(found, values, strict=True):
             if not math.isfinite(value):
-                state, names = self.progress, ", ".join(map(str, self.names[rows][:5]))
+                state, ids = self.progress, ", ".join(map(str, self.pair_ids[rows][:5]))
                 raise JointspaceError(
-                    f"the {what} is {value} in epoch {state.epoch}, batch {state.step} (sentences {names}, ...);"
+                    f"the {what} is {value} in epoch {state.epoch}, batch {state.step} (sentences {ids}, ...);"
                     " lower the learning rate or check these sentences' features; the last checkpoint is kept"
                 )
         return values[0]
 
     @torch.no_grad()
-    def _pull(self, share: float) -> None:
-        for name, parameter in self.trained.items() if share else ():
-            anchor = self.anchors[name]
-            parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
+    def _decay_and_average(self, share: float) -> None:
+        for name, parameter in self.trained.items():
+            if share:
+                anchor = self.anchors.get(name)
+                parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
+            self.average[name].lerp_(parameter, 1 - self.schedule.averaging)
 
     def _finish_epoch(self) -> None:
         state = self.progress
@@ -229,7 +227,7 @@ class Training:
             entry["dev"] = self._judge_average()
         if not self.schedule.patience or state.best_epoch < 0 or entry["dev"] > state.history[state.best_epoch]["dev"]:
             state.best_epoch = state.epoch
-            self.best = {name: tensor.clone() for name, tensor in {**self.average, **self.carried}.items()}
+            self.best = {name: tensor.clone() for name, tensor in {**self.average, **self.extra_state}.items()}
         state.history.append(entry)
         state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
 
@@ -245,32 +243,30 @@ class Training:
 
     @torch.no_grad()
     def _put(self, values: Mapping[str, Tensor]) -> None:
-        for name, tensor in {**self.trained, **self.carried}.items():
-            if name in values:
-                tensor.copy_(values[name])
+        for name, tensor in values.items():
+            self.state[name].copy_(tensor)
 
     def checkpoint(self) -> Checkpoint:
         """Where training stands now."""
-        groups = {"now": {**self.trained, **self.carried}, "average": self.average, "best": self.best}
+        groups = {"now": self.state, "average": self.average, "best": self.best}
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}
         moments = self.optimiser.state_dict()["state"]
         tensors |= {f"moment/{i}/{key}": value for i, state in moments.items() for key, value in state.items()}
         return Checkpoint({name: t.cpu().numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`, of whatever device. Raises IntegrityError where it is of another module."""
-        groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
+        """Resume from `checkpoint`, of whatever device. Raises IntegrityError if it is of another model."""
+        found: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():
             group, _, name = path.partition("/")
-            groups[group][name] = torch.from_numpy(array.copy())
-        expected = {**self.trained, **self.carried}
-        if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in expected.items()}:
+            found[group][name] = torch.from_numpy(array.copy())
+        if {n: t.shape for n, t in found["now"].items()} != {n: t.shape for n, t in self.state.items()}:
             raise IntegrityError("the checkpoint is of another model; remove it and train from the beginning")
-        self._put(groups["now"])
-        for own, kept in ((self.average, groups["average"]), (self.best, groups["best"])):
+        self._put(found["now"])
+        for own, kept in ((self.average, found["average"]), (self.best, found["best"])):
             own.update({name: tensor.to(own[name].device) for name, tensor in kept.items()})
         moments: dict[int, dict[str, Tensor]] = {}
-        for path, tensor in groups["moment"].items():
+        for path, tensor in found["moment"].items():
             index, _, key = path.partition("/")
             moments.setdefault(int(index), {})[key] = tensor
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})

@@ -1,4 +1,4 @@
-"""The trees of a whole minibatch, height by height: what stands at one height is computed at once."""
+"""The trees of a minibatch arranged by height: all nodes of one height are computed at once."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from pipeline.text.trees import NOTHING, Trees
 
 
 class Forest(NamedTuple):
-    """The nodes of n trees, tree after tree. `parents` (total,): the parent among all of them, -1 for the root of each
-    tree; `words` (total,): the word's id, -1 for none; `labels` (total,); `trees` (total,): which tree it is of."""
+    """The nodes of n trees, tree after tree. `parents` (total,): each node's parent among all nodes, -1 for a root;
+    `words` (total,): its word's id, -1 for none; `labels` (total,); `trees` (total,): its tree."""
 
     parents: np.ndarray
     words: np.ndarray
@@ -24,7 +24,7 @@ class Forest(NamedTuple):
         return np.flatnonzero(self.parents < 0)
 
     def heights(self) -> list[np.ndarray]:
-        """The leaves, then the nodes all of whose children are leaves, or leaves and these, and so on."""
+        """The nodes by height: the leaves, then the nodes whose children are all leaves, and so on."""
         inner = self.parents[self.parents >= 0]
         waiting = np.bincount(inner, minlength=len(self.parents))
         ready, found = np.flatnonzero(waiting == 0), []
@@ -39,10 +39,8 @@ class Forest(NamedTuple):
 
 
 def forest(trees: Trees, unknown: int) -> Forest:
-    """The nodes of `trees` with one numbering; a tree without nodes becomes the one word `unknown`.
-
-    Raises InputError where they are no trees.
-    """
+    """The nodes of `trees` under one numbering; an empty tree becomes the one word `unknown`. Raises InputError if they
+    are not trees."""
     trees.check()
     empty = np.flatnonzero(trees.lengths == 0)
     at, lengths = trees.offsets[empty], np.maximum(trees.lengths, 1)
@@ -55,8 +53,8 @@ def forest(trees: Trees, unknown: int) -> Forest:
 
 
 def positions(parents: np.ndarray) -> np.ndarray:
-    """(total,) pos(i, j) of Socher et al. 2014, equation 4, for every node j of dependency trees: -1 for l1, the left
-    child nearest to its head, -2 for l2 further left, 1 for r1, 2 for r2; 0 for a root."""
+    """(total,) pos(i, j) of Socher et al. 2014, eq. 4, for every node j of dependency trees: -1 for l1, the left child
+    nearest to its head, -2 for l2 further left, 1 for r1, 2 for r2; 0 for a root."""
     nodes = np.flatnonzero(parents >= 0)
     nodes = nodes[np.argsort(parents[nodes], kind="stable")]
     heads = parents[nodes]
@@ -69,7 +67,7 @@ def positions(parents: np.ndarray) -> np.ndarray:
 
 
 def word_counts(nodes: Forest) -> np.ndarray:
-    """(total,) l(i) of Socher et al. 2014, equation 4: words at and under every node."""
+    """(total,) l(i) of Socher et al. 2014, eq. 4: words at and under every node."""
     counts = (nodes.words >= 0).astype(np.int64)
     for found in nodes.heights():
         below = found[nodes.parents[found] >= 0]
@@ -78,7 +76,7 @@ def word_counts(nodes: Forest) -> np.ndarray:
 
 
 def in_order(nodes: Forest) -> np.ndarray:
-    """The nodes of phrase trees that have a parent, by parent, and there by their first word."""
+    """The nodes of phrase trees that have a parent, ordered by parent, then by their first word."""
     parents, total = nodes.parents, len(nodes.parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)
     for found in nodes.heights():
@@ -89,10 +87,10 @@ def in_order(nodes: Forest) -> np.ndarray:
 
 
 def binary(nodes: Forest) -> Forest:
-    """Phrase trees with two children to every phrase; `labels` become 0 for a left child and for roots, 1 for a right.
+    """Phrase trees with two children in every phrase; `labels` are 0 for left children and roots, 1 for right children.
 
-    Of more children the first two are joined, then the pair with the third, and so on. A phrase of one child is that
-    child.
+    Of more children the first two are joined, then the pair with the third, and so on. A phrase of one child becomes
+    that child.
     """
     parents, total = nodes.parents, len(nodes.parents)
     children = in_order(nodes)
@@ -122,7 +120,7 @@ def binary(nodes: Forest) -> Forest:
 
 
 class Level(NamedTuple):
-    """Rows `start` to `stop`, those before `joined` with a parent; of these, `groups` (kind, start, stop)."""
+    """Rows `start` to `stop`; those before `joined` have a parent and form the `groups` (kind, start, stop)."""
 
     start: int
     joined: int
@@ -131,12 +129,11 @@ class Level(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """The nodes of n trees as rows: leaves first, then by height; within a height by kind, roots last.
+    """The nodes of n trees as rows: by height, leaves first; within a height by kind, roots last.
 
-    `nodes` (total,): which node each row is. `words` (total,): its word, -1 for none. `parents` (total,): its
-    parent's row, -1 for a root. `weights` (total, 1) float32: its share in its parent. `own` (total, 1) float32: the
-    share of its word in itself. `roots` (n,): the row of each tree's root. `kinds`: for each kind the rows that
-    are of it and have a parent, in one tensor, and how many.
+    Of each row: `nodes` (total,) the node, `words` (total,) its word, -1 for none, `parents` (total,) its parent's row,
+    -1 for a root, `weights` (total, 1) float32 its share in its parent, `own` (total, 1) float32 the share of its word
+    in itself. `roots` (n,): the row of each tree's root. `kinds`: each kind with its rows that have a parent.
     """
 
     levels: list[Level]
@@ -150,9 +147,9 @@ class Levels(NamedTuple):
 
 
 def level(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) -> Levels:
-    """Arrange `nodes` whose children of one kind share their weights; kind -1 is that without any.
+    """Arrange `nodes`; those of one of the `kinds` (total,) share a matrix, kind -1 has none.
 
-    `counts` (total,) weight children by their words as in equation 4 of Socher et al. 2014; None gives weights of 1.
+    `counts` (total,) weight children by their words as in Socher et al. 2014, eq. 4; None gives weights of 1.
     """
     parents, heights = nodes.parents, nodes.heights()
     height = np.zeros(len(parents), np.int64)

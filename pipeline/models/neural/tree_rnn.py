@@ -1,4 +1,4 @@
-"""Sentence encoders over trees: ctrnn, dtrnn and sdtrnn (Socher et al. 2014, section 3)."""
+"""The registered global models on parsed sentences: ctrnn, dtrnn and sdtrnn (Socher et al. 2014, section 3)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,22 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
+from pipeline.models.neural.word_models import GlobalModel
 from pipeline.text.trees import Trees
 
 NOISE = 0.01
-"""Standard deviation of the Gaussian noise on the block-identity matrices that training begins with."""
+"""Standard deviation of the Gaussian noise on the initial block-identity matrices."""
 
 
 class TreeRecurrence(torch.autograd.Function):
     """The states (total, K) float32 of all nodes, rows as in `levels`.
 
     apply(levels, linear_leaves, inputs, matrices): h_i = tanh(inputs_i + sum over children j of weight_j W_kind(j) h_j)
-    with `inputs` (total, K) float32 and `matrices` (M, K, K), in whose dtype products are made; the matrix of kind -1
-    is the identity. With `linear_leaves` nodes of height 0 have h_i = inputs_i.
+    with `inputs` (total, K) float32 and `matrices` (M, K, K), whose dtype is that of the products; the matrix of kind
+    -1 is the identity. With `linear_leaves` nodes of height 0 have h_i = inputs_i.
 
-    A height is one product per kind, on neighbouring rows. Backwards, the gradient of each matrix is one product over
-    all heights.
+    Each height takes one product per kind, on neighbouring rows; the gradient of each matrix is one product over all
+    heights.
     """
 
     @staticmethod
@@ -59,7 +61,7 @@ class TreeRecurrence(torch.autograd.Function):
 
 
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
-    """`rows` (k, K) times the matrix (K, L) of their kind each, as `groups` of neighbours: (k, L) float32."""
+    """(k, L) float32: each of `rows` (k, K) times the matrix (K, L) of its kind; `groups` are (kind, start, stop)."""
     first, given = groups[0][1], rows.to(dtype)
     made = given.new_empty(len(given), matrices[0].shape[1] if matrices else given.shape[1])
     for kind, start, stop in groups:
@@ -72,17 +74,17 @@ def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], d
 
 
 def block_identity(rows: int, columns: int) -> Tensor:
-    """(rows, columns) identity matrices, one below or beside the other, plus noise (Socher et al. 2014, section 6)."""
+    """(rows, columns) identity matrices, stacked or side by side, plus noise (Socher et al. 2014, section 6)."""
     places = torch.arange(rows)[:, None] - torch.arange(columns)
     return (places % min(rows, columns) == 0).float() + NOISE * torch.randn(rows, columns)
 
 
 class TreeRNN(nn.Module):
-    """v = the state of a sentence's root; words enter through the leaves, or everywhere in dependency trees.
+    """v = the state of a sentence's root; words enter at the leaves, in dependency trees at every node.
 
     Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f = tanh, x the
-    rows of
-    `words`. `precision` is the dtype of the products over trees; weights are float32.
+    rows of `words`. `precision` is the dtype of the products over trees; weights are float32. An encoder defines
+    `arrange`, from trees to the Levels that `forward` takes, and `inputs`, (total, K) from the words of Levels.
     """
 
     linear_leaves = False
@@ -90,18 +92,8 @@ class TreeRNN(nn.Module):
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
         super().__init__()
-        self.dropout = dropout
-        self.precision = torch.float32
-        self.words = nn.Parameter(words)
+        self.words, self.dropout, self.precision = nn.Parameter(words), dropout, torch.float32
         self.matrices = nn.Parameter(torch.stack([block_identity(dimensions, dimensions) for _ in range(matrices)]))
-
-    def arrange(self, trees: Trees) -> Levels:
-        """`trees` as the rows that `forward` takes."""
-        raise NotImplementedError
-
-    def inputs(self, levels: Levels) -> Tensor:
-        """(total, K) what the words bring in."""
-        raise NotImplementedError
 
     def vectors(self, levels: Levels) -> Tensor:
         """(total, d) the vectors of the words, zero at nodes without one."""
@@ -116,8 +108,8 @@ class TreeRNN(nn.Module):
 
 
 class ConstituencyRNN(TreeRNN):
-    """h = f(W [c1; c2]) on binary phrase trees, W = [matrices[0], matrices[1]]; a leaf is its word's vector, so that
-    K = d (Socher et al. 2014, section 3.4)."""
+    """h = f(W [c1; c2]) on binary phrase trees, W = [matrices[0], matrices[1]]; a leaf is its word's vector, so K = d
+    (Socher et al. 2014, section 3.4)."""
 
     linear_leaves = True
 
@@ -126,7 +118,6 @@ class ConstituencyRNN(TreeRNN):
 
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
-        """What the encoder must know of the training trees: nothing."""
         return {}
 
     def arrange(self, trees: Trees) -> Levels:
@@ -139,15 +130,12 @@ class ConstituencyRNN(TreeRNN):
 
 class DependencyRNN(TreeRNN):
     """h_i = f(1 / l(i) (W_v x_i + sum over children j of l(j) W_kind(j) h_j)), l(i) the words at and under node i
-    (Socher et al. 2014, equation 4)."""
+    (Socher et al. 2014, eq. 4). An encoder defines `kinds(parents, labels)`, (total,) the number of each node's matrix,
+    -1 for the identity."""
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
         super().__init__(words, dimensions, dropout, matrices)
         self.w = nn.Parameter(block_identity(dimensions, words.shape[1]))
-
-    def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """(total,) the number of each node's matrix, -1 for the identity."""
-        raise NotImplementedError
 
     def arrange(self, trees: Trees) -> Levels:
         nodes = forest(trees, len(self.words) - 1)
@@ -158,7 +146,7 @@ class DependencyRNN(TreeRNN):
 
 
 class PositionRNN(DependencyRNN):
-    """The matrices are W_l1 ... W_l`left`, W_r1 ... W_r`right`; of children further out it is the identity."""
+    """The matrices are W_l1 ... W_l`left`, W_r1 ... W_r`right`; children further out have the identity."""
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, left: int, right: int) -> None:
         super().__init__(words, dimensions, dropout, left + right)
@@ -166,7 +154,7 @@ class PositionRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
-        """k_l and k_r: the most children that a word of the training sentences has on its left and on its right."""
+        """k_l and k_r: the most children that any word of the training sentences has on its left and on its right."""
         found = positions(forest(trees, 0).parents)
         return {"left": int(-found.min(initial=0)), "right": int(found.max(initial=0))}
 
@@ -177,11 +165,8 @@ class PositionRNN(DependencyRNN):
 
 
 class RelationRNN(DependencyRNN):
-    """The matrices are those of dependency relations (Socher et al. 2014, section 3.3): relation r has
-    matrices[matrix_of[r]].
-
-    Rare relations share one; of relations that no training sentence has it is the identity.
-    """
+    """Relation r has the matrix matrices[matrix_of[r]] (Socher et al. 2014, section 3.3). Rare relations share one;
+    relations that no training sentence has take the identity."""
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:
         super().__init__(words, dimensions, dropout, max(matrix_of, default=-1) + 1)
@@ -189,7 +174,7 @@ class RelationRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees, rare: int) -> dict[str, Any]:
-        """The matrix of each relation of the training sentences; those seen fewer than `rare` times share the last."""
+        """The matrix of each relation; relations seen fewer than `rare` times in training share the last one."""
         counts = np.bincount(trees.labels[trees.parents >= 0])
         own = counts >= rare
         matrix_of = np.where(own, np.cumsum(own) - 1, np.where(counts > 0, own.sum(), -1))
@@ -197,3 +182,48 @@ class RelationRNN(DependencyRNN):
 
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.where(parents < 0, -1, self.matrix_of[np.minimum(labels, len(self.matrix_of) - 1)])
+
+
+class TreeModel(GlobalModel):
+    """A global model whose sentences are trees."""
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        return cls.sentence_encoder.learn(task.train.sentences)
+
+    def anchors(self) -> dict[str, Tensor]:
+        """The block identities, with which a sentence is about the mean of its words."""
+        network = self.network.sentences
+        return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
+
+    def arrange(self, sentences: Trees) -> Levels:
+        return self.network.sentences.arrange(sentences)
+
+
+class CTRNN(TreeModel):
+    """Recursive networks over binary phrase trees; like `bow`, its space has the dimension of the word vectors."""
+
+    sentence_view = "phrase-trees"
+    sentence_encoder = ConstituencyRNN
+
+    @classmethod
+    def dimensions(cls, wanted: int, word_dim: int) -> int:
+        return word_dim
+
+
+class DTRNN(TreeModel):
+    """Recursive networks over dependency trees, with a matrix for each position of a child."""
+
+    sentence_view = "dependency-trees"
+    sentence_encoder = PositionRNN
+
+
+class SDTRNN(TreeModel):
+    """Recursive networks over dependency trees, with a matrix for each relation of a child."""
+
+    sentence_view = "dependency-trees"
+    sentence_encoder = RelationRNN
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        return RelationRNN.learn(task.train.sentences, task.settings.rare)

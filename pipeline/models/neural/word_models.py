@@ -6,67 +6,72 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.device import OomBatcher, place
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import JointNetwork, arrays_of
+from pipeline.models.neural.networks import JointNetwork, NetworkModel, load_arrays
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
-from pipeline.models.neural.task import TrainingTask
-from pipeline.models.neural.training import Training, seeded
+from pipeline.models.neural.task import Trainer, TrainingPairs, TrainingTask
+from pipeline.models.neural.training import seeded
 
 BLOCK = 512
-"""Sentences, or images, that are embedded at once."""
+"""Sentences, or images, embedded at once."""
 
 
-class GlobalModel:
-    """An image and a sentence each become one unit vector; their inner product is the score. Trained with the squared
-    loss, they are vectors of any length, and their distance counts.
+class GlobalModel(NetworkModel):
+    """An image and a sentence each become one unit vector; their inner product is the score. After training with the
+    squared loss, vectors have any length and are compared by distance.
 
-    A registered model names its `sentence_encoder`, made of word vectors, the dimension of the space, dropout, and
-    what it has to `learn` of the training sentences.
+    A registered model names its `sentence_encoder`, a class or function of word vectors, the dimension of the space,
+    dropout, and what `learn` found in the training sentences.
     """
 
     sentence_encoder: ClassVar[Any]
-    multi_vector: ClassVar[bool] = False
-    sentence_view: ClassVar[str] = "tokens"
 
-    def __init__(self, view: ImageView, network: JointNetwork, learned: Mapping[str, Any]) -> None:
-        self.view = view
-        self.network = network.eval()
-        self.learned = learned
+    def __init__(self, view: ImageView, network: nn.Module, learned: Mapping[str, Any]) -> None:
+        self.view, self.network, self.learned = view, network.eval(), learned
         self.metric = "inner_product" if network.unit else "euclidean"
 
     @classmethod
     def build(
-        cls,
-        view: ImageView,
-        mean: np.ndarray,
-        words: np.ndarray,
-        dimensions: int,
-        dropout: float,
-        seed: int,
-        learned: Mapping[str, Any],
-        unit: bool,
-    ) -> "GlobalModel":
+        cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int,
+        learned: Mapping[str, Any], unit: bool,
+    ) -> "GlobalModel":  # fmt: skip
         """Untrained, on the training images' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
         with seeded(seed):
-            sentences = cls.sentence_encoder(torch.tensor(words), dimensions, dropout, **learned)
-            dimensions = cls.dimensions(dimensions, words.shape[1])
-            return cls(view, JointNetwork(torch.tensor(mean), sentences, dimensions, dropout, unit), learned)
+            network = cls.make_network(torch.tensor(mean), torch.tensor(words), dimensions, dropout, learned, unit)
+        return cls(view, network, learned)
 
     @classmethod
-    def begin(cls, task: TrainingTask) -> "WordTrainer":
-        """The model at the beginning of its training."""
-        return WordTrainer(cls.untrained(task).to(task.device), task)
+    def make_network(
+        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], unit: bool
+    ) -> nn.Module:
+        sentences = cls.sentence_encoder(words, dimensions, dropout, **learned)
+        return JointNetwork(mean, sentences, cls.dimensions(dimensions, words.shape[1]), dropout, unit)
+
+    @classmethod
+    def trainer(cls, task: TrainingTask) -> Trainer:
+        """The untrained model with its training loop."""
+        model = cls.untrained(task).to(task.device)
+
+        def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
+            return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
+
+        # The squared loss alone would shrink both sides to zero: they learn in alternate epochs.
+        names = {name for name, _ in model.network.named_parameters()}
+        groups = () if model.network.unit else ({"image_map"}, names - {"image_map"})
+        training = task.training(
+            model.network, draw, model.judge(task.dev), anchors=model.anchors(), alternating_groups=groups
+        )
+        return Trainer(training, model.reloaded)
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> "GlobalModel":
-        """The model with the first parameters."""
         settings = task.settings
         model = cls.build(
             task.view, task.mean_image, task.words, settings.dimensions, settings.dropout, task.seed,
@@ -76,6 +81,16 @@ class GlobalModel:
         model.network.sentences.precision = task.precision
         return model
 
+    def judge(self, dev: TrainingPairs) -> Callable[[], float]:
+        """A function that gives the recall sum on `dev` of the parameters at the time."""
+        features = dev.images(np.arange(dev.n_images))
+
+        def score() -> float:
+            images, sentences = self.embed_images(features), self.embed_sentences(dev.sentences)
+            return recall_sum(count_ranks(images, sentences, dev.owners, self.metric))
+
+        return score
+
     @classmethod
     def dimensions(cls, wanted: int, word_dim: int) -> int:
         """The dimension of the joint space."""
@@ -83,11 +98,7 @@ class GlobalModel:
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        """What the sentence encoder has to know of the training sentences, as JSON values."""
-        return {}
-
-    def anchors(self) -> dict[str, Tensor]:
-        """What weight decay pulls parameters towards, by name, at the beginning of training; the others to zero."""
+        """What the sentence encoder must know of the training sentences, as JSON values."""
         return {}
 
     def arrange(self, sentences: Any) -> Any:
@@ -103,21 +114,6 @@ class GlobalModel:
         """c, the dimension of the joint space."""
         return len(self.network.image_map)
 
-    @property
-    def unknown(self) -> int:
-        """The id of every word outside the vocabulary."""
-        return len(self.network.sentences.words) - 1
-
-    def to(self, device: torch.device) -> "GlobalModel":
-        """This model, whose network computes on `device` from now on."""
-        self.network.to(device)
-        return self
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network computes."""
-        return next(self.network.parameters()).device
-
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
 
@@ -125,7 +121,7 @@ class GlobalModel:
             part = {name: block[rows] for name, block in features.items()}
             return self.network.embed_images(stack_on(self.view, part, self.device))
 
-        return _in_blocks(embed, len(next(iter(features.values()))), self.dim)
+        return self.in_blocks(embed, len(next(iter(features.values()))), "image")
 
     def embed_sentences(self, sentences: Any) -> np.ndarray:
         """(n, c) float32 from word sequences, or trees, over the vocabulary that the model was trained with."""
@@ -134,67 +130,31 @@ class GlobalModel:
             arranged = self.arrange(sentences.take(np.arange(rows.start, rows.stop)))
             return self.network.embed_sentences(place(arranged, self.device))
 
-        return _in_blocks(embed, len(sentences), self.dim)
+        return self.in_blocks(embed, len(sentences), "sentence")
+
+    def in_blocks(self, embed: Callable[[slice], Tensor], count: int, what: str, size: int = BLOCK) -> np.ndarray:
+        """(count, c) from `embed(rows)`, at most `size` rows at once; a row is called `what` in errors."""
+        with torch.inference_mode():
+            blocks = OomBatcher(size, what).map(lambda rows: embed(rows).cpu().numpy(), count)
+        return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "dimensions": self.dim, "unit": self.network.unit, "learned": self.learned}
 
-    def tensors(self) -> dict[str, np.ndarray]:
-        return arrays_of(self.network)
-
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
         """The model that `settings` and `tensors` came from."""
-        words, mean = tensors["sentences.words"], tensors["mean"]
         model = cls.build(
-            ImageView.from_dict(settings), mean, words, settings["dimensions"], dropout=0, seed=0,
-            learned=settings.get("learned", {}), unit=settings.get("unit", True),
+            ImageView.from_dict(settings), tensors["mean"], tensors["sentences.words"], settings["dimensions"],
+            dropout=0, seed=0, learned=settings.get("learned", {}), unit=settings.get("unit", True),
         )  # fmt: skip
-        model.network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
+        load_arrays(model.network, tensors)
         return model
-
-
-class WordTrainer:
-    """A global model in training."""
-
-    def __init__(self, model: GlobalModel, task: TrainingTask) -> None:
-        train, dev = task.train, task.dev
-        dev_features = dev.images(np.arange(dev.n_images))
-
-        def draw(rows: np.ndarray) -> tuple[Tensor, Any]:
-            return task.draw_images(rows), model.arrange(train.sentences.take(rows))
-
-        def judge() -> float:
-            images, sentences = model.embed_images(dev_features), model.embed_sentences(dev.sentences)
-            return recall_sum(count_ranks(images, sentences, dev.owners, model.metric))
-
-        # The squared loss alone would shrink both sides to nothing: in turns, each learns what the other stands for.
-        names = {name for name, _ in model.network.named_parameters()}
-        turns = () if model.network.unit else ({"image_map"}, names - {"image_map"})
-        self.model = model
-        self.training = Training(
-            model.network, draw, train.owners, train.names, task.objective, task.schedule,
-            judge, anchors=model.anchors(), turns=turns,
-        )  # fmt: skip
-
-    def finish(self) -> GlobalModel:
-        """The model as it is read again: in float32, without dropout."""
-        return type(self.model).from_parts(self.model.settings(), self.model.tensors())
-
-
-def _in_blocks(embed: Callable[[slice], Tensor], count: int, dimensions: int) -> np.ndarray:
-    """(count, dimensions) from `embed(rows)`, BLOCK rows at a time."""
-    with torch.inference_mode():
-        blocks = OomBatcher(BLOCK, "row").map(lambda rows: embed(rows).cpu().numpy(), count)
-    return np.concatenate([np.empty((0, dimensions), np.float32), *blocks])
 
 
 class BagOfWords(GlobalModel):
     """The mean of word vectors that are vectors of the joint space: the linear encoder of Kiros et al. 2014, section
-    3.3.
-
-    Its space has the dimension of the word vectors.
-    """
+    3.3. The space has the dimension of the word vectors."""
 
     sentence_encoder = MeanOfWords
 

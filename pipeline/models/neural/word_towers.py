@@ -1,5 +1,6 @@
-"""Towers of whole images and of words in order that begin as a fitted ncca, for `ncca-recurrent` and `fragments`."""
+"""The registered model `ncca-recurrent`: towers of whole images and of words in order that start as a fitted ncca."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,28 +11,31 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.errors import UsageError
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.networks import load_arrays
 from pipeline.models.neural.packing import Packed
 from pipeline.models.neural.recurrence import CELLS, Recurrence
 from pipeline.models.neural.refinement import SENTENCE_LENGTH
-from pipeline.models.neural.sentences import INITIAL
+from pipeline.models.neural.sentences import initial
 from pipeline.models.neural.task import TrainingTask
-from pipeline.text.sequences import Tokens
+from pipeline.models.neural.training import seeded
+from pipeline.models.neural.word_models import GlobalModel
 
 SAMPLE = 4096
-"""Images, or sentences, that lengths are measured on."""
+"""Images, or sentences, on which lengths are measured."""
 
 
 @dataclass(frozen=True)
 class WordStart:
-    """A fitted ncca with the terms that it knows every word by: `terms` (V + 1, d) tf-idf of each word of the token
-    vocabulary alone, not of unit length; a row of zeros for the unknown word."""
+    """A fitted ncca, and every word in its terms: `terms` (V + 1, d) tf-idf of each word of the token vocabulary alone,
+    not of unit length; a row of zeros for the unknown word."""
 
     model: Any
     terms: sparse.csr_array
 
 
 class InitialTowers(NamedTuple):
-    """Where a network begins: `whole` (D, c) maps images less `mean` (D,), `words` (V + 1, c) are word vectors, the
+    """The initial parameters: `whole` (D, c) maps images minus `mean` (D,), `words` (V + 1, c) are word vectors, the
     unknown word's last, and `bias` (c,) is the mean of their sums over sentences."""
 
     whole: Tensor
@@ -40,47 +44,38 @@ class InitialTowers(NamedTuple):
     bias: Tensor
 
 
-def begin_towers(task: TrainingTask, model: str) -> InitialTowers:
-    """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`.
-
-    UsageError naming the registered `model` where there is no start, or one of another view.
-    """
+def initial_towers(task: TrainingTask) -> InitialTowers:
+    """The two sides of `task.start`, a WordStart, each scaled by one number as in `ncca-refined`. UsageError if there
+    is no start, or one of another view."""
     if task.start is None or task.start.model.view != task.view:
-        raise UsageError(f"{model} starts from an ncca with the same image view; fit that again")
+        raise UsageError("ncca-recurrent starts from an ncca with the same image view; fit that again")
     start, train = task.start.model, task.train
     power = start.directions.values**start.eigenvalue_power
     w, u = start.directions.w * power, task.start.terms @ (start.directions.u * power)
     images = np.arange(train.n_images)[:: max(1, train.n_images // SAMPLE)]
     x = (task.view.stack(train.images(images)) - start.mean_x) @ w
-    sums = _sum_words(u, train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)]))
+    sentences = train.sentences.take(np.arange(len(train.sentences))[:: max(1, len(train.owners) // SAMPLE)])
+    sums = np.zeros((len(sentences), u.shape[1]), np.float32)
+    np.add.at(sums, sentences.owners, u[sentences.ids])
     bias = sums.mean(axis=0)
-    shrink = SENTENCE_LENGTH / rms(sums - bias)
-    parts = (w / rms(x), start.mean_x, u * shrink, bias * shrink)
+    shrink = SENTENCE_LENGTH / _rms(sums - bias)
+    parts = (w / _rms(x), start.mean_x, u * shrink, bias * shrink)
     return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
 
 
-def _sum_words(u: np.ndarray, sentences: Tokens) -> np.ndarray:
-    """(n, c) the sum of the vectors of each sentence's words."""
-    sums = np.zeros((len(sentences), u.shape[1]), np.float32)
-    np.add.at(sums, sentences.owners, u[sentences.ids])
-    return sums
-
-
-def rms(x: np.ndarray) -> float:
+def _rms(x: np.ndarray) -> float:
     """Root mean square length of the rows."""
     return float(np.sqrt(max(np.square(x).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
 
 
 class BiGRU(nn.Module):
-    """The hidden states of gated recurrent units that read a sentence from both its ends, side by side."""
+    """The hidden states of gated recurrent units that read a sentence from both ends, side by side."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
-        matrices = {"w": (3 * hidden, inputs), "u": (3 * hidden, hidden)}
         for end in ("first", "last"):
-            for name, shape in matrices.items():
-                start = torch.empty(shape).uniform_(-INITIAL, INITIAL)
-                self.register_parameter(f"{name}_{end}", nn.Parameter(start))
+            self.register_parameter(f"w_{end}", initial(3 * hidden, inputs))
+            self.register_parameter(f"u_{end}", initial(3 * hidden, hidden))
             for name in ("bias", "hidden_bias"):
                 self.register_parameter(f"{name}_{end}", nn.Parameter(torch.zeros(3 * hidden)))
         self.precision = torch.float32
@@ -109,12 +104,12 @@ class Reading(NamedTuple):
 
 class RecurrentTowers(nn.Module):
     """s(x, y) = g(x) . g(y) with g(x) = unit((x - mean) W_g) and g(y) = unit(sum of e_t - b + P mean of h_t): e_t the
-    vectors of a sentence's words, h_t the states of a BiGRU that reads them. P begins at zero, all else as `Towers`
-    says, so that the recurrence adds what order and context tell beyond the words.
+    vectors of a sentence's words, h_t the states of a BiGRU that reads them. P is initially zero and all else as in
+    `towers`, so that the recurrence adds what order and context say beyond the words.
     """
 
     unit = True
-    """What JointNetwork says of its vectors: these are always of unit length."""
+    """As in JointNetwork: vectors are of unit length."""
 
     def __init__(self, towers: InitialTowers, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -125,15 +120,10 @@ class RecurrentTowers(nn.Module):
         dimensions = towers.words.shape[1]
         self.states = BiGRU(dimensions, hidden)
         self.to_whole = nn.Parameter(torch.zeros(2 * hidden, dimensions))
-        self.dropout = dropout
-        self.precision = torch.float32
-
-    @property
-    def hidden(self) -> int:
-        return self.states.u_first.shape[1]
+        self.dropout, self.precision = dropout, torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """The dtype of the products that take longest."""
+        """Set the dtype of the heaviest products."""
         self.precision = self.states.precision = precision
 
     def embed_images(self, x: Tensor) -> Tensor:
@@ -149,7 +139,7 @@ class RecurrentTowers(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
-        """Packed words, any of which may be left out in training."""
+        """In training, dropout leaves whole words out."""
         e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
@@ -165,3 +155,40 @@ class RecurrentTowers(nn.Module):
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """(n, n) scores of n images by n sentences."""
         return self.embed_images(x) @ self.embed_sentences(packed).T
+
+
+class RecurrentCCA(GlobalModel):
+    """Our own: see RecurrentTowers. Starts as a fitted ncca; weight decay pulls it back there."""
+
+    def __init__(self, view: ImageView, network: RecurrentTowers) -> None:
+        super().__init__(view, network, {})
+
+    @classmethod
+    def untrained(cls, task: TrainingTask) -> "RecurrentCCA":
+        """The model of `task.start`, a WordStart. UsageError if that is of another view."""
+        towers = initial_towers(task)
+        with seeded(task.seed):
+            network = RecurrentTowers(towers, task.settings.hidden, task.settings.dropout)
+        network.set_precision(task.precision)
+        return cls(task.view, network)
+
+    @property
+    def dim(self) -> int:
+        return self.network.words.shape[1]
+
+    @property
+    def unknown(self) -> int:
+        return len(self.network.words) - 1
+
+    def anchors(self) -> dict[str, Tensor]:
+        return {name: getattr(self.network, name).detach().clone() for name in ("whole", "words", "bias")}
+
+    def settings(self) -> dict[str, Any]:
+        return {**vars(self.view), "hidden": self.network.states.u_first.shape[1]}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RecurrentCCA":
+        """The model that `settings` and `tensors` came from."""
+        towers = InitialTowers(*(torch.tensor(tensors[name]) for name in InitialTowers._fields))
+        network = RecurrentTowers(towers, settings["hidden"], dropout=0)
+        return cls(ImageView.from_dict(settings), load_arrays(network, tensors))
