@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.gong import PaperRow, Table
-from pipeline.metrics.paired import paired_difference
-from pipeline.metrics.retrieval import Bootstrap
+from pipeline.metrics.retrieval import Bootstrap, paired_difference
 from pipeline.models.linear.study import StudyCell
 
 CUTOFF = 10

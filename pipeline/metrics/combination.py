@@ -1,4 +1,4 @@
-"""Weights of a score-level ensemble: the scores of several models added up, each times its weight, chosen on dev."""
+"""Weights of an ensemble, whose score is the weighted sum of its members' scores; chosen on dev."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from pipeline.metrics.ranks import rank_scores
 from pipeline.metrics.retrieval import recall_sum
 
 Judge = Callable[[tuple[float, ...]], float]
-"""What a combination with these weights is worth; the greater the better."""
+"""The score of a combination with these weights; higher is better."""
 
 
 @dataclass(frozen=True)
 class MemberWeights:
-    """`values`, one for each member, add up to 1; `judged` is what they are worth, `trials` how many were judged."""
+    """`values`, one for each member, add up to 1; `judged` is their score, `trials` the number of combinations
+    tried."""
 
     values: tuple[float, ...]
     judged: float
@@ -24,11 +25,10 @@ class MemberWeights:
 
 
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
-    """Search from equal weights, and from each member alone: one member after another, over `grid`, until no member's
-    weight can be bettered; the best of what these searches end with.
+    """The best weights of coordinate searches over `grid`, from equal weights and from each member alone.
 
-    Only ratios matter, so a weight of the grid is relative to the others'. Of equally good weights, those that were
-    found first. Raises InputError where no value of the grid is positive.
+    A search changes one member's weight after another until no change is better; of equally good weights, the first
+    found are kept. Only ratios matter. Raises InputError unless `grid` has a positive value and no negative one.
     """
     if not max(grid, default=0) > 0 or min(grid) < 0:
         raise InputError("the grid of an ensemble's weights needs a positive value and no negative one; correct it")
@@ -46,7 +46,7 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberW
 
 
 def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
-    """The weights from which no change of one member's is for the better."""
+    """The weights reached from `start` that no change of one member's weight improves."""
     best, improved = start, True
     while improved:
         improved = False
@@ -64,29 +64,28 @@ def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
 
 
 def combine_scores(
-    scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], judged: Callable[[], Any]
+    scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], Any]
 ) -> MemberWeights:
     """Weights of members with the `scores` (n, m) each, of n images by m sentences, sentence j being of image
-    `owners[j]`. The grid is in units of one over the standard deviation of a member's scores, so that it suits members
-    of any scale; `judged` is called after each trial."""
+    `owners[j]`. The grid is relative to one over the standard deviation of a member's scores, so that it suits members
+    of any scale; `after_trial` is called after each trial."""
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
-    judge = judge_scores(
-        [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)], owners
-    )
+    scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
+    judge = judge_scores(scaled, owners)
 
-    def judge_and_tell(weights: tuple[float, ...]) -> float:
+    def judge_and_report(weights: tuple[float, ...]) -> float:
         worth = judge(weights)
-        judged()
+        after_trial()
         return worth
 
-    found = choose_weights(judge_and_tell, len(scores), grid)
+    found = choose_weights(judge_and_report, len(scores), grid)
     values = [value / deviation for value, deviation in zip(found.values, deviations, strict=True)]
     return MemberWeights(_scaled(values), found.judged, found.trials)
 
 
 def judge_scores(scores: Sequence[np.ndarray], owners: np.ndarray) -> Judge:
-    """The recall sum of both directions of a weighted sum of `scores`, each (n, m) of n images by m sentences, where
-    sentence j is of image `owners[j]`; ties count against the combination."""
+    """The recall sum of both directions for a weighted sum of `scores`, each (n, m) of n images by m sentences,
+    sentence j being of image `owners[j]`."""
 
     def judge(weights: tuple[float, ...]) -> float:
         total = np.zeros(scores[0].shape, np.float32)

@@ -1,7 +1,7 @@
-"""Folds: a split in equal parts, each with its own gallery, and the mean of the measures over them.
+"""Folds: equal parts of a split, each with its own gallery, and the mean of the measures over them.
 
-COCO's test figures are given this way: five times 1,000 images of 5,000. Recall at K depends on the size of the
-gallery, so that a mean over folds is comparable with other galleries of a fold's size, and not with the whole split's.
+COCO's test figures are reported this way: five times 1,000 images of 5,000. Recall at K depends on the size of the
+gallery, so a mean over folds is comparable with galleries of a fold's size, not with that of the whole split.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pipeline.metrics.retrieval import Bootstrap, average, measure
 
 @dataclass(frozen=True)
 class Fold:
-    """Some `images` and all of their `sentences`, as slices of the split's; sentence j of the fold is of its image
+    """Some `images` and all their `sentences`, as slices of the split's; sentence j of the fold is of its image
     `owners[j]`."""
 
     images: slice
@@ -26,11 +26,11 @@ class Fold:
 
 
 def divide(owners: np.ndarray, count: int) -> list[Fold]:
-    """`count` folds of consecutive images whose sizes differ by one at most; `owners` (m,), ascending, is the image of
-    each sentence. Raises InputError where there are fewer images than folds."""
+    """`count` folds of consecutive images, of sizes that differ by at most one; `owners` (m,), ascending, is the image
+    of each sentence. Raises InputError if there are fewer images than folds."""
     n = int(owners[-1]) + 1
     if count > n:
-        raise InputError(f"{n} images cannot be divided into {count} folds; make evaluate.folds smaller")
+        raise InputError(f"{n} images cannot be divided into {count} folds; lower evaluate.folds")
     bounds = np.arange(count + 1) * n // count
     parts = np.searchsorted(owners, bounds)
     return [
@@ -40,23 +40,20 @@ def divide(owners: np.ndarray, count: int) -> list[Fold]:
 
 
 def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Bootstrap) -> dict[str, Any]:
-    """`mean_of_folds`, the measures of each direction with intervals in which every fold is drawn from itself, and
-    `each_fold`, those of each one with its `n_images` and `n_sentences`, without intervals."""
+    """`mean_of_folds`, the means of the measures of each direction, with intervals that resample every fold separately;
+    `each_fold`, the measures of each fold with its `n_images` and `n_sentences`, without intervals."""
+    galleries = {
+        "image_to_sentence": [(one.image_to_sentence, np.arange(len(one.image_to_sentence))) for one in ranks],
+        "sentence_to_image": [(one.sentence_to_image, fold.owners) for fold, one in zip(folds, ranks, strict=True)],
+    }
     plain = Bootstrap(0, bootstrap.seed)
-    both = [
-        {
-            "image_to_sentence": (rank.image_to_sentence, np.arange(len(rank.image_to_sentence))),
-            "sentence_to_image": (rank.sentence_to_image, fold.owners),
-        }
-        for fold, rank in zip(folds, ranks, strict=True)
-    ]
     each = [
         {
-            "n_images": len(rank.image_to_sentence),
-            "n_sentences": len(rank.sentence_to_image),
-            **{direction: measure(*ranked, plain) for direction, ranked in directions.items()},
+            "n_images": len(one.image_to_sentence),
+            "n_sentences": len(one.sentence_to_image),
+            **{direction: measure(*ranked[number], plain) for direction, ranked in galleries.items()},
         }
-        for directions, rank in zip(both, ranks, strict=True)
+        for number, one in enumerate(ranks)
     ]
-    mean = {direction: average([fold[direction] for fold in both], bootstrap) for direction in both[0]}
+    mean = {direction: average(ranked, bootstrap) for direction, ranked in galleries.items()}
     return {"mean_of_folds": mean, "each_fold": each}

@@ -1,11 +1,11 @@
-"""The vectors of several models as those of one, whose score is the weighted sum of theirs.
+"""The vectors of several models joined into those of one, whose score is the weighted sum of theirs.
 
     S = sum over members of weight_k S_k
 
-Items of one an item stand side by side. Where some members are multi-vector, so is the joined one: members of one
-vector each, and the globals of the others, stand side by side in its globals. The members' region vectors stand side by
-side too, as they are of the same regions; a word has one row for each multi-vector member, zero outside that member's
-columns, so that it takes its best region by that member alone. Word rows carry the weights.
+Members with one vector an item are put side by side. If some members are multi-vector, so is the joined model: its
+globals are the vectors of the other members and the multi-vector members' globals, side by side. Region vectors, which
+are of the same regions, are side by side too; a word has one row for each multi-vector member, zero outside that
+member's columns, so that each member chooses its own best region. Word rows carry the weights.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,12 @@ from pipeline.multivectors import Items, MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of, runs
 
 Rules = Sequence[ScoreRule | None]
-"""How each member scores: by a rule, or, where it has one vector an item, by inner products."""
+"""How each member scores: by a rule, or, with one vector an item (None), by inner products."""
 
 
 def joint_rule(rules: Rules) -> ScoreRule | None:
-    """How the joined vectors compare: means over words become sums of words that are divided by their number.
-
-    Raises UsageError where the best regions of words are to be added to sums of positive products.
-    """
+    """The rule of the joined vectors; a mean over words becomes a sum of word vectors divided by their number. Raises
+    UsageError if some members score words by their best region and others by positive products."""
     positive = {rule.sum == "positive" for rule in rules if rule}
     if len(positive) > 1:
         raise UsageError("an ensemble joins members that score by words, or by positive products, but not both")
@@ -35,25 +33,25 @@ def joint_rule(rules: Rules) -> ScoreRule | None:
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """(n, sum of c) the members' unit vectors (n, c) side by side, each scaled by the square root of its weight.
 
-    Their inner products are the weighted sums of the members' scores; as the weights add up to 1, they are of unit
-    length too.
+    Their inner products are the weighted sums of the members' scores; if the weights add up to 1, they have unit
+    length.
     """
     return np.hstack([np.sqrt(np.float32(w)) * part for w, part in zip(weights, vectors, strict=True)])
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """The images' vectors from each member's. Raises UsageError where members have different regions."""
+    """The joined images from each member's. Raises UsageError if members have different regions."""
     several = [part for part, rule in zip(parts, rules, strict=True) if rule]
     if not several:
         return join_vectors(parts, weights)
     if any(not np.array_equal(one.offsets, several[0].offsets) for one in several):
-        raise UsageError("the members of fragments have different regions; train them on the same ones")
+        raise UsageError("the multi-vector members have different regions; train them on the same ones")
     vectors = np.hstack([one.vectors for one in several])
     return replace(several[0], vectors=vectors, globals=_globals(parts, weights, rules))
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """The sentences' vectors, likewise."""
+    """The joined sentences from each member's."""
     several = [member for member in zip(parts, weights, rules, strict=True) if member[2]]
     if not several:
         return join_vectors(parts, weights)
@@ -69,7 +67,7 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """(n, g) the members' vectors and globals side by side; one column of zeros where there are none."""
+    """(n, g) the members' vectors and globals side by side; one column of zeros if there are none."""
     scaled = [
         (part.globals, weight * rule.global_weight) if rule else (part, weight)
         for part, weight, rule in zip(parts, weights, rules, strict=True)

@@ -1,4 +1,4 @@
-"""Scores of images and sentences of several vectors each: Karpathy and Fei-Fei 2015, equations 7 and 8."""
+"""Scores of multi-vector images and sentences: Karpathy and Fei-Fei 2015, eq. 7 and 8."""
 
 from collections.abc import Iterator
 
@@ -12,18 +12,18 @@ from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.ragged import offsets_of
 
 PRODUCTS = 1 << 22
-"""Products of regions and words that are held at once, 16 MB in float32; one image with one sentence may have more."""
+"""Products of regions and words held at once, 16 MB in float32; one image with one sentence may have more."""
 WORDS = 1 << 14
 """Words in a block: enough for fast products, few enough to leave room for several images."""
 EXACT = 53
-"""Whole numbers up to 2**53 are added without rounding in double precision."""
+"""Double precision adds whole numbers up to 2**53 without rounding."""
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
     """(n, m) scores of n images by m sentences, differentiable, in the dtype of the vectors.
 
-    All regions of a block times all its words is one product of matrices without padding; its columns are then pooled
-    image by image and summed sentence by sentence. An item without vectors scores zero.
+    Blocks of regions and words are multiplied without padding; the products are then pooled image by image and summed
+    sentence by sentence. An item without vectors scores zero.
     """
     cpu = torch.device("cpu")
     images, sentences = (one if isinstance(one.vectors, Tensor) else one.on(cpu) for one in (images, sentences))
@@ -43,10 +43,8 @@ def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: Scor
 
 
 def exact_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """(n, m) float64 scores in which equal pairs are equal, wherever they stand, so that ties are ties.
-
-    See pipeline.metrics.lattice; here, sums of many products are whole numbers that double precision adds exactly.
-    """
+    """(n, m) float64 scores, equal for equal pairs wherever they are, so that ties are ties (see
+    pipeline.metrics.lattice; here sums of many products are exact too)."""
     longest = max(1, int(sentences.lengths.max(initial=0)))
     if rule.sum == "positive":
         longest *= max(1, int(images.lengths.max(initial=0)))
@@ -62,13 +60,13 @@ def exact_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule)
 
 
 def _rounded(x: Tensor | np.ndarray, bits: int) -> tuple[np.ndarray, float]:
-    """The rows of x as whole numbers of a length up to 2**bits, and what one unit of them is."""
+    """The rows of x as whole numbers of a length up to 2**bits, and their unit."""
     unit = unit_of(np.asarray(x), bits)
     return to_lattice(np.asarray(x), unit), unit
 
 
 def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Consecutive items, start and stop, with at most `most` vectors together or one item alone."""
+    """Start and stop of consecutive items with at most `most` vectors together, or of one item."""
     offsets, start = offsets_of(lengths), 0
     while start < len(lengths):
         stop = max(start + 1, int(np.searchsorted(offsets[1:], offsets[start] + most, "right")))
@@ -78,35 +76,22 @@ def _runs(lengths: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 
 def _pool(images: MultiVectors, words: MultiVectors, rule: str) -> Tensor:
     """(images, words) the greatest product of each word with any region, or the sum of the positive ones."""
-    products = _multiply(images.vectors, words.vectors)
+    products, lengths = _multiply(images.vectors, words.vectors), images.lengths
     if rule == "positive":
         products = products.clamp(min=0)
-    lengths = images.lengths
+    pool = torch.sum if rule == "positive" else torch.amax
     if products.device.type != "cpu" and lengths[0] and (lengths == lengths[0]).all():
-        return _pool_alike(products, len(lengths), rule)
+        return pool(products.unflatten(0, (len(lengths), -1)), dim=1)  # a GPU waits longer per call than it computes
     parts = products.split(lengths.tolist())
-    pooled = [_pool_one(part, rule) for part in parts]
-    return torch.stack(pooled)
-
-
-def _pool_alike(products: Tensor, images: int, rule: str) -> Tensor:
-    """The same of images with equally many regions, at once: a GPU would wait longer for each than it takes."""
-    parts = products.unflatten(0, (images, -1))
-    return parts.sum(dim=1) if rule == "positive" else parts.amax(dim=1)
+    return torch.stack([pool(part, dim=0) if len(part) else part.new_zeros(part.shape[1]) for part in parts])
 
 
 def _multiply(regions: Tensor, words: Tensor) -> Tensor:
     """(regions, words) all products."""
     if regions.device.type != "cpu" or regions.requires_grad or words.requires_grad:
         return regions @ words.T
-    # numpy's OpenBLAS, with the kernels that pipeline.runtime chooses, is twice as fast as torch on AMD processors.
+    # numpy's OpenBLAS with the kernels of pipeline.runtime is twice as fast as torch on AMD processors.
     return torch.from_numpy(regions.numpy() @ words.numpy().T)
-
-
-def _pool_one(products: Tensor, rule: str) -> Tensor:
-    if not len(products):
-        return products.new_zeros(products.shape[1])
-    return products.sum(dim=0) if rule == "positive" else products.amax(dim=0)
 
 
 def _sum_of_words(pooled: Tensor, words: MultiVectors) -> Tensor:

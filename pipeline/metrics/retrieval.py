@@ -1,21 +1,31 @@
-"""Recall at K, median and mean rank in both directions, with bootstrap intervals."""
+"""Recall at K, median and mean rank in both directions, with bootstrap intervals; protocols and paired differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.errors import UsageError
 from pipeline.metrics.ranks import Ranks
 
 CUTOFFS = (1, 5, 10)
 TIES = "a tie counts against the model"
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap that bound a 95% interval."""
+PROTOCOLS = ("all-sentences", "first-sentence")
+
+
+def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
+    """The sentences that are queries and gallery by `protocol`, of sentences of the images `owners` (m,): all (Karpathy
+    and Fei-Fei 2015) or the first of each image (Gong et al. 2014). UsageError lists the protocols."""
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"unknown protocol {protocol}; there are {', '.join(PROTOCOLS)}")
+    return np.arange(len(owners)) if protocol == "all-sentences" else np.unique(owners, return_index=True)[1]
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are made: `resamples` draws of the images with replacement, an image with its sentences."""
+    """`resamples` draws of the images with replacement, each image with its sentences."""
 
     resamples: int
     seed: int
@@ -30,7 +40,7 @@ class Retrieval:
 
 
 def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> Retrieval:
-    """Measure retrieval by its ranks, where sentence j is of image `owners[j]`."""
+    """The measures of `ranks`, where sentence j is of image `owners[j]`."""
     each = np.arange(len(ranks.image_to_sentence))
     return Retrieval(
         measure(ranks.image_to_sentence, each, bootstrap), measure(ranks.sentence_to_image, owners, bootstrap)
@@ -44,13 +54,12 @@ def recall_sum(ranks: Ranks) -> float:
 
 
 def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """The measures of `ranks` (k,), where rank j belongs to image `owners[j]`; every image from 0 has one or more."""
+    """The measures of `ranks` (k,), where rank j is of image `owners[j]`; every image from 0 on has at least one."""
     return average([(ranks, owners)], bootstrap)
 
 
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """The means of the measures over `galleries`, each of ranks and owners as `measure` takes them, and each resampled
-    by itself."""
+    """The means of the measures over `galleries`, each the ranks and owners of `measure`, each resampled separately."""
     samples = [_Sample(ranks, owners) for ranks, owners in galleries]
     measured: dict[str, float | list[float]] = _mean([s.measures(np.ones(s.n_images, np.int64)) for s in samples])
     if bootstrap.resamples:
@@ -66,12 +75,12 @@ def _mean(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _draw(rng: np.random.Generator, n: int) -> np.ndarray:
-    """(n,) how often each of n images is in one resample of n images with replacement."""
+    """(n,) how often each of n images is in one resample."""
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
 
 class _Sample:
-    """Ranks in ascending order with the image of each, so that a resample is a weighting of images."""
+    """Ranks in ascending order with their images; a resample is then a weighting of images."""
 
     def __init__(self, ranks: np.ndarray, owners: np.ndarray) -> None:
         order = np.argsort(ranks, kind="stable")
@@ -80,11 +89,30 @@ class _Sample:
         self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
 
     def measures(self, weights: np.ndarray) -> dict[str, float]:
-        """The measures where image i counts `weights[i]` times, a whole number; `weights` is (n_images,)."""
-        below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j]: how many ranks stand before rank j
+        """The measures where image i counts `weights[i]` times; `weights` (n_images,) are whole numbers."""
+        below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j]: the number of ranks before rank j
         total = below[-1]
         middle = np.searchsorted(below, [(total - 1) // 2, total // 2], "right") - 1
         values = {f"recall@{k}": 100 * below[count] / total for k, count in self.within.items()}
         values["median_rank"] = self.ranks[middle].mean()
         values["mean_rank"] = self.ranks @ np.diff(below) / total
         return {name: float(value) for name, value in values.items()}
+
+
+def paired_difference(
+    ours: np.ndarray, theirs: np.ndarray, cutoff: int, bootstrap: Bootstrap
+) -> Mapping[str, float | list[float]]:
+    """recall@`cutoff` of `ours` minus that of `theirs`, in points, from ranks (draws, n) of the same images and draws.
+
+    A paired bootstrap resamples images and, independently, training draws, the same for both. `ci95` are its
+    percentiles, `p` is the share of resamples in which ours is not better.
+    """
+    gain = 100.0 * ((ours <= cutoff).astype(float) - (theirs <= cutoff))
+    rng = np.random.default_rng(bootstrap.seed)
+    n_draws, n_images = gain.shape
+    resamples = np.empty(bootstrap.resamples)
+    for i in range(bootstrap.resamples):
+        rows, columns = rng.integers(n_draws, size=n_draws), rng.integers(n_images, size=n_images)
+        resamples[i] = gain[rows][:, columns].mean()
+    interval = np.percentile(resamples, INTERVAL).tolist()
+    return {"difference": float(gain.mean()), "ci95": interval, "p": float(np.mean(resamples <= 0))}

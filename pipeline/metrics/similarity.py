@@ -1,4 +1,4 @@
-"""How near sentences of one image lie to one another: the mean rank of Socher et al. 2014, section 6.1."""
+"""How close sentences of one image are to each other: the mean rank of Socher et al. 2014, section 6.1."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from pipeline.metrics.lattice import to_lattice
 from pipeline.precision import require_finite
 
 BLOCK = 512
-"""Sentences whose scores with all others are made at once."""
+"""Sentences compared with all others at once."""
 
 
 def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> np.ndarray:
-    """(m,) the rank, from 1, that each sentence's nearest sentence of the same image has among all others.
+    """(m,) the rank, from 1, of each sentence's nearest sentence of the same image among all others.
 
     sentences (m, c), owners (m,) the image of each; `metric` is `inner_product` or `euclidean`. Ties count against the
-    model. Vectors are rounded to a lattice on which scores are exact. Raises
-    IntegrityError naming a row that is not finite, and InputError naming a sentence that is alone with its image.
+    model; scores are exact (see pipeline.metrics.lattice). Raises IntegrityError naming a row that is not finite, and
+    InputError naming a sentence that is the only one of its image.
     """
     require_finite("embeddings", "sentences", sentences)
     if (alone := np.bincount(owners)[owners] < 2).any():

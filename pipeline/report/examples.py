@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.index.vectors import evenly_spaced
-from pipeline.metrics.ranks import Ranks, rank
-from pipeline.metrics.scores import score
+from pipeline.metrics.ranks import Ranks, rank, score
 from pipeline.multivectors import Comparison, Items
 
 QUERIES = 5

@@ -79,7 +79,7 @@ def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, A
     from tqdm import tqdm
 
     from pipeline.metrics.combination import combine_scores
-    from pipeline.metrics.scores import score
+    from pipeline.metrics.ranks import score
     from pipeline.storage.embeddings import split_pairs
 
     pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)

@@ -69,7 +69,7 @@ def _draw_bank(embeddings: Any, pairs: Any, settings: Any) -> Any:
 
 def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict[str, float]]:
     """Every weight and number of neighbours on `pairs`, the best first."""
-    from pipeline.metrics.scores import score
+    from pipeline.metrics.ranks import score
     from pipeline.models.linear.csls import choose_scaling
 
     ks = settings.csls.neighbours

@@ -20,9 +20,8 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.device import find_gpu
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.folds import divide, measure_folds
-    from pipeline.metrics.protocols import select_sentences
     from pipeline.metrics.ranks import rank
-    from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure
+    from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.embeddings import Embeddings, split_pairs

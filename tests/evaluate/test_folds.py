@@ -84,7 +84,7 @@ def test_the_interval_of_a_mean_is_narrower_than_that_of_a_fold() -> None:
 
 
 def test_more_folds_than_images_are_refused() -> None:
-    with pytest.raises(InputError, match="7 images cannot be divided into 8 folds; make evaluate.folds smaller"):
+    with pytest.raises(InputError, match="7 images cannot be divided into 8 folds; lower evaluate.folds"):
         divide(vectors(7)[2], 8)
 
 

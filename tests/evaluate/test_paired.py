@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.metrics.paired import paired_difference
-from pipeline.metrics.retrieval import Bootstrap
+from pipeline.metrics.retrieval import Bootstrap, paired_difference
 
 
 def test_the_difference_is_that_of_the_recalls() -> None:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.metrics.protocols import select_sentences
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import Bootstrap, evaluate, measure, recall_sum
+from pipeline.metrics.retrieval import Bootstrap, evaluate, measure, recall_sum, select_sentences
 
 NAMES = ("recall@1", "recall@5", "recall@10", "median_rank", "mean_rank")
 OWNERS = np.repeat(np.arange(40), np.random.default_rng(0).integers(1, 7, 40))

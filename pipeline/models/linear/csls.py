@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.ranks import rank_scores
+from pipeline.metrics.ranks import rank_scores, score
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.metrics.scores import score
 from pipeline.models.linear.projection import unit_rows
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
 

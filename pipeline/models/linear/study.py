@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.metrics.protocols import select_sentences
 from pipeline.metrics.ranks import count_ranks
-from pipeline.metrics.retrieval import CUTOFFS
+from pipeline.metrics.retrieval import CUTOFFS, select_sentences
 from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import Tuned

@@ -143,13 +143,10 @@ class _Trainer:
         moments = target + weak.scaled(second_beta**2) if second_beta else target
         if not weight:
             return PreparedViews(moments)
-        a, b = (
-            Expansion(a * np.float32(weight * np.sqrt(np.trace(xx) / np.einsum("dc,dc->", a, xx @ a))), keep=True)
-            for a, xx in zip(
-                self._projections(auxiliary_dimensions, auxiliary_power), (target.xx, target.yy), strict=True
-            )
-        )
-        return PreparedViews(moments, expansions=(a, b))
+        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
+        b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
+        return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
     def _sae(
         self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float, rule: str,
