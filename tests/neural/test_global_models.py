@@ -154,9 +154,9 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
 
 def test_weight_decay_pulls_towards_the_start() -> None:
     free, held = (make_task("tfidf", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
-    start = model_spec("ncca-refined").load().trainer(free).finish().w
+    start = model_spec("ncca-refined").load().trainer(free).finish().directions.w
     moved = [
-        np.abs(train(model_spec("ncca-refined").load(), t, None, lambda _: None).model.w - start).mean()
+        np.abs(train(model_spec("ncca-refined").load(), t, None, lambda _: None).model.directions.w - start).mean()
         for t in (free, held)
     ]
     assert moved[1] < moved[0] / 2

@@ -1,7 +1,7 @@
 """The registered model `ncca-refined`: two linear towers that start as normalized CCA and learn from contrasts."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from pipeline.device import place
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.device_views import DeviceProjection, Projections, stack_on
-from pipeline.models.linear.projection import unit_rows
+from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import Trainer, TrainingTask
@@ -78,7 +78,7 @@ class RefinedTowers(nn.Module):
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 
-class RefinedCCA:
+class RefinedCCA(LinearModel):
     """Normalized CCA (Gong et al. 2014, eq. 2) whose projections go on learning from contrasts.
 
     The towers start as W diag(lambda^t) and U diag(lambda^t) of a fitted model, each scaled by one number, which
@@ -86,21 +86,12 @@ class RefinedCCA:
     which other sentences an image is confused with.
     """
 
-    sentence_view: ClassVar[str] = "tfidf"
-    multi_vector: ClassVar[bool] = False
-    metric: ClassVar[str] = "inner_product"
+    metric = "inner_product"
 
-    def __init__(self, view: ImageView, w: np.ndarray, u: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray) -> None:
-        self.view = view
-        self.w, self.u, self.mean_x, self.mean_y = w, u, mean_x, mean_y
-        self._projections: Projections | None = None
-
-    def to(self, device: torch.device) -> "RefinedCCA":
-        """This model, which embeds on `device` with torch from now on."""
-        sides = ((self.mean_x, self.w), (self.mean_y, self.u))
-        image, text = (DeviceProjection(mean, matrix, None, device) for mean, matrix in sides)
-        self._projections = Projections(self.view, image, text, device)
-        return self
+    @staticmethod
+    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
+        """To unit length."""
+        return unit_rows(projected)
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Trainer:
@@ -126,31 +117,17 @@ class RefinedCCA:
         towers.scale(task.images(some), place(bags(train.sentences[some]), task.device))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         training = task.training(towers, draw, judge, anchors=anchors)
-        return Trainer(training, lambda: cls(task.view, **arrays_of(towers)))
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        return self.view.encoders
-
-    def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, c) float32 from `features`, encoder -> (n, its dim)."""
-        if self._projections:
-            return unit_rows(self._projections.images(features))
-        return unit_rows((self.view.stack(features) - self.mean_x) @ self.w)
-
-    def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
-        """(n, c) float32 from sparse tf-idf (n, d)."""
-        if self._projections:
-            return unit_rows(self._projections.sentences(sentences))
-        return unit_rows(sentences @ self.u - self.mean_y @ self.u)
+        return Trainer(training, lambda: cls.from_parts(vars(task.view), arrays_of(towers)))
 
     def settings(self) -> dict[str, Any]:
         return dict(vars(self.view))
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {"w": self.w, "u": self.u, "mean_x": self.mean_x, "mean_y": self.mean_y}
+        return {"w": self.directions.w, "u": self.directions.u, "mean_x": self.mean_x, "mean_y": self.mean_y}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "RefinedCCA":
         """The model that `settings` and `tensors` came from."""
-        return cls(ImageView.from_dict(settings), **tensors)
+        w, u = tensors["w"], tensors["u"]
+        directions = Directions(w, u, np.ones(w.shape[1], np.float32))
+        return cls(ImageView.from_dict(settings), tensors["mean_x"], tensors["mean_y"], directions)

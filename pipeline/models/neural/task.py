@@ -83,12 +83,7 @@ class TrainingTask:
         return Objective(**self.settings.model_dump(include={one.name for one in fields(Objective)}))
 
     def training(
-        self,
-        network: nn.Module,
-        draw: Callable[[np.ndarray], tuple],
-        judge: Callable[[], float],
-        objective: Callable | None = None,
-        **more: Any,
+        self, network: nn.Module, draw: Callable, judge: Callable, objective: Callable | None = None, **more: Any
     ) -> Training:
         """The training loop of `network` on the training pairs; `more` as in `Training`, `objective` by default the
         task's."""
