@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
+from made_up_trees import Block
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import RegionView
@@ -18,13 +18,6 @@ from pipeline.text.wordvectors import random_vectors
 
 REGION_VIEW = RegionView(ImageView(("one", "two"), (10, 6), ("l2",)), geometry=True)
 OWN = {"hidden": 12, "sum": "words", "global_weight": 0.0, "instance_weight": 0.0, "element_clip": None}
-
-
-class Block(NamedTuple):
-    features: np.ndarray
-    boxes: np.ndarray
-    scores: np.ndarray
-    offsets: np.ndarray
 
 
 def draw_boxes(count: int) -> np.ndarray:

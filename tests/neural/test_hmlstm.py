@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from drawn_trees import draw_phrases
 from made_up_pairs import make_task_of
-from made_up_trees import NOUN_PHRASE, Blocks, Shown
+from made_up_trees import NOUN_PHRASE, Block, Shown, draw_phrases
 from torch import Tensor
 
 from pipeline.errors import UsageError
@@ -118,7 +117,7 @@ def test_phrases_find_the_things_that_they_name() -> None:
 class Placed(Shown):
     """Regions of which only where they lie tells which they are: the one of a thing i starts at i pixels of 30."""
 
-    def packed(self, rows: np.ndarray) -> Blocks:
+    def packed(self, rows: np.ndarray) -> Block:
         block = super().packed(rows)
         things = self.features[rows][..., 0].ravel()
         boxes = np.where(things[:, None] < 0, [0, 0, 30, 20], np.stack([things, 0 * things, things + 5, things + 5], 1))

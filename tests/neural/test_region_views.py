@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from made_up_regions import Block, draw_boxes
+from made_up_regions import draw_boxes
+from made_up_trees import Block
 
 from pipeline.errors import IntegrityError
 from pipeline.models.linear.views import ImageView

@@ -36,10 +36,17 @@ def tensors_of(model: str, task, checkpoint: Checkpoint | None = None) -> dict[s
     return train(model_spec(model).load(), task, checkpoint, lambda training: None).model.tensors()
 
 
-@pytest.mark.parametrize("model", ["lstm", "bow", "ncca-refined", "ncca-recurrent"])
+DECAYED, ADAGRAD = {"weight_decay": 0.1, "negatives": "sampled"}, {"optimiser": "adagrad"}
+
+
+@pytest.mark.parametrize(
+    ("model", "own"),
+    [*((name, DECAYED) for name in ("lstm", "bow", "ncca-refined", "ncca-recurrent")),
+     ("sdtrnn", ADAGRAD), ("hmlstm", ADAGRAD)],
+)  # fmt: skip
 @pytest.mark.parametrize("step", [3, 20, 39])
-def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int, tmp_path: Path) -> None:
-    task = make_task_of(model, epochs=3, averaging=0.9, weight_decay=0.1, negatives="sampled")
+def test_a_killed_training_goes_on_to_the_same_model(model: str, own: dict, step: int, tmp_path: Path) -> None:
+    task = make_task_of(model, epochs=3, averaging=0.9, **own)
     after_step, kept = killed_at(step)
     with pytest.raises(Killed):
         train(model_spec(model).load(), task, None, after_step)

@@ -1,40 +1,11 @@
-"""Training of trees: going on after a kill, AdaGrad's reset, and the squared loss in turns."""
+"""Training of trees: AdaGrad's reset, and the squared loss in alternate epochs."""
 
-from pathlib import Path
-
-import numpy as np
-import pytest
 import torch
-from made_up_pairs import make_task, make_task_of, through_a_file
+from made_up_pairs import make_task, make_task_of
 
 from pipeline.models.neural.task import train
-from pipeline.models.neural.training import Checkpoint, Training
+from pipeline.models.neural.training import Training
 from pipeline.specs.models import model_spec
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
-
-
-@pytest.mark.parametrize("model", ["sdtrnn", "hmlstm"])
-@pytest.mark.parametrize("step", [25, 45])
-def test_a_killed_training_goes_on_to_the_same_model(model: str, step: int, tmp_path: Path) -> None:
-    task = make_task_of(model, epochs=3, optimiser="adagrad", averaging=0.9)
-    kept: list[Checkpoint] = []
-
-    def after_step(training: Training) -> None:
-        if training.steps_done == step:
-            raise Killed
-        kept.append(training.checkpoint())
-
-    with pytest.raises(Killed):
-        train(model_spec(model).load(), task, None, after_step)
-    whole, resumed = (
-        train(model_spec(model).load(), task, start, lambda training: None).model.tensors()
-        for start in (None, through_a_file(kept[-1], tmp_path))
-    )
-    for name, tensor in whole.items():
-        np.testing.assert_array_equal(resumed[name], tensor)
 
 
 def test_adagrad_begins_again_at_one() -> None:
