@@ -106,7 +106,8 @@ def test_the_full_configuration_is_legal_and_has_a_value_of_every_section() -> N
     found = set(sections(validate(FULL_VALUES)))
     ours = ("pipeline.config", "pipeline.settings")
     known = {one for one in subclasses(BaseModel) if one.__module__.startswith(ours)}
-    assert {one.__name__ for one in known - found} == {"Section", "EveryKind", "StudySettings", "Models", "Keys", "OwnKeys"}
+    bases = {"Section", "EveryKind", "StudySettings", "Models", "Keys", "OwnKeys"}
+    assert {one.__name__ for one in known - found} == bases
 
 
 def test_a_misspelt_key_is_named_everywhere_with_the_nearest_legal_one() -> None:
