@@ -29,9 +29,14 @@ from pipeline.mapreduce import map_reduce  # noqa: E402
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.moments import Moments  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
-from pipeline.storage.gather import shard_path  # noqa: E402
-from pipeline.storage.sentences import TfidfShard, write_tfidf  # noqa: E402
-from pipeline.storage.shards import EMBEDDINGS, FEATURES, Shard, write_shard  # noqa: E402
+from pipeline.storage.shards import (  # noqa: E402
+    EMBEDDINGS,
+    FEATURES,
+    Shard,
+    shard_path,  # noqa: E402
+    write_shard,
+)
+from pipeline.storage.text_shards import TfidfShard, write_tfidf  # noqa: E402
 
 DIMENSIONS = 128
 

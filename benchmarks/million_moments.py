@@ -31,9 +31,13 @@ from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator  
 from pipeline.models.linear.cca import CCASolver  # noqa: E402
 from pipeline.precision import to_float32  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
-from pipeline.storage.gather import shard_path  # noqa: E402
-from pipeline.storage.sentences import TfidfShard, write_tfidf  # noqa: E402
-from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402
+from pipeline.storage.shards import (  # noqa: E402
+    FEATURES,
+    Shard,
+    shard_path,  # noqa: E402
+    write_shard,
+)
+from pipeline.storage.text_shards import TfidfShard, write_tfidf  # noqa: E402
 
 DIM_X, DIM_Y, WORDS, HIDDEN = 4096, 3000, 12, 64
 SHARD_ROWS = 1 << 15

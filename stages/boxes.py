@@ -73,7 +73,7 @@ def read_regions(
     from pipeline.generate.snippets import SnippetRegions
     from pipeline.storage.names import plain
     from pipeline.storage.provenance import require_origins
-    from pipeline.storage.region_rows import RegionRows
+    from pipeline.storage.rows import RegionRows
 
     found = {}
     for name in encoders:

@@ -30,8 +30,9 @@ def read_study(run: "Run") -> "Study":
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
     from pipeline.specs.models import model_spec
-    from pipeline.storage.gather import Features, Sentences, read_split
+    from pipeline.storage.gather import Features, read_split
     from pipeline.storage.moments import PairSet
+    from pipeline.storage.text_shards import Sentences
 
     settings, layout = run.config, run.layout
     features = Features(run.manifest, run.root / "features")

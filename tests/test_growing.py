@@ -14,8 +14,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from pipeline.collections.intake import leave_out, parse_takedown
 from pipeline.collections.records import DocumentRecord, ImageRecord, Reject, SentenceRecord
-from pipeline.collections.takedown import leave_out, parse_takedown
 from pipeline.storage.features import Shard
 from pipeline.storage.shards import FEATURES
 

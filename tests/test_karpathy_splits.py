@@ -16,7 +16,7 @@ from made_up_downloads import Drawn, keep_weights, write_coco, write_flickr8k, w
 
 from pipeline import config
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.region_rows import RegionRows
+from pipeline.storage.rows import RegionRows
 
 ROOT = Path(__file__).parents[1]
 WRITE = {"coco": write_coco, "flickr30k": write_flickr30k, "karpathy-flickr8k": write_flickr8k}

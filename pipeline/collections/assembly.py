@@ -1,8 +1,8 @@
 """The second half of ingest: which images can be used, and the tables of a manifest.
 
-What becomes of a thing is decided once: it is kept, rejected with a reason, or a duplicate. Of images with the same
-bytes the first is kept. Whatever belongs to an image shares its fate. An image without a sentence is kept too: in the
-split `weak` where a document tells of it and the collection does not name another split, else in `gallery`.
+Everything is either kept, rejected with a reason, or a duplicate. Of images with the same bytes the first is kept. What
+belongs to an image shares its fate. An image without a sentence is kept, too: in the split `weak` if it has a document
+and the collection names no other split, else in `gallery`.
 """
 
 from collections import Counter
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.collections import belongings
-from pipeline.collections.belongings import IMAGE_DUPLICATE, IMAGE_REJECTED, Images, are_none
+from pipeline.collections import annotations
+from pipeline.collections.annotations import IMAGE_DUPLICATE, IMAGE_REJECTED, Images, are_none
 from pipeline.collections.collection import Collection, SplitSummary
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import DIVIDED, Reject
@@ -21,24 +21,24 @@ from pipeline.settings.section import SPLITS
 from pipeline.workers import Failure
 
 DUPLICATE = "duplicate"
-"""How the reason begins for which a duplicate, of whatever kind, is left out."""
+"""First word of the reason to leave out any duplicate."""
 EVERY, MOST = 10, 1000
-"""Of images that are divided every tenth is of dev and every tenth of test, up to so many of each."""
-OWNED = {"sentences": belongings.sentences, "documents": belongings.documents, "boxes": belongings.boxes}
+"""Every tenth image to be divided goes to dev and every tenth to test, up to MOST of each."""
+OWNED = {"sentences": annotations.sentences, "documents": annotations.documents, "boxes": annotations.boxes}
 
 
 class Assembly:
-    """Images between intake and manifest: read those at `locations()`, then give their outcomes to `collect`."""
+    """Images between intake and manifest: inspect those at `locations()`, then pass the outcomes to `collect`."""
 
     def __init__(self, intake: Intake) -> None:
         self._tables, self._files = intake.tables(), list(intake.files)
         self._given, self._rejected = intake.given, intake.rejects
         self._images = self._tables["images"]
-        # (n_images,) why each is left out, None while nothing speaks against it
+        # (n_images,) why each is left out; None if nothing is known against it
         self._reasons = _objects(self._images["fault"])
         usable, silent = are_none(self._reasons), ~self._own("sentences")
         given, documented = _objects(self._images["split"]), self._own("documents")
-        # (n_images,) the split in which the collection puts each, and that in which it is
+        # (n_images,) each image's split according to the collection, and its actual split
         self._asked = divide(given, usable & ~silent)
         self._asked[usable & silent & (given == DIVIDED)] = "gallery"
         self._asked[usable & silent & (given == DIVIDED) & documented] = "weak"
@@ -47,17 +47,17 @@ class Assembly:
         self._wanted = np.flatnonzero(usable)
 
     def __len__(self) -> int:
-        """The number of images that must be read."""
+        """The number of images to inspect."""
         return len(self._wanted)
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
-        """Path, offset and size of each image that must be read."""
+        """Path, offset and size of each image to inspect."""
         wanted = self._images.select(["path", "offset", "size"]).take(self._wanted)
         for batch in wanted.to_batches(max_chunksize=1024):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
     def collect(self, outcomes: Iterable[Any]) -> Collection:
-        """The collection, from an Inspection or a Failure for each of `locations()`."""
+        """The collection, given an Inspection or a Failure for each of `locations()`."""
         sizes = np.zeros((len(self._reasons), 2), np.int32)
         hashes = _objects(self._images["fault"])
         first: dict[str, int] = {}
@@ -100,7 +100,7 @@ class Assembly:
         return Images(ids, sizes, np.array(fates, dtype=object))
 
     def _image_rejects(self) -> list[Reject]:
-        """An image stands under its own name, unless it is the row that names it which is at fault."""
+        """A rejected image is listed under its own name, or under its row in a list if that is at fault."""
         faulty = ~are_none(_objects(self._images["fault"]))
         rows = np.flatnonzero(~are_none(self._reasons) & ~faulty)
         own = [Reject(self._name(row), None, "images", self._reasons[row]) for row in rows.tolist()]
@@ -130,8 +130,8 @@ class Assembly:
 def divide(splits: np.ndarray, usable: np.ndarray) -> np.ndarray:
     """`splits` (n,) with train, dev or test in place of DIVIDED.
 
-    Where the collection names dev or test itself, what it leaves out is of train. Else, of the `usable` images (n,) in
-    their order, the fifth of every ten is of dev and the tenth of test, so that images added at the end change nothing.
+    If the collection itself names images of dev or test, all others go to train. Else, of every ten `usable` images
+    (n,) in order, the fifth goes to dev and the tenth to test, so that images added at the end change nothing.
     """
     divided = splits == DIVIDED
     result = np.where(divided, "train", splits)
@@ -148,9 +148,7 @@ def _objects(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _counts(given: Counter[str], tables: dict[str, pa.Table], rejects: list[Reject]) -> dict[str, dict[str, int]]:
-    left_out: Counter[tuple[str, bool]] = Counter()
-    for reject in rejects:
-        left_out[reject.what, reject.reason.startswith(DUPLICATE)] += 1
+    left_out = Counter((reject.what, reject.reason.startswith(DUPLICATE)) for reject in rejects)
     return {
         what: {
             "given": given[what],

@@ -1,4 +1,4 @@
-"""What ingest makes of a collection, and when it is not good enough to go on with."""
+"""What ingest makes of a collection, and when that is not usable."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,13 +10,13 @@ from pipeline.collections.records import Reject
 from pipeline.errors import InputError, RejectLimitError
 
 HARMLESS = ("empty", "duplicate")
-"""What the reasons begin with of rejected sentences that no limit counts."""
+"""First words of the reasons for rejected sentences that do not count towards the limit."""
 
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """How many images the collection gives a split, how many it has, and how many of those given are in `gallery`
-    instead, since they have no sentence; the file that names its first, and why one is not in it."""
+    """The number of images that the collection gives a split, that it has, and that are in `gallery` instead because
+    they have no sentence; the file that names its first image, and why that is left out."""
 
     given: int
     kept: int
@@ -27,7 +27,7 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class Collection:
-    """Tables `images`, `sentences`, `documents` and `boxes` in the order of a manifest, and what was left out.
+    """Tables `images`, `sentences`, `documents` and `boxes` in the manifest's order, and what was left out.
 
     `counts` has {given, kept, rejected, duplicate} of each table; `rejects` has one entry for each thing not kept.
     """
@@ -38,9 +38,8 @@ class Collection:
     splits: Mapping[str, SplitSummary]
 
     def check(self, reject_limit: float, report: str) -> None:
-        """Refuse a collection from which nothing can be learned or judged (InputError), or with more than the share
-        `reject_limit` of its images, or of its sentences that are not empty, rejected (RejectLimitError). `report` is
-        the file that has any rejects."""
+        """Raises InputError if nothing can be learned or evaluated, and RejectLimitError if more than the share
+        `reject_limit` of the images, or of the non-empty sentences, was rejected. `report` is the file of rejects."""
         reasons = f"; {report} lists the reasons" if self.rejects else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not self.splits:
@@ -71,7 +70,7 @@ class Collection:
                 )
 
     def describe(self) -> Iterator[str]:
-        """What there is and what was left out, in lines for a person."""
+        """What was kept and left out, in lines for the user."""
         splits = ", ".join(f"{split} {summary.kept}" for split, summary in self.splits.items())
         for what, count in self.counts.items():
             if count["given"]:
@@ -83,4 +82,4 @@ class Collection:
             yield f"  {count} {what} left out: {reason}"
         if silent := {split: summary.silent for split, summary in self.splits.items() if summary.silent}:
             count = " and ".join(f"{count} of {split}" for split, count in silent.items())
-            yield f"{count} have no sentence: they are in the split gallery, to be found and not to be learned from"
+            yield f"{count} have no sentence: they are in the split gallery, to be found but not learned from"

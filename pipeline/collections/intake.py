@@ -1,10 +1,10 @@
-"""The first half of ingest: the records of a collection in columns, judged as far as they alone can tell.
+"""The first half of ingest: a collection's records in columns, with faults that need no look at the images.
 
 A million images bring millions of sentences, so rows are packed into Arrow batches as they come.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -36,12 +36,35 @@ COLUMNS = {
         **SOURCE,
     },
 }
-"""`owner` is the row of the image among all that were given, `file` a number in `Intake.files`, `fault` the reason
-for which an image need not even be read."""
+"""`owner` is the row of the image among all given images, `file` a number in `Intake.files`, `fault` the reason why an
+image need not be read."""
+
+
+def parse_takedown(text: str) -> frozenset[str]:
+    """The names in a takedown list, one a line, without empty lines and comments (#)."""
+    lines = (line.strip() for line in text.splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def leave_out(records: Iterable[Record], names: frozenset[str]) -> Iterator[Record]:
+    """`records` without the images of these `names` and everything that belongs to them, as if they had never been
+    there: they do not become rejects.
+
+    A name is an image's key in the collection, its path relative to the data root, or its name in a tar shard.
+    """
+    gone = set(names)
+    for record in records:
+        if isinstance(record, Reject):
+            yield record
+            continue
+        if isinstance(record, ImageRecord) and gone & {record.path, record.member, record.key}:
+            gone.add(record.key)
+        if record.key not in gone:
+            yield record
 
 
 class Intake:
-    """What a collection gives: a table for each of COLUMNS, the rejects so far, and how many of each were given."""
+    """A table for each of COLUMNS, the rejects so far, and how many of each kind were given."""
 
     def __init__(self, max_chars: int) -> None:
         self.max_chars = max_chars
@@ -52,7 +75,7 @@ class Intake:
         self._columns = {what: _Columns(fields) for what, fields in COLUMNS.items()}
 
     def add(self, records: Iterable[Record]) -> "Intake":
-        """Take all records of a reader; an image must come before what belongs to it."""
+        """Add all records of a reader; an image must come before what belongs to it."""
         for record in records:
             match record:
                 case ImageRecord():
@@ -79,10 +102,9 @@ class Intake:
         self._owners[image.key] = len(self._owners)
         fault = _name_fault(image.path) or (image.member is not None and _name_fault(image.member)) or None
         place = (None,) * len(PLACE) if fault else (image.path, image.member, image.offset, image.size)
-        known = image.split in SPLITS or image.split == DIVIDED
-        if not known:
+        split = image.split if image.split in SPLITS or image.split == DIVIDED else None
+        if split is None:
             fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
-        split = image.split if known else None
         self._columns["images"].append((*place, split, fault, self._file(image.file), image.row))
 
     def _add_owned(self, what: str, record: Any, fault: str | None) -> None:
@@ -115,7 +137,7 @@ class Intake:
 
 
 class _Columns:
-    """Rows in, a table out; packed every BATCH rows."""
+    """A table that is filled row by row, and packed every BATCH rows."""
 
     def __init__(self, fields: dict[str, pa.DataType]) -> None:
         self._schema = pa.schema(list(fields.items()))
@@ -148,7 +170,7 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
 
 
 def _name_fault(name: str) -> str | None:
-    """Why `name`, relative to the root or inside a shard, must not be opened."""
+    """Why `name`, relative to the root or inside a shard, must not be opened; None if it may."""
     if not name or "\0" in name:
         return f"no file name: {name!r}"
     if not _is_unicode(name):

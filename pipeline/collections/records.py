@@ -1,8 +1,8 @@
-"""What a collection consists of, one record for each thing that its files name.
+"""The records of a collection, one for each thing that its files name.
 
-Readers in `formats` report what they find and judge nothing but the shape of a row; `intake` judges the rest.
-`file` and `row` (from 1, None where a file has no rows) say where a record stands, for the one who must repair it.
-Records are tuples rather than dataclasses because a million images bring some twenty million of them.
+Readers in `formats` report what they find and check only the shape of a row; `intake` checks the rest. `file` and `row`
+(from 1, None if a file has no rows) locate a record, for whoever must repair it. Records are tuples rather than
+dataclasses because a million images bring some twenty million of them.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 DIVIDED = "divided"
-"""What a reader may call the split of images that the collection puts in none: assembly decides."""
+"""The split of an image for which the collection names none: assembly decides."""
 NOT_UTF8 = "not UTF-8"
-"""The reason to leave out what is not text, wherever that is noticed."""
+"""The reason to reject what is not text."""
 
 
 class ImageRecord(NamedTuple):
-    """An image. `key` is what its texts call it; `offset` and `size` in bytes locate a member of a tar shard."""
+    """An image. Its texts refer to it by `key`; `offset` and `size` in bytes locate a member of a tar shard."""
 
     key: str
     path: str
@@ -29,7 +29,7 @@ class ImageRecord(NamedTuple):
 
 
 class SentenceRecord(NamedTuple):
-    """A sentence of the image `key`, which has been reported before; `number` orders those of one image."""
+    """A sentence of the image `key`, which was reported before; `number` orders the sentences of one image."""
 
     key: str
     number: int
@@ -39,7 +39,7 @@ class SentenceRecord(NamedTuple):
 
 
 class DocumentRecord(NamedTuple):
-    """The weak text of the image `key`; tags are separated by commas, whatever is absent is empty."""
+    """The weak text of the image `key`; commas separate tags, and missing fields are empty."""
 
     key: str
     title: str
@@ -64,7 +64,7 @@ class BoxRecord(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """A row that is not even a record. `what` is one of images, sentences, documents, boxes."""
+    """A row that cannot be used. `what` is one of images, sentences, documents, boxes."""
 
     file: str
     row: int | None
@@ -77,7 +77,7 @@ Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | Reject
 
 @dataclass(frozen=True)
 class Options:
-    """The keys of `collection` in the configuration that a reader needs."""
+    """What a reader needs of the configuration's section `collection`."""
 
     files: Mapping[str, str]
     columns: Mapping[str, str]

@@ -1,7 +1,7 @@
 """The members of a tar shard, found from header to header.
 
-Python's tarfile believes what headers say: it reads names of any length, follows chains of them by recursion, and may
-be sent backwards for ever. Here a name is short, a chain is short, and a member ends inside of the file.
+Python's tarfile trusts headers: it reads names of any length, follows chains of headers recursively, and can be sent
+backwards forever. Here names and chains must be short, and a member must end inside the file.
 """
 
 import os
@@ -14,17 +14,17 @@ from pipeline.errors import InputError
 
 BLOCK = tarfile.BLOCKSIZE
 MOST_EXTENSIONS = 8
-"""Headers before one member that say more of it; GNU tar writes two, pax one or two."""
+"""Extension headers before one member; GNU tar writes up to two, pax one or two."""
 LARGEST_EXTENSION = 1 << 16
-"""Bytes of one of these; a path has at most 4,096."""
+"""Bytes of an extension header; a path has at most 4,096."""
 PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 EXTENSIONS = (*PAX, *NAMES, tarfile.XGLTYPE)
 
 
 class TarMember(NamedTuple):
-    """A member: its name, where its bytes begin in the file, how many they are, and whether it is a plain file, a
-    folder, or something else (a link, a device, a file with holes)."""
+    """A member: its name, the offset and number of its bytes, and its kind: `file`, `folder`, or `other` (a link, a
+    device, a file with holes)."""
 
     name: str
     offset: int
@@ -33,12 +33,12 @@ class TarMember(NamedTuple):
 
 
 class DamagedTar(InputError):
-    """A tar that cannot be read from here on, and why."""
+    """Why a tar cannot be read any further."""
 
 
 @dataclass
-class _Said:
-    """What extension headers say of the next member."""
+class _Extension:
+    """What extension headers say about the next member."""
 
     count: int = 0
     name: str | None = None
@@ -47,23 +47,23 @@ class _Said:
 
 
 def members(descriptor: int) -> Iterator[TarMember]:
-    """The members of the tar in an open file, in order. Raises DamagedTar where there is no whole header."""
+    """The members of the tar in an open file, in order. Raises DamagedTar at an incomplete header."""
     length = os.fstat(descriptor).st_size
-    at, said = 0, _Said()
+    at, extension = 0, _Extension()
     while (block := os.pread(descriptor, BLOCK, at)) != bytes(BLOCK):
         header, data = _header(block, at), at + BLOCK
         if header.type in EXTENSIONS:
-            _extend(said, header, descriptor, data)
+            _extend(extension, header, descriptor, data)
             at = data + _padded(header.size)
             continue
         while header.type == tarfile.GNUTYPE_SPARSE and block[504 if data > at + BLOCK else 482]:
             block, data = os.pread(descriptor, BLOCK, data).ljust(BLOCK, b"\0"), data + BLOCK  # more of its holes
-        member = _member(header, said, data)
+        member = _member(header, extension, data)
         if member.offset + member.size > length:
             raise DamagedTar(f"truncated: the shard ends inside of {member.name[:99]!r}")
         yield member
-        at, said = data + _padded(member.size), _Said()
-    if said.count:
+        at, extension = data + _padded(member.size), _Extension()
+    if extension.count:
         raise DamagedTar(f"damaged: the shard ends at byte {at} where a member should begin")
 
 
@@ -79,27 +79,27 @@ def _header(block: bytes, at: int) -> tarfile.TarInfo:
     raise DamagedTar(f"damaged: no header and no end of the shard at byte {at}")
 
 
-def _extend(said: _Said, header: tarfile.TarInfo, descriptor: int, data: int) -> None:
-    """Take in an extension header whose content lies at `data`. Of two that say the same the first counts."""
-    said.count += 1
-    if said.count > MOST_EXTENSIONS or header.size > LARGEST_EXTENSION:
+def _extend(extension: _Extension, header: tarfile.TarInfo, descriptor: int, data: int) -> None:
+    """Read the extension header whose content is at `data`. The first value of a field counts."""
+    extension.count += 1
+    if extension.count > MOST_EXTENSIONS or header.size > LARGEST_EXTENSION:
         raise DamagedTar(f"damaged: the headers before byte {data} are too many or too long for one member")
     content = os.pread(descriptor, header.size, data)
     if len(content) < header.size:
         raise DamagedTar("truncated: the shard ends inside of a header")
-    if header.type == tarfile.GNUTYPE_LONGNAME and said.name is None:
-        said.name = content.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    if header.type == tarfile.GNUTYPE_LONGNAME and extension.name is None:
+        extension.name = content.partition(b"\0")[0].decode("utf-8", "surrogateescape")
     elif header.type in PAX:
         records = _pax_records(content, data)
-        if b"path" in records and said.name is None:
-            said.name = records[b"path"].decode("utf-8", "surrogateescape")
-        if b"size" in records and said.size is None:
-            said.size = _number(records[b"size"], data)
-        said.sparse = said.sparse or any(key.startswith(b"GNU.sparse.") for key in records)
+        if b"path" in records and extension.name is None:
+            extension.name = records[b"path"].decode("utf-8", "surrogateescape")
+        if b"size" in records and extension.size is None:
+            extension.size = _number(records[b"size"], data)
+        extension.sparse = extension.sparse or any(key.startswith(b"GNU.sparse.") for key in records)
 
 
 def _pax_records(content: bytes, data: int) -> dict[bytes, bytes]:
-    """The values by their keywords, of records `<length of the record> <keyword>=<value>\\n`."""
+    """Keyword -> value, from records `<length of the record> <keyword>=<value>\\n`."""
     records, at = {}, 0
     while at < len(content):
         spelt, _, _ = content[at : at + 20].partition(b" ")
@@ -118,11 +118,11 @@ def _number(spelt: bytes, data: int) -> int:
     return int(spelt)
 
 
-def _member(header: tarfile.TarInfo, said: _Said, data: int) -> TarMember:
-    name = header.name if said.name is None else said.name
-    stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES  # else its size is of something elsewhere
-    size = (header.size if said.size is None else said.size) if stored else 0
-    plain = header.isreg() and header.type != tarfile.GNUTYPE_SPARSE and not said.sparse
+def _member(header: tarfile.TarInfo, extension: _Extension, data: int) -> TarMember:
+    name = header.name if extension.name is None else extension.name
+    stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES  # else its size refers to other data
+    size = (header.size if extension.size is None else extension.size) if stored else 0
+    plain = header.isreg() and header.type != tarfile.GNUTYPE_SPARSE and not extension.sparse
     folder = header.isdir()
     return TarMember(
         name.rstrip("/") if folder else name, data, size, "file" if plain else "folder" if folder else "other"

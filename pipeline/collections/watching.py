@@ -1,4 +1,4 @@
-"""What of a collection decides what `ingest` makes of it, as far as can be told without opening a file."""
+"""The state of a collection, as far as it is visible without opening files: a change makes `ingest` run again."""
 
 import hashlib
 import os
@@ -14,9 +14,9 @@ TEXT, SHARD = ".txt", ".tar"
 
 
 def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
-    """The lists that a collection of the format `form` is read from, wherever they lie; none for formats without.
+    """The lists of a collection in the format `form`, wherever they are. `given` is collection.files.
 
-    `given` is collection.files. Raises UsageError as the format's reader does.
+    Raises UsageError as the format's reader does.
     """
     if form not in NAMED:
         return []
@@ -24,11 +24,11 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
 
 
 def describe_state(root: Path, form: str, given: Mapping[str, str]) -> str:
-    """How many files a collection has, and a digest of their names, sizes and times of change.
+    """The number of a collection's files, and a digest of their names, sizes and modification times.
 
-    These are its photographs and lists, the texts beside photographs of `text-files`, and the shards of `webdataset`.
-    Hidden files and folders are left out; links to folders are followed directly under the root only, as by `ingest`.
-    Raises UsageError and InputError as the format's reader does.
+    These are its photographs and lists, the texts of `text-files`, and the shards of `webdataset`, without hidden files
+    and folders. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError and
+    InputError as the format's reader does.
     """
     names = {os.path.relpath(path, root) for path in list_files(root, form, given)}
     names |= {name for name in _walk(_folder(root, given)) if _is_read(name, form)}
@@ -38,10 +38,10 @@ def describe_state(root: Path, form: str, given: Mapping[str, str]) -> str:
     for name in sorted(names):
         try:
             status = os.stat(os.path.join(root, name))
-            told = f"{status.st_size} {status.st_mtime_ns}"
+            state = f"{status.st_size} {status.st_mtime_ns}"
         except OSError:
-            told = "unreadable"
-        digest.update(os.fsencode(f"{name}\0{told}\0"))
+            state = "unreadable"
+        digest.update(os.fsencode(f"{name}\0{state}\0"))
     return f"{len(names)} files, {digest.hexdigest()[:16]}"
 
 
@@ -53,7 +53,7 @@ def _is_read(name: str, form: str) -> bool:
 
 
 def _matching(root: Path, pattern: str) -> list[Path]:
-    if Path(pattern).is_absolute():  # which pathlib refuses with an exception of its own
+    if Path(pattern).is_absolute():  # for which pathlib raises an exception of its own
         raise UsageError(f"collection.files: {pattern} must be a pattern under {root}; leave out the folder")
     return list(root.glob(pattern))
 
@@ -63,7 +63,7 @@ def _folder(root: Path, given: Mapping[str, str]) -> CollectionFolder:
 
 
 def _walk(folder: CollectionFolder) -> Iterator[str]:
-    """The files of the collection, relative to its root."""
+    """The collection's files, relative to its root."""
     linked = [entry.name for entry in os.scandir(folder.root) if entry.is_symlink() and entry.is_dir()]
     for top in ("", *(name for name in linked if not name.startswith("."))):
         for below, names in folder.walk(folder.root / top):

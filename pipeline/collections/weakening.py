@@ -1,4 +1,4 @@
-"""Simulated weak text: titles, tags and descriptions made from true sentences, as noisy as one wants them."""
+"""Simulated weak text: titles, tags and descriptions made from true sentences, with adjustable noise."""
 
 import re
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ TITLE_WORDS = (2, 6)
 
 
 def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:
-    """A document for each image of `image_id` (m,), ascending, the image of each of `texts` (m).
+    """A document for each image; `image_id` (m,), ascending, is the image of each of the m `texts`.
 
-    Columns image_id, title, tags (separated by blanks), description. An image's document depends on `seed` and on its
-    own place only. Raises InputError where fewer than two images have sentences.
+    Columns image_id, title, tags (separated by blanks), description. An image's document depends only on `seed` and the
+    image's place. Raises InputError if fewer than two images have sentences.
     """
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:

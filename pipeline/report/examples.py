@@ -91,7 +91,7 @@ class SplitGallery:
 class Stored(Protocol):
     """The embeddings of a model, as they were stored."""
 
-    row: str
+    name: str
     comparison: Comparison
 
     def read(self, modality: str, ids: np.ndarray) -> Items: ...
@@ -110,7 +110,7 @@ def read_gallery(
 ) -> SplitGallery:
     """The `pairs` of `split`, of the manifest's tables `images` and `sentences`, as a gallery."""
     return SplitGallery(
-        stored.row,
+        stored.name,
         split,
         stored.comparison,
         images.take(pairs.image_id),

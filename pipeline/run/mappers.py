@@ -24,7 +24,7 @@ from pipeline.clusters import connect, import_extra
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
-from pipeline.storage.made import is_made
+from pipeline.storage.commits import is_made
 
 LOST_WORKERS = 3
 """A shard whose worker has died so many times is given up."""

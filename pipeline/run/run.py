@@ -114,7 +114,7 @@ class Run:
 
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""
-        from pipeline.storage.made import combined_fingerprint, fingerprint_of
+        from pipeline.storage.commits import combined_fingerprint, fingerprint_of
 
         if isinstance(one, Outside):
             return self._remembered(str(one.path), lambda: _digest(one.path))

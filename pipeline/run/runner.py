@@ -12,8 +12,8 @@ from pipeline.run.mappers import ShardTask, in_process, on_cluster, on_processes
 from pipeline.run.run import Run
 from pipeline.run.stage import Names, Stage
 from pipeline.storage.atomic import publish_json
+from pipeline.storage.commits import combined_fingerprint, fingerprint_of, is_made
 from pipeline.storage.locks import hold
-from pipeline.storage.made import combined_fingerprint, fingerprint_of, is_made
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
-"""Alignments `alignments/<model>/<split>.jsonl`: which words of a sentence speak of which box of its image, one segment
-a line {sentence_id, image_id, words, box, score}; beside them a drawing."""
+"""Alignments `alignments/<model>/<split>.jsonl`: which words of a sentence go with which box of its image. One segment
+a line: {sentence_id, image_id, words, box, score}; a drawing lies beside them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import DRAWING, Sidecar, add_artefact, read_verified
+from pipeline.storage.atomic import DRAWING, Sidecar, publish, read_verified
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.forms import Count, Finite, Form
 from pipeline.storage.records import read_lines
 
 ALIGNMENTS = "alignments"
-REMEDY = "give what align wrote"
+REMEDY = "give a file that align wrote"
 
 
 class SegmentForm(Form):
@@ -26,24 +26,17 @@ class SegmentForm(Form):
     score: Finite
 
 
-def write_alignments(
-    path: Path,
-    segments: Sequence[Mapping[str, Any]],
-    drawing: bytes,
-    *,
-    fingerprint: str,
-    details: Mapping[str, Any],
-) -> None:
-    """Publish the segments of all sentences of a split, and the drawing with the ending .png."""
-    lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in segments).encode()
-    batch, about = FileBatch(), {"rows": len(segments), "fingerprint": fingerprint, "details": details}
-    add_artefact(batch, path.with_suffix(".png"), drawing, kind=DRAWING, **about)
-    add_artefact(batch, path, lines, kind=ALIGNMENTS, **about)
+def write_alignments(path: Path, segments: Sequence[Mapping[str, Any]], drawing: bytes, **about: Any) -> None:
+    """Publish all segments of a split, and the drawing as a .png; `about` is the `fingerprint` and `details`."""
+    lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
+    batch = FileBatch()
+    publish(path.with_suffix(".png"), drawing, kind=DRAWING, rows=len(segments), **about, batch=batch)
+    publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about, batch=batch)
     batch.publish()
 
 
 def read_alignments(path: Path) -> tuple[list[dict[str, Any]], Sidecar]:
-    """What `align` wrote. IntegrityError names a line that is no segment."""
+    """What `align` wrote. Raises IntegrityError naming a line that is not a segment."""
     data, sidecar = read_verified(path, ALIGNMENTS)
     segments = read_lines(data, SegmentForm, path, REMEDY)
     if len(segments) != sidecar.rows:

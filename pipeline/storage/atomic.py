@@ -1,8 +1,7 @@
 """Publishing files so that a reader sees the whole artefact or none.
 
-An artefact and its sidecar `<name>.json`, which is its commit, are a batch (`pipeline.storage.batch`): an artefact
-without its sidecar does not exist. A JSON object of ours carries under `check` the sha256 of the rest of it, since no
-other file vouches for it.
+An artefact and its commit, the sidecar `<name>.json`, are written together: an artefact without its sidecar does not
+exist. A JSON file of ours carries the sha256 of its own content under `check`, since no other file vouches for it.
 """
 
 import hashlib
@@ -20,19 +19,18 @@ from pipeline.storage.places import SHARD, claims, require_output, require_place
 from pipeline.storage.reading import file_sha256, is_there, read_bytes, refusing
 
 CHECK = "check"
-DRAWING = "drawing"
-TABLES = "tables"
-"""Kinds of what people read and `report` or `reproduce` puts into a page: pictures, and tables in Markdown."""
+DRAWING, TABLES = "drawing", "tables"
+"""Kinds of artefacts for people, which `report` or `reproduce` includes: pictures, and tables in Markdown."""
 FIELDS = {"kind": str, "rows": int, "bytes": int, "sha256": str, "fingerprint": str, "details": dict}
 """What a sidecar holds besides its `check`."""
 DETAILS = {
     "inputs": dict, "encoders": dict, "regions": dict, "settings": dict, "vocabulary": str, "dim": int, SHARD: int,
 }  # fmt: skip
-"""The types of those details that readers of several kinds rely on."""
+"""The types of the details that readers of several kinds rely on."""
 
 
 class Record(dict):
-    """An object of the JSON file `path`. A key that it lacks is an IntegrityError that names the file."""
+    """An object from the JSON file `path`. A missing key raises an IntegrityError that names the file."""
 
     def __init__(self, value: Any = (), path: Path | None = None) -> None:
         super().__init__(value)
@@ -40,13 +38,13 @@ class Record(dict):
 
     def __missing__(self, key: str) -> Any:
         raise IntegrityError(
-            f"{self.path} says nothing of {key}: an earlier version wrote it, or it was changed; run its stage again"
+            f"{self.path} has no key {key}: an earlier version wrote it, or it was edited; run its stage again"
         )
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """The commit beside an artefact: `kind`, `rows`, `bytes`, `sha256`, `fingerprint`, and `details`."""
+    """The commit beside an artefact. `sha256` and `bytes` describe the artefact's file."""
 
     kind: str
     rows: int
@@ -70,34 +68,21 @@ def publish(
     rows: int,
     fingerprint: str,
     details: Mapping[str, Any] | None = None,
+    batch: FileBatch | None = None,
 ) -> Sidecar:
-    """Write an artefact and its sidecar. An older artefact of that name stays whole until it is replaced."""
-    batch = FileBatch()
-    sidecar = add_artefact(batch, path, data, kind=kind, rows=rows, fingerprint=fingerprint, details=details)
-    batch.publish()
-    return sidecar
+    """Write an artefact and its sidecar; an older artefact stays whole until it is replaced.
 
-
-def add_artefact(
-    batch: FileBatch,
-    path: Path,
-    data: bytes | memoryview,
-    *,
-    kind: str,
-    rows: int,
-    fingerprint: str,
-    details: Mapping[str, Any] | None = None,
-) -> Sidecar:
-    """As `publish`, together with whatever else is in `batch`.
-
-    The details of a file that is named as a shard say which. Raises UsageError where they are of another shard, model
-    and so on than the file's name.
+    With a `batch`, both become visible when that is published. A file that is named as a shard gets its number as a
+    detail. Raises UsageError if the details contradict the file's name (another shard, model and so on).
     """
     details = {**{key: value for key, value in claims(path).items() if key == SHARD}, **(details or {})}
     require_output(path, details)
-    sha256 = batch.add(path, data)
+    files = FileBatch() if batch is None else batch
+    sha256 = files.add(path, data)
     sidecar = Sidecar(kind, rows, memoryview(data).nbytes, sha256, fingerprint, details)
-    batch.add(sidecar_path(path), to_json(vars(sidecar)), commit=True)
+    files.add(sidecar_path(path), to_json(vars(sidecar)), commit=True)
+    if batch is None:
+        files.publish()
     return sidecar
 
 
@@ -115,8 +100,10 @@ def to_json(value: Any) -> bytes:
 
 
 def publish_record(path: Path, value: Mapping[str, Any], beside: Mapping[str, bytes] | None = None) -> None:
-    """Write a JSON object that is its own commit, with the files `beside` it that it vouches for (name -> bytes) under
-    `files`. Raises UsageError where the object is of another model, split and so on than the file's name."""
+    """Write a JSON object that is its own commit. It vouches for the files `beside` it (name -> bytes) under `files`.
+
+    Raises UsageError if the object contradicts the file's name (another model, split and so on).
+    """
     require_output(path, value)
     batch, files = FileBatch(), {}
     for name, data in (beside or {}).items():
@@ -132,19 +119,13 @@ def publish_text(path: Path, text: str) -> None:
 
 def publish_bytes(path: Path, data: bytes | memoryview) -> None:
     """Write a file atomically, without a sidecar."""
-    publish_all({path: data})
-
-
-def publish_all(files: Mapping[Path, bytes | memoryview]) -> None:
-    """Write several files without sidecars: all or, where they cannot be written, none."""
     batch = FileBatch()
-    for path, data in files.items():
-        batch.add(path, data)
+    batch.add(path, data)
     batch.publish()
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file of ours; IntegrityError names a file that is missing or damaged."""
+    """The value in a JSON file of ours. Raises IntegrityError if the file is missing or damaged."""
     try:
         value = json.loads(read_bytes(path), object_hook=lambda part: Record(part, path))
     except (ValueError, RecursionError) as error:
@@ -164,7 +145,7 @@ def _digest_rest(value: Mapping[str, Any]) -> str:
 
 
 def read_sidecar(path: Path, kind: str) -> Sidecar:
-    """The sidecar of an artefact of `kind`, its bytes not yet checked."""
+    """The sidecar of an artefact of `kind`. The artefact's bytes are not checked."""
     value = read_json(sidecar_path(path))
     if not is_sidecar(value):
         raise IntegrityError(f"{sidecar_path(path)} is not a sidecar; delete it and run its stage again")
@@ -176,7 +157,7 @@ def read_sidecar(path: Path, kind: str) -> Sidecar:
 
 
 def is_sidecar(value: Any) -> bool:
-    """Whether the value of a JSON file has all that a sidecar has, and nothing else."""
+    """Whether the value of a JSON file has all keys of a sidecar, and no others."""
     if not isinstance(value, dict) or value.keys() - {CHECK} != FIELDS.keys():
         return False
     if not all(_is(value[name], kind) for name, kind in FIELDS.items()) or min(value["rows"], value["bytes"]) < 0:
@@ -193,7 +174,7 @@ _checked: dict[tuple[str, int, int], str] = {}
 
 
 def verify(path: Path, kind: str) -> Sidecar:
-    """Check size and sha256 of an artefact against its sidecar, once per process, before anything parses it."""
+    """Check an artefact's size and sha256 against its sidecar before anything parses it, once per process."""
     path = Path(path)
     sidecar = read_sidecar(path, kind)
     with refusing(path, missing="does not exist although its sidecar does; run its stage again"):
@@ -213,7 +194,7 @@ def read_verified(path: Path, kind: str) -> tuple[bytes, Sidecar]:
 
 
 def is_published(path: Path, kind: str, fingerprint: str) -> bool:
-    """Whether the artefact is there, whole, and made from exactly what `fingerprint` says."""
+    """Whether the artefact is there and whole, and has this fingerprint."""
     try:
         return is_there(sidecar_path(path)) and verify(path, kind).fingerprint == fingerprint
     except IntegrityError:

@@ -1,9 +1,8 @@
 """Files that become visible together: written under temporary names, then renamed.
 
-The order for each is: temporary name in the same folder, write, fsync, re-read and check; when all are there,
-`os.replace` and fsync of the folder, one after the other. What does not fit on the disk is thus known before any older
-file is touched. Everything is written by plain Python file objects: the writers of numpy, faiss and HDF5 can report
-success on a full disk.
+Each file is written under a temporary name in its own folder, synced, and read back. Only when all of them are there
+does `os.replace` give each its name, so a full disk is noticed before any older file is touched. Plain Python file
+objects do the writing: the writers of numpy, faiss and HDF5 can report success on a full disk.
 """
 
 import errno
@@ -20,12 +19,12 @@ from pipeline.errors import JointspaceError
 from pipeline.storage.reading import file_sha256
 
 OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST)
-"""What making room on a disk does not help."""
+"""Errors that more disk space does not cure."""
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.(?P<pid>[1-9]\d*)", re.DOTALL)
 
 
 class FileBatch:
-    """`add` every file, then `publish`; older files of these names are whole until then."""
+    """`add` every file, then `publish`. Until then, older files of these names stay whole."""
 
     def __init__(self) -> None:
         self._written: dict[Path, Path] = {}
@@ -34,8 +33,8 @@ class FileBatch:
     def add(self, path: Path, data: bytes | memoryview, commit: bool = False) -> str:
         """Write `data` under a temporary name beside `path`; returns its sha256.
 
-        A `commit` vouches for files that were added before it. Raises JointspaceError, with nothing of the batch left,
-        where `data` cannot be written.
+        A `commit` vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and
+        then removes everything in the batch.
         """
         path, data = Path(path), memoryview(data).cast("B")
         sha256 = hashlib.sha256(data).hexdigest()
@@ -48,22 +47,21 @@ class FileBatch:
         return sha256
 
     def place_for(self, path: Path) -> Path:
-        """The temporary name under which another library is to write the file `path`, before `adopt` takes it."""
+        """The temporary name under which another library writes the file `path`, for `adopt` to take over."""
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)
         return _temporary(path)
 
     def adopt(self, path: Path) -> str:
         """Take over what was written at `place_for(path)`; returns its sha256."""
-        temporary = _temporary(path)
-        self._written[path] = temporary
+        temporary = self._written[path] = _temporary(path)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         return file_sha256(temporary)
 
     def publish(self) -> None:
-        """Give all files their names. Raises JointspaceError, with nothing left under a temporary name, where a folder
-        stands in the place of one of them or its folder may not be written."""
+        """Give all files their names. Raises JointspaceError, and removes the temporary files, if a folder has one of
+        the names or a file's folder is not writable."""
         path = Path()
         try:
             # Old commits go first, the last one at once: new bytes must not pass for the old artefact.
@@ -84,10 +82,10 @@ class FileBatch:
 
 
 def cannot_write(path: Path, size: int, error: OSError, key: str = "results_root") -> JointspaceError:
-    """What to raise where `size` bytes do not fit at `path`, or cannot be written; `key` says where it lies."""
+    """The error to raise if `size` bytes cannot be written to `path`, which the configuration's `key` places."""
     if error.errno in OCCUPIED:
         return JointspaceError(
-            f"cannot write {path} ({error.strerror}); move away what stands there, correct its permissions, or choose"
+            f"cannot write {path} ({error.strerror}); move away what is there, correct its permissions, or choose"
             f" another {key}"
         )
     there = next(folder for folder in path.absolute().parents if folder.is_dir())
@@ -121,7 +119,7 @@ def _write_temporary(path: Path, data: memoryview, sha256: str) -> Path:
 
 
 def open_no_link(path: str, flags: int) -> int:
-    """An `opener` for files of ours: nothing is written through a link."""
+    """An `opener` that never writes through a link."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
@@ -135,7 +133,7 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> list[Path]:
-    """Remove temporary files (of the artefact `name` only) whose process on this machine is gone; returns them."""
+    """Remove the temporary files (only those of the file `name`, if given) of dead local processes; returns them."""
     pattern = "*" if name is None else glob.escape(name)
     removed = [path for path in Path(folder).glob(f".{pattern}.tmp.*") if is_orphan(path)]
     for path in removed:
@@ -144,13 +142,13 @@ def sweep(folder: Path, name: str | None = None) -> list[Path]:
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether `path` is a temporary file whose process on this machine is gone."""
+    """Whether `path` is a temporary file of a dead local process."""
     match = TEMPORARY.fullmatch(path.name)
     return match is not None and is_regular(path) and not is_alive(int(match["pid"]))
 
 
 def is_regular(path: Path) -> bool:
-    """Whether `path` is a file itself: not a link to one, a folder, a pipe or nothing."""
+    """Whether `path` is itself a regular file: not a link to one."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -158,8 +156,8 @@ def is_regular(path: Path) -> bool:
 
 
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove the files of `folder` whose whole name is one of `names`, and the temporary ones of dead writers; then the
-    folder, if nothing is left in it. Whatever else lies there stays."""
+    """Remove the files of `folder` whose whole name matches `names`, temporary files of dead writers, and then the
+    folder, if it is empty. All other files stay."""
     if folder.is_symlink() or not folder.is_dir():
         return
     sweep(folder)
@@ -171,13 +169,11 @@ def remove_own(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine has the number `pid`."""
+    """Whether a local process has the number `pid`."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
-    except OverflowError:
-        return False
+    except PermissionError:  # another user's
+        pass
     return True

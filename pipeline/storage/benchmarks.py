@@ -1,6 +1,6 @@
-"""What Snakemake measured of every job: `<folder>/<rule>/**/*.tsv`, one line with seconds and memory.
+"""Snakemake's measurements of every job: `<folder>/<rule>/**/*.tsv`, one line with seconds and memory.
 
-These files are Snakemake's and have no commit: one that is damaged is left out with a warning.
+These files are Snakemake's and have no commit: a damaged one is left out with a warning.
 """
 
 import csv
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class MeasuredJob(NamedTuple):
-    """Wall and `processor` seconds of one job, and its greatest memory in MB."""
+    """Wall and `processor` seconds of one job, and its peak memory in MB."""
 
     seconds: float
     processor: float
@@ -25,7 +25,7 @@ class MeasuredJob(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Rule -> its jobs that have run here. Raises IntegrityError for a folder without any."""
+    """Rule -> its jobs that have run. Raises IntegrityError if there are none."""
     found: dict[str, list[MeasuredJob]] = {}
     for path in _files(Path(folder)):
         if jobs := _jobs(path):
@@ -36,7 +36,7 @@ def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
 
 
 def read_shard_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Name -> the jobs that have made its shards: what stands in `<folder>/<name>.<shard>.tsv`."""
+    """Name -> the jobs that made its shards, from `<folder>/<name>.<shard>.tsv`."""
     found: dict[str, list[MeasuredJob]] = {}
     for path in _files(Path(folder)):
         if path.parent == Path(folder) and path.name.count(".") > 1:
@@ -45,7 +45,7 @@ def read_shard_jobs(folder: Path) -> dict[str, list[MeasuredJob]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The .tsv files under `folder`; what cannot be looked into is warned of."""
+    """The .tsv files under `folder`; logs a warning for each unreadable folder."""
     found = []
     for path, status in walk(folder):
         if isinstance(status, OSError):
@@ -56,7 +56,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _jobs(path: Path) -> list[MeasuredJob]:
-    """The jobs of one file; none, with a warning that names it, where it cannot be read."""
+    """The jobs in one file; none, and a warning, if it cannot be read."""
     try:
         text = read_bytes(path, "delete it").decode("utf-8")
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter="\t"))
@@ -70,7 +70,7 @@ def _jobs(path: Path) -> list[MeasuredJob]:
 
 
 def _number(text: str) -> float:
-    """A job that ends within half a second has only its wall time measured."""
+    """Jobs of less than half a second have no measurements but their wall time."""
     number = 0.0 if text in ("-", "NA") else float(text)
     if not math.isfinite(number):
         raise ValueError(text)

@@ -1,28 +1,28 @@
-"""The bundle `index/<row>/`: all that a program needs to search, and nothing that it must know of a run.
+"""The bundle `index/<model>/`: all that a program needs to search, without the run.
 
     images.faiss       sentences.faiss         FAISS indices; position i is row i of the table
-    images.parquet     sentences.parquet       what each row is: id, path, split; id, image, text
-    images.tradeoff.json and .svg, ...         how candidate indices did, where an index was chosen among them
-    images.lists, ...                          the inverted lists of an index that was built on disk, by FAISS
+    images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
+    images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
+    images.lists, ...                          FAISS's inverted lists of an index that was built on disk
     model.safetensors  model.json              the model that embeds queries
-    vocabulary.json                            how a sentence becomes a vector
-    labels.json        parser/...              for models of trees: their labels, and the spaCy pipeline that parsed;
-                                               see pipeline.storage.carried_parsers
-    encoders/<name>/model.safetensors + .json  how an image becomes one
+    vocabulary.json                            turns sentences into vectors
+    labels.json        parser/...              for models of trees: their labels and spaCy pipeline
+                                               (pipeline.storage.carried_parsers)
+    encoders/<name>/model.safetensors + .json  turns images into features
     card.json                                  size and sha256 of every file, and what was measured
 
-A row of a table is what its id will always mean: the row of a removed image or sentence keeps its numbers, and is
-empty otherwise. Where there are such rows, `count` in the card is less than the table's.
+A row keeps its meaning forever: if its image or sentence is removed, only the ids stay in it, and `count` in the card
+is smaller than the table.
 
 The card is written last and removed first: a bundle without it does not exist. All files are written under temporary
-names before any takes its own, so that an older bundle of that folder is whole until its successor is.
+names before the first is renamed, so an older bundle in the folder stays intact until its successor is complete.
 
 A multi-vector model (the card's `kind` is `fragments`) has, in place of the two indices,
 
-    regions.faiss      words.faiss             position i is vector i, those of a row after those of the row before,
-                                               without gaps: what was removed has none
-    fragments.safetensors                      which are of which row: `image_offsets` and `sentence_offsets`; `boxes`
-                                               of the regions; `image_globals` and `sentence_globals`, if any
+    regions.faiss      words.faiss             position i is vector i, row after row, without gaps: removed rows have
+                                               no vectors
+    fragments.safetensors                      the rows of the vectors: `image_offsets`, `sentence_offsets`; the
+                                               regions' `boxes`; `image_globals` and `sentence_globals`, if any
 """
 
 import hashlib
@@ -34,7 +34,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import safetensors
 import safetensors.numpy
 
 from pipeline.errors import IntegrityError
@@ -44,7 +43,7 @@ from pipeline.storage.batch import FileBatch
 from pipeline.storage.cards import INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.names import inside
-from pipeline.storage.parameters import ENCODER, MODEL, Parameters, read_parameters
+from pipeline.storage.parameters import ENCODER, MODEL, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
@@ -56,11 +55,11 @@ COLUMNS = {
     "images": pa.schema([*PLACED, ("member", pa.string()), ("offset", pa.int64()), ("size", pa.int64())]),
     "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
 }
-"""What readers need of each table; a collection's own columns may follow."""
+"""The columns that readers need; a collection's own columns may follow."""
 
 
 class BundleWriter:
-    """Writes a bundle file by file, so that no more than one is in memory; `commit` makes it one."""
+    """Writes a bundle file by file, with one file in memory at a time; `commit` completes it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -78,15 +77,13 @@ class BundleWriter:
     def add_json(self, name: str, value: Any) -> None:
         self.add(name, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
-    def add_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        self.add(name, safetensors.numpy.save({key: np.ascontiguousarray(array) for key, array in arrays.items()}))
-
     def add_outlines(self, outlines: Mapping[str, MultiVectors]) -> None:
-        """Write which vectors are of which of the `images` and `sentences` of a multi-vector model."""
+        """Write which vectors belong to which `images` and `sentences` of a multi-vector model."""
         arrays = {"boxes": outlines["images"].boxes}
         for modality, one in SIDES.items():
             arrays |= {f"{one}_offsets": outlines[modality].offsets, f"{one}_globals": outlines[modality].globals}
-        self.add_arrays(OUTLINES, {name: array for name, array in arrays.items() if array is not None})
+        arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+        self.add(OUTLINES, safetensors.numpy.save(arrays))
 
     def add_parameters(self, source: Path, prefix: str = "") -> None:
         """Copy `model.safetensors` and `model.json` from the folder `source`."""
@@ -94,13 +91,13 @@ class BundleWriter:
             self.add(prefix + name, read_bytes(Path(source) / name))
 
     def copy(self, bundle: "Bundle", but: Collection[str]) -> None:
-        """Copy all files of another bundle `but` those, each after its check."""
+        """Copy and check all files of another bundle except `but`."""
         for name in bundle.card["files"]:
             if name not in but:
                 self.add(name, bundle.read(name))
 
     def place_for(self, name: str) -> Path:
-        """Where the file `name` can be written by others, under a temporary name, before `adopt` takes it."""
+        """The temporary path where another library writes the file `name`, for `adopt` to take over."""
         return self._batch.place_for(self._path(name))
 
     def adopt(self, name: str) -> None:
@@ -109,7 +106,7 @@ class BundleWriter:
         self.files[name] = {"bytes": self.place_for(name).stat().st_size, "sha256": sha256}
 
     def commit(self, card: Mapping[str, Any]) -> None:
-        """Write the card, with the files in it, and give everything its name. An older bundle ends here."""
+        """Write the card, which lists the files, and publish everything in place of an older bundle."""
         self._batch.add(self._path(CARD), to_json({**card, "files": self.files}), commit=True)
         self._batch.publish()
 
@@ -118,9 +115,9 @@ class BundleWriter:
 
 
 class Bundle:
-    """A published bundle. Each file is checked against the card before it is parsed, when it is first asked for.
+    """A published bundle. Each file is checked against the card before it is parsed, on first use.
 
-    Raises IntegrityError naming a file that is missing or changed, and for a card that names a file outside.
+    Raises IntegrityError naming a file that is missing or changed, and for a card that names a file outside the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -138,15 +135,15 @@ class Bundle:
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
-        """The bytes of the file `name`, which take memory only while the system has some to spare."""
+        """A memory map of the file `name`."""
         return self._check(name, map_file, lambda data: (len(data), hashlib.sha256(data).hexdigest()))
 
     def require_whole(self, name: str) -> Path:
-        """The path of the file `name`, whose bytes were checked without keeping them."""
+        """The path of the file `name`, after its bytes were checked."""
         return self._check(name, Path, lambda path: (os.stat(path).st_size, file_sha256(path)))
 
     def _check(self, name: str, opened: Callable[[Path], Any], measure: Callable[[Any], tuple[int, str]]) -> Any:
-        """What `opened` makes of the file's path, if its size and sha256 are those of the card."""
+        """`opened(path)` of the file, if its size and sha256 are those of the card."""
         path, expected = self._path(name), self.card["files"].get(name)
         if expected is None:
             raise IntegrityError(f"{self.folder / CARD} lists no {name}; run build-index again")
@@ -163,17 +160,17 @@ class Bundle:
             self.require_whole(name)
 
     def index_name(self, modality: str) -> str:
-        """What the index of `images` or `sentences` is called: `regions` or `words` where it holds these."""
+        """The name of the index for `images` or `sentences`: `regions` or `words` for a multi-vector model."""
         return INDEXED[self.card.get("kind", "global")][modality]
 
     def index(self, name: str) -> memoryview:
-        """The FAISS index of that name, as bytes."""
+        """The bytes of the FAISS index `name`."""
         return self.map(f"{name}.faiss")
 
     def outline(self, modality: str) -> MultiVectors | None:
-        """Which vectors of the index are of which row of the table, where that is of a multi-vector model.
+        """Which vectors of the index belong to which row of the table; None unless the model is multi-vector.
 
-        Raises IntegrityError where they do not fit the table or the index.
+        Raises IntegrityError if they do not fit the table or the index.
         """
         name = self.index_name(modality)
         if name == modality:
@@ -182,11 +179,11 @@ class Bundle:
         return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
 
     def table(self, modality: str) -> pa.Table:
-        """What the rows of an index are."""
+        """The table of `images` or `sentences`."""
         return self.packed_table(modality).unpack()
 
     def packed_table(self, modality: str) -> PackedTable:
-        """The same, each row unpacked when it is asked for."""
+        """The same table, whose rows are unpacked on request."""
         name = f"{modality}.parquet"
         table = PackedTable(self.map(name), self.folder / name)
         require_columns(table.path, table.schema, COLUMNS[modality], REBUILD)
@@ -194,10 +191,7 @@ class Bundle:
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         """The arrays of the safetensors file `name`."""
-        try:
-            return safetensors.numpy.load(self.read(name))
-        except (safetensors.SafetensorError, KeyError, ValueError, MemoryError) as error:
-            raise IntegrityError(f"{self.folder / name} is not a safetensors file; run build-index again") from error
+        return load_tensors(self.read(name), self.folder / name, REBUILD)
 
     def vocabulary(self) -> dict[str, Any]:
         self.read("vocabulary.json")
@@ -227,7 +221,7 @@ class Bundle:
 
 
 def _explain_missing(folder: Path) -> str:
-    """Why there is no bundle in `folder`, and which folders below it are some."""
+    """Why `folder` is not a bundle, and which folders below it are."""
     if not folder.is_dir():
         return f"{folder} does not exist; give a folder that build-index wrote"
     cards = [*folder.glob(f"*/{CARD}"), *folder.glob(f"index/*/{CARD}")]

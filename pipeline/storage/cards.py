@@ -1,4 +1,4 @@
-"""The form of a bundle's card: what its readers rely on, checked once when the bundle is opened."""
+"""The form of a bundle's card, checked once when the bundle is opened."""
 
 from typing import Annotated, Literal, Self
 
@@ -16,7 +16,7 @@ INDEXED = {
     "global": {"images": "images", "sentences": "sentences"},
     "fragments": {"images": "regions", "sentences": "words"},
 }
-"""Kind of bundle -> modality -> the name of its index."""
+"""Kind of bundle -> modality -> its index's name."""
 
 
 class File(Form):
@@ -35,7 +35,7 @@ class WeightsForm(Form):
 
 
 class EncoderForm(Form):
-    """What `report` says of an encoder; the rest is its own `settings`."""
+    """The keys that `report` shows; the others are the encoder's `settings`."""
 
     architecture: str
     layer: str

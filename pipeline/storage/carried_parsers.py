@@ -1,14 +1,13 @@
 """The parser that a bundle carries, so that queries are parsed as its sentences were.
 
-The card's `parse` says how that was: `engine`, `files` or `spacy`, and for the latter `max_words`, the version of
-`spacy`, and `package`, the name of an installed pipeline, or null where the bundle holds the pipeline in `parser/`.
+The card's `parse` records how: `engine` is `files` or `spacy`; for spaCy also `max_words`, spaCy's version `spacy`, and
+`package`, an installed pipeline, or null if the bundle holds the pipeline in `parser/`.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.fingerprint import require_same
@@ -17,6 +16,7 @@ from pipeline.storage.reading import read_bytes
 from pipeline.storage.records import read_labels
 
 if TYPE_CHECKING:
+    from pipeline.storage.bundle import Bundle, BundleWriter
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
 
@@ -24,27 +24,12 @@ FOLDER = "parser/"
 PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-class Writer(Protocol):
-    """A bundle in the making."""
-
-    def add(self, name: str, data: bytes) -> None: ...
-
-
-class Carrier(Protocol):
-    """A bundle; `read` checks what it reads."""
-
-    folder: Path
-    card: Mapping[str, Any]
-
-    def read(self, name: str) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class CarriedParser:
-    """`told` is what the card says; `folder` the pipeline to copy, None for a package and for other parsers' files;
-    `labels` the path of the label table, and `digest` the parser's fingerprint, None without one."""
+    """`metadata` is the card's `parse`, `labels` the path of the label table. `folder` is the pipeline to copy, None
+    for a package or for parses from files; `digest` the parser's fingerprint, None for parses from files."""
 
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     labels: Path
     folder: Path | None = None
     digest: str | None = None
@@ -53,10 +38,10 @@ class CarriedParser:
 def find_carried_parser(
     model: "Parameters", parses: "ParseShard", labels_path: Path, trained: Path | None, name: str | None, root: Path
 ) -> CarriedParser:
-    """What a bundle of `model` carries, whose trees are those of `parses` by the labels in `labels_path`.
+    """The parser for a bundle of `model`, whose trees were made from `parses` with the labels in `labels_path`.
 
-    `trained`, `name` and `root` are those of `find_parser`. Raises IntegrityError where the parser that is found did
-    not make these parses, or they and the labels are not what the model was trained with.
+    `trained`, `name` and `root` are those of `find_parser`. Raises IntegrityError if that parser did not make these
+    parses, or if the model was trained with other parses or labels.
     """
     labels = read_labels(labels_path)
     require_same("label table", {str(labels_path): labels["fingerprint"], "the model": model.details["labels"]})
@@ -67,23 +52,23 @@ def find_carried_parser(
     found, digest = find_parser(trained, name, root)
     require_same("parser", {str(parses.path): inputs["parser"], found: digest})
     folder = Path(found) if Path(found).is_dir() else None
-    told = {"engine": "spacy", "max_words": engine["max_words"], "spacy": inputs["spacy"]}
-    return CarriedParser({**told, "package": None if folder else found}, Path(labels_path), folder, digest)
+    metadata = {"engine": "spacy", "max_words": engine["max_words"], "spacy": inputs["spacy"]}
+    return CarriedParser({**metadata, "package": None if folder else found}, Path(labels_path), folder, digest)
 
 
-def add_parser(writer: Writer, parser: CarriedParser) -> None:
-    """Put the labels, and the pipeline's files, into a bundle."""
+def add_parser(writer: "BundleWriter", parser: CarriedParser) -> None:
+    """Copy the labels and the pipeline's files into a bundle."""
     writer.add("labels.json", read_bytes(parser.labels))
     for path in sorted(parser.folder.rglob("*") if parser.folder else ()):
         if path.is_file():
             writer.add(FOLDER + path.relative_to(parser.folder).as_posix(), read_bytes(path))
 
 
-def load_carried_parser(bundle: Carrier) -> Any:
-    """The spaCy pipeline of a bundle, each of its files after its check.
+def load_carried_parser(bundle: "Bundle") -> Any:
+    """The spaCy pipeline of a bundle; each of its files is checked first.
 
-    Raises UsageError where it is a package that is not installed, or not in the version that parsed the sentences, and
-    IntegrityError as `Bundle.read` does, or where the folder holds a file that the card does not list.
+    Raises UsageError if it is a package that is not installed in the version that parsed the sentences, and
+    IntegrityError as `Bundle.read` does, or if the folder holds a file that the card does not list.
     """
     package = bundle.card["parse"]["package"]
     if package is None:

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: `<folder>/step-00000001.safetensors`, the newest whole one counts, older ones go."""
+"""Training checkpoints `<folder>/step-00000001.safetensors`: the newest intact one counts, older ones are removed."""
 
 import re
 import time
@@ -18,19 +18,17 @@ FILES = re.compile(r"step-\d{8}\.(safetensors|json)")
 
 
 class Checkpoints:
-    """The checkpoints of the training whose fingerprint is `fingerprint`; those of another one are left out.
+    """The checkpoints of the training run with this fingerprint; others are ignored.
 
-    A new file is published before the older ones are removed: a kill at any time leaves a whole one.
+    A new file is published before older ones are removed, so a kill at any time leaves an intact one.
     """
 
     def __init__(self, folder: Path, fingerprint: str, seconds: float) -> None:
-        self.folder = Path(folder)
-        self.fingerprint = fingerprint
-        self.seconds = seconds
+        self.folder, self.fingerprint, self.seconds = Path(folder), fingerprint, seconds
         self._last = time.monotonic()
 
     def latest(self) -> Parameters | None:
-        """The newest checkpoint that is whole and of this training."""
+        """The newest intact checkpoint of this training run; None if there is none."""
         sweep(self.folder)
         for path in sorted(self._paths(), reverse=True):
             try:
@@ -42,7 +40,7 @@ class Checkpoints:
         return None
 
     def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Any]]]) -> None:
-        """Publish what `make` returns, tensors and settings, if the last one is `seconds` old."""
+        """Publish the tensors and settings that `make` returns if the last checkpoint is `seconds` old."""
         if time.monotonic() - self._last < self.seconds:
             return
         older = self._paths()
@@ -56,7 +54,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def clear(self) -> None:
-        """Remove all: the training is done."""
+        """Remove all checkpoints after training."""
         remove_own(self.folder, FILES)
 
     def _paths(self) -> list[Path]:

@@ -1,29 +1,32 @@
-"""What a commit of a run says: what it vouches for, which rule makes that, and what it was made from."""
+"""The commits of a run: what each vouches for, which rule makes that, and what it was made from."""
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import IntegrityError
 from pipeline.storage import shards
 from pipeline.storage.alignments import ALIGNMENTS
+from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import TABLES
 from pipeline.storage.parameters import ENCODER, MODEL
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
-from pipeline.storage.reading import file_sha256
+from pipeline.storage.reading import file_sha256, is_there
 from pipeline.storage.tables import MOST_DIGITS
-from pipeline.storage.tokens import TOKENS
+from pipeline.storage.text_shards import TOKENS
 from pipeline.storage.trees import PARSES, TREES
 
 REJECTS = "rejects.jsonl"
 MANIFEST = "manifest.json"
 PARTS = "parts"
-"""Folder beside shards of the commits of parts, each of which lists a range of them."""
+"""Folder beside shards; each commit in it lists the shards of one part."""
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl"})
-"""Endings of files that do not exist without a commit."""
+"""Suffixes of files that do not exist without a commit."""
 READ_BY_PEOPLE = frozenset({".png", ".md", ".json"})
-"""Endings of files with a sidecar that need not have one."""
+"""Suffixes of files for which a sidecar is optional."""
 KINDS = {
     "encoder": ENCODER, "encoders": ENCODER, "features": shards.FEATURES, "tfidf": shards.TFIDF, "tokens": TOKENS,
     "target": shards.MOMENTS, "auxiliary": shards.MOMENTS, "dev": shards.MOMENTS, "model": MODEL, "start": MODEL,
@@ -31,13 +34,13 @@ KINDS = {
     "trees": TREES, "simulated": "simulated-documents", "snippets": ALIGNMENTS, "phrases": "embedded-phrases",
     "embeddings": shards.EMBEDDINGS, "manifest": MANIFEST, "vocabulary": "vocabulary",
 }  # fmt: skip
-"""First part of an input's name -> kind of the artefact whose fingerprint it is."""
+"""First part of an input's name -> kind of that artefact."""
 
 
 def fault_of(path: Path, about: Any) -> str | None:
-    """Why the file is not the one of `bytes` and `sha256` in `about`; None where it is."""
+    """How the file differs from the `bytes` and `sha256` in `about`; None if it does not."""
     if not isinstance(about, Mapping) or not isinstance(about.get("sha256"), str):
-        return "damaged: its commit does not say its sha256"
+        return "damaged: its commit has no sha256"
     expected = about.get("bytes")
     try:
         size = path.stat().st_size
@@ -61,7 +64,7 @@ def artefact_of(sidecar: Path) -> Path:
 
 
 def target_of(commit: Path) -> Path:
-    """The file that a rule makes when it makes what `commit` vouches for."""
+    """The file to ask Snakemake for, to make again what `commit` vouches for."""
     if commit.parent.name == "shards" and commit.stem.isdecimal():
         return commit
     artefact = commit.with_suffix("")
@@ -75,7 +78,7 @@ def target_of(commit: Path) -> Path:
 
 
 def listed_shards(commit: Path, value: Any) -> dict[int, str]:
-    """The shards that the commit of a part lists, number -> fingerprint; nothing where `commit` is none of a part."""
+    """The shards that the commit of a part lists, number -> fingerprint; empty for other commits."""
     listed = value.get("shards") if commit.parent.name == PARTS and isinstance(value, Mapping) else None
     if not isinstance(listed, Mapping):
         return {}
@@ -95,7 +98,7 @@ def kind_of_commit(path: Path, value: Mapping[str, Any]) -> str:
 
 
 def inputs_of(value: Mapping[str, Any]) -> dict[str, str]:
-    """What an artefact was made from, by the record of its commit: name -> fingerprint."""
+    """What an artefact was made from, by its commit: name -> fingerprint."""
     details = value.get("details", value)
     if not isinstance(details, Mapping):
         return {}
@@ -110,5 +113,35 @@ def inputs_of(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def kind_of_input(name: str) -> str:
-    """The kind of artefact whose fingerprint an input of this name is; empty for one that is no artefact's."""
+    """The kind of artefact that an input of this name is; empty if it is not an artefact."""
     return KINDS.get(re.split("[/ ]", name, maxsplit=1)[0], "")
+
+
+def fingerprint_of(commit: Path) -> str:
+    """The fingerprint that a commit records; for a file that is its own commit and has none, its digest.
+
+    Raises IntegrityError if the artefact is missing, or the file is not a commit.
+    """
+    if not is_there(commit):
+        raise IntegrityError(f"{commit} does not exist; run its stage first")
+    value = read_json(commit)
+    digest = (value.get("fingerprint") or value.get(CHECK)) if isinstance(value, Mapping) else None
+    if not isinstance(digest, str):
+        raise IntegrityError(f"{commit} has no fingerprint, so it is not a commit; delete it and run its stage again")
+    return digest
+
+
+def combined_fingerprint(parts: Iterable[str]) -> str:
+    """One digest of several fingerprints, in their order."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def is_made(commit: Path, fingerprint: str) -> bool:
+    """Whether what `commit` vouches for is there and whole, and has this fingerprint."""
+    try:
+        if not is_there(commit) or fingerprint_of(commit) != fingerprint:
+            return False
+        value = read_json(commit)
+    except IntegrityError:
+        return False
+    return not is_sidecar(value) or fault_of(artefact_of(commit), value) is None

@@ -1,10 +1,10 @@
 """The joint-space vectors of one model, by image and by sentence, over all shards of a manifest.
 
-A shard of kind `embeddings` has `images` (n, c) float32 and `sentences` (m, c), `image_id` (n,) and `sentence_id` (m,).
-That of a multi-vector model, of kind `fragments`, has `images` (total regions, c), image i being the rows
-[image_offsets[i], image_offsets[i + 1]), of which the first is the whole image, their `boxes` (total regions, 4) x1,
-y1, x2, y2 in original pixels, and `sentences` (total words, c) with `sentence_offsets` alike; `image_globals` (n, g)
-and `sentence_globals` (m, g) only where the model has them.
+A shard of kind `embeddings` has `images` (n, c) float32, `sentences` (m, c), `image_id` (n,) and `sentence_id` (m,). A
+multi-vector model's shard, of kind `fragments`, has `images` (total regions, c), where image i has the rows
+[image_offsets[i], image_offsets[i + 1]), the first for the whole image; their `boxes` (total regions, 4) x1, y1, x2, y2
+in original pixels; `sentences` (total words, c) with `sentence_offsets` likewise; and, if the model has them,
+`image_globals` (n, g) and `sentence_globals` (m, g).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,9 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.multivectors import SIDES, Comparison, Items, MultiVectors, ScoreRule, read_outline
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.atomic import Sidecar, is_sidecar, read_json, sidecar_path
-from pipeline.storage.chained import Chained
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import open_shards, shard_path
-from pipeline.storage.manifest import Manifest, ShardRows
-from pipeline.storage.shards import EMBEDDINGS, Shard, write_shard
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.shards import EMBEDDINGS, Chained, Shard, open_shards, shard_path, write_shard
 
 FRAGMENTS = "fragments"
 BLOCK_ROWS = 65536
@@ -37,8 +35,8 @@ def write_embeddings(
     *,
     fingerprint: str,
 ) -> Sidecar:
-    """Publish the `images` and `sentences` of one shard, and their `ids`; `rule` is that of a multi-vector model, and
-    `details` hold the `inputs`."""
+    """Publish the `images` and `sentences` of one shard, and their `ids`; a multi-vector model has a `rule`. `details`
+    hold the `inputs`."""
     arrays, kind = {}, FRAGMENTS if rule else EMBEDDINGS
     for name, one in SIDES.items():
         side = sides[name]
@@ -54,48 +52,51 @@ def write_embeddings(
 
 
 class Embeddings:
-    """The shards `<folder>/shard-00000.h5`. `row` names the model, `registered` its class and `model` its fingerprint;
-    `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the row of
-    which it is a refit, if it is one; `vocabulary` that of its sentences.
+    """The shards `<folder>/shard-00000.h5`. `name` is the model's, `registered` its class and `model` its fingerprint;
+    `comparison` is how its vectors compare, `multi_vector` whether an item has several, `dim` is c; `refits` the model
+    that it refits, or None; `vocabulary` that of its sentences.
 
-    Raises IntegrityError for a shard that is missing, damaged, of another model than the first or than the `row` that
-    is asked for, of the other kind than `multi_vector` where that is asked for, whose offsets do not fit its vectors,
-    or made from other images or sentences than the manifest's.
+    Raises IntegrityError for a shard that is missing or damaged, of another model than the first or than `name` (None:
+    any), of another kind than `multi_vector` (None: any), with offsets that do not fit its vectors, or made from other
+    images or sentences than the manifest's.
     """
 
     def __init__(
-        self, manifest: Manifest, folder: Path, row: str | None = None, multi_vector: bool | None = None
+        self, manifest: Manifest, folder: Path, name: str | None = None, multi_vector: bool | None = None
     ) -> None:
-        self.folder = Path(folder)
-        self.manifest = manifest
+        self.folder, self.manifest = Path(folder), manifest
         self.multi_vector = _holds_several(self.folder) if multi_vector is None else multi_vector
         self.shards = open_shards(folder, FRAGMENTS if self.multi_vector else EMBEDDINGS, manifest.n_shards)
         self.rows = [manifest.shard(number) for number in range(manifest.n_shards)]
         for shard, rows in zip(self.shards, self.rows, strict=True):
-            _check(shard, rows)
+            for what in ("images", "sentences"):
+                if shard.details["inputs"][what] != rows.fingerprints[what]:
+                    raise IntegrityError(
+                        f"{shard.path} was made from other {what} than the manifest's; run embed again"
+                    )
         models = {str(shard.path): shard.details["inputs"]["model"] for shard in self.shards}
         self.model = require_same("model", models)
         details = self.shards[0].details
-        self.row: str = details["model"]
-        if row is not None and self.row != row:
-            raise IntegrityError(f"{self.folder} holds the embeddings of {self.row}, not of {row}; run embed again")
+        self.name: str = details["model"]
+        if name is not None and self.name != name:
+            raise IntegrityError(f"{self.folder} holds the embeddings of {self.name}, not of {name}; run embed again")
         self.vocabulary: str | None = details.get("vocabulary")
         self.registered: str = details["registered"]
         self.refits: str | None = details.get("refits")
         self.metric: str = details["metric"]
         self.dim: int = details["dim"]
         self.score: dict[str, Any] | None = details["score"] if self.multi_vector else None
-        self._offsets = {name: self._join_offsets(name) for name in SIDES} if self.multi_vector else {}
+        self._offsets = {side: self._join_offsets(side) for side in SIDES} if self.multi_vector else {}
 
     @property
     def comparison(self) -> Comparison:
         return ScoreRule.from_dict(self.score) if self.multi_vector else self.metric
 
     def require_unseen(self, split: str) -> None:
-        """Raises UsageError for the dev split of a refit, which has learned from it."""
+        """Raises UsageError for the dev split of a refit, whose training data includes it."""
         if self.refits and split == "dev":
             raise UsageError(
-                f"{self.row} has learned from the dev split and cannot be judged there; take {self.refits}, or test"
+                f"{self.name} has learned from the dev split and cannot be judged there; take {self.refits}, or test"
             )
 
     @property
@@ -104,13 +105,13 @@ class Embeddings:
         return {"manifest": self.manifest.fingerprint, **shards}
 
     def read(self, modality: str, ids: np.ndarray) -> Items:
-        """Those of the `images` or `sentences` whose ids are `ids` (k,): (k, c) float32, or MultiVectors."""
+        """The `images` or `sentences` with the `ids` (k,): (k, c) float32, or MultiVectors."""
         vectors = self.rows_of(modality, ids).take(slice(None))
         outline = self.outline(modality, ids)
         return vectors if outline is None else replace(outline, vectors=vectors)
 
     def outline(self, modality: str, ids: np.ndarray) -> MultiVectors | None:
-        """The same of a multi-vector model, all but the vectors; None for others."""
+        """All but the vectors of a multi-vector model's items; None for other models."""
         if not self.multi_vector:
             return None
         whole, boxes = f"{SIDES[modality]}_globals", None
@@ -120,11 +121,11 @@ class Embeddings:
         return MultiVectors(None, offsets_of(np.diff(self._offsets[modality])[ids]), globals_, boxes)
 
     def rows_of(self, modality: str, ids: np.ndarray) -> "EmbeddedRows":
-        """The vectors of some `images` or `sentences`, one after another, not yet read."""
+        """The vectors of some `images` or `sentences`, one item after another, not yet read."""
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """Where their vectors stand in all shards."""
+        """Where their vectors are in the concatenated shards."""
         if not self.multi_vector:
             return ids
         starts, stops = self._offsets[modality][ids], self._offsets[modality][ids + 1]
@@ -144,7 +145,7 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class EmbeddedRows:
-    """The vectors of all shards at `places` (n,), read block by block, or by row."""
+    """The vectors of all shards at `places` (n,), read in blocks or by row."""
 
     vectors: Chained
     places: np.ndarray
@@ -158,16 +159,16 @@ class EmbeddedRows:
         return self.vectors.shape[1]
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """All of them, as (n_i, c) float32."""
+        """All vectors, as blocks (n_i, c) float32."""
         return (self.take(slice(start, start + BLOCK_ROWS)) for start in range(0, self.count, BLOCK_ROWS))
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """(k, c) float32 of some `rows` (k,)."""
+        """The vectors (k, c) float32 in `rows` (k,)."""
         return self.vectors[self.places[rows]]
 
 
 def _holds_several(folder: Path) -> bool:
-    """Whether the items in `folder` have several vectors each: what the first shard's commit says."""
+    """Whether the items in `folder` have several vectors each, according to the first shard's sidecar."""
     value = read_json(sidecar_path(shard_path(folder, 0)))
     return is_sidecar(value) and value["kind"] == FRAGMENTS
 
@@ -177,16 +178,10 @@ def read_vectors(path: Path, modality: str) -> np.ndarray:
     return np.asarray(Shard(path, EMBEDDINGS)[modality], np.float32)
 
 
-def _check(shard: Shard, rows: ShardRows) -> None:
-    for what in ("images", "sentences"):
-        if shard.details["inputs"][what] != rows.fingerprints[what]:
-            raise IntegrityError(f"{shard.path} was made from other {what} than the manifest's; run embed again")
-
-
 @dataclass(frozen=True)
 class SplitPairs:
-    """The images of a split that have sentences, `image_id` (n,), with these, `sentence_id` (m,); sentence j is of
-    image `image_id[owners[j]]`."""
+    """The images of a split that have sentences, `image_id` (n,), and these sentences, `sentence_id` (m,). Sentence j
+    belongs to image `image_id[owners[j]]`."""
 
     image_id: np.ndarray
     sentence_id: np.ndarray
@@ -206,7 +201,7 @@ class SplitPairs:
 
 
 def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
-    """The pairs of one split, or of several together. Raises InputError where there is none."""
+    """The pairs of one or several splits. Raises InputError if there are none."""
     sentence_id = np.flatnonzero(np.isin(manifest.splits.astype(str), splits)[manifest.sentence_images])
     image_id, owners = np.unique(manifest.sentence_images[sentence_id], return_inverse=True)
     if not len(image_id):
@@ -219,6 +214,6 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
 
 
 def split_ids(manifest: Manifest, splits: Sequence[str]) -> dict[str, np.ndarray]:
-    """The ids of all `images` of some splits, with or without sentences, and of all their `sentences`."""
+    """The ids of all `images` of some splits, even those without sentences, and of all their `sentences`."""
     wanted = np.isin(manifest.splits.astype(str), splits)
     return {"images": np.flatnonzero(wanted), "sentences": np.flatnonzero(wanted[manifest.sentence_images])}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.storage.atomic import add_artefact, read_json, to_json, verify
+from pipeline.storage.atomic import publish, read_json, to_json, verify
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.fingerprint import fingerprint, require_same
 from pipeline.storage.forms import Evaluation, Summary
@@ -14,15 +14,14 @@ SUMMARY = "summary"
 
 
 def read_evaluations(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """What `evaluate` wrote. Raises IntegrityError where two are of different manifests, or of one model's name and
-    different embeddings."""
-    values = [read_record(path, Evaluation) for path in paths]
-    require_one_run({str(path): value for path, value in zip(paths, values, strict=True)})
-    return values
+    """What `evaluate` wrote. Raises IntegrityError as `require_one_run` does."""
+    values = {str(path): read_record(path, Evaluation) for path in paths}
+    require_one_run(values)
+    return list(values.values())
 
 
 def require_one_run(files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises IntegrityError where two of `files` (name -> evaluation) are of different manifests, or of one model and
+    """Raises IntegrityError if two of `files` (name -> evaluation) are of different manifests, or of one model and
     different embeddings."""
     require_same("manifest", {file: value["inputs"]["manifest"] for file, value in files.items()})
     for model in dict.fromkeys(value["model"] for value in files.values()):
@@ -31,7 +30,7 @@ def require_one_run(files: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def embedded(inputs: Mapping[str, str]) -> str:
-    """One fingerprint of all shards of embeddings that an evaluation, or an index, was made from."""
+    """One fingerprint of all shards of embeddings in the `inputs` of an evaluation or an index."""
     return fingerprint("embedded", 1, inputs={k: v for k, v in inputs.items() if k.startswith("embeddings/")})
 
 
@@ -40,9 +39,8 @@ def write_summary(path: Path, evaluations: Sequence[Mapping[str, Any]], table: s
     batch, inputs = FileBatch(), {"manifest": evaluations[0]["inputs"]["manifest"]}
     digest = fingerprint(SUMMARY, 1, [value["fingerprint"] for value in evaluations], inputs)
     batch.add(path.with_suffix(".md"), table.encode())
-    details = {"inputs": inputs}
-    about = {"kind": SUMMARY, "rows": len(evaluations), "fingerprint": digest, "details": details}
-    add_artefact(batch, path, to_json(list(evaluations)), **about)
+    about = {"kind": SUMMARY, "rows": len(evaluations), "fingerprint": digest, "details": {"inputs": inputs}}
+    publish(path, to_json(list(evaluations)), **about, batch=batch)
     batch.publish()
 
 

@@ -1,4 +1,4 @@
-"""Feature shards: written part by part, so that a killed job loses at most one part; weights files from outside."""
+"""Feature shards, written part by part so that a killed job loses at most one part; and foreign weights files."""
 
 import hashlib
 import re
@@ -16,14 +16,13 @@ from pipeline.storage.shards import FEATURES, Shard, write_shard
 
 PART = "features-part"
 PARTS = re.compile(r"\d{7}\.h5(\.json)?")
-"""Names of the files in the folder of a shard's parts."""
+"""Files in the folder of a shard's parts."""
 
 
 class UnfinishedShard:
-    """A feature shard in the making: `part_rows` images at a time are published in the folder `<path>.parts`.
+    """A feature shard of the images `image_id` (n,) that is written `part_rows` images at a time, to `<path>.parts`.
 
-    `image_id` (n,) are the images of the shard. Parts that an earlier process has published for the same fingerprint
-    and the same rows are kept; `missing()` are the ranges of rows that remain.
+    Parts that an earlier process published for the same fingerprint and rows are kept; `missing()` lists the others.
     """
 
     kind = FEATURES
@@ -31,24 +30,23 @@ class UnfinishedShard:
     def __init__(self, path: Path, fingerprint: str, image_id: np.ndarray, part_rows: int) -> None:
         self.path = Path(path)
         self.folder = self.path.with_name(f"{self.path.name}.parts")
-        self.fingerprint = fingerprint
-        self.image_id = image_id
-        n = len(image_id)
+        self.fingerprint, self.image_id, n = fingerprint, image_id, len(image_id)
         self._parts = [range(start, min(start + part_rows, n)) for start in range(0, n, part_rows)]
 
     def is_published(self) -> bool:
-        """Whether there is nothing left to do; parts that were left behind by a kill just after that are removed."""
+        """Whether the shard is done; removes parts that a kill just after that left behind."""
         published = is_published(self.path, self.kind, self.fingerprint)
         if published:
             remove_own(self.folder, PARTS)
         return published
 
     def missing(self) -> list[range]:
+        """The ranges of rows that are not yet written."""
         sweep(self.folder)
         return [rows for rows in self._parts if not is_published(self._file(rows), PART, self._digest(rows))]
 
     def write(self, rows: range, features: np.ndarray) -> None:
-        """Publish the part that holds `rows`: features (len(rows), dim) in the dtype that they are stored in."""
+        """Publish a part: the `features` (len(rows), dim) of `rows`, in their stored dtype."""
         arrays = {"features": features, "image_id": self.image_id[rows.start : rows.stop]}
         write_shard(self._file(rows), PART, arrays, rows=len(rows), fingerprint=self._digest(rows))
 
@@ -69,14 +67,14 @@ class UnfinishedShard:
 def write_features(
     path: Path, features: np.ndarray, image_id: np.ndarray, fingerprint: str, details: Mapping[str, Any]
 ) -> Sidecar:
-    """Publish a whole feature shard; `details` must say under `inputs` which images it is of."""
-    arrays = {"features": features, "image_id": image_id}
-    details = {"dim": features.shape[1], **details}
+    """Publish a whole feature shard; `details` must hold the fingerprint of its images under `inputs`."""
+    arrays, details = {"features": features, "image_id": image_id}, {"dim": features.shape[1], **details}
     return write_shard(path, FEATURES, arrays, rows=len(features), fingerprint=fingerprint, details=details)
 
 
 def to_stored(features: np.ndarray, dtype: str, names: Sequence[str]) -> np.ndarray:
-    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features do not fit it."""
+    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image of `names` whose features overflow
+    it or vanish."""
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)
@@ -92,7 +90,7 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str]) -> np.ndar
 
 
 def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """The bytes of a weights file and their SHA-256, which must be `sha256` where that is given."""
+    """The bytes of a weights file and their SHA-256. Raises InputError if that is not `sha256` (None: not known)."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -1,8 +1,7 @@
 """Fingerprints: what an artefact was made from, as one hash.
 
-A fingerprint covers the artefact's kind, the version of the code's format, the configuration slice, and
-the fingerprints of every input. Two artefacts fit together exactly when the fingerprints that one of them
-recorded for its inputs are those of the other.
+A fingerprint covers the artefact's kind, the version of its format, the configuration keys that it depends on, and the
+fingerprints of all its inputs. Two artefacts fit together if and only if one recorded the other's fingerprint.
 """
 
 import hashlib
@@ -31,10 +30,10 @@ def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
     """
     if not fingerprints:
         raise IntegrityError(f"no {what} given")
-    names = list(fingerprints)
-    for name in names[1:]:
-        if fingerprints[name] != fingerprints[names[0]]:
+    (first, expected), *others = fingerprints.items()
+    for name, found in others:
+        if found != expected:
             raise IntegrityError(
-                f"{what} of {names[0]} and of {name} differ: they come from different runs; rebuild the older one"
+                f"{what} of {first} and of {name} differ: they come from different runs; rebuild the older one"
             )
-    return fingerprints[names[0]]
+    return expected

@@ -1,4 +1,4 @@
-"""Features made elsewhere: rows of numbers and the name of the image that each row is of, in the usual formats."""
+"""Features made elsewhere, in the usual formats: a matrix, and the name of the image that each row belongs to."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,27 +12,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
-from pipeline.storage.chained import Chained
 from pipeline.storage.reading import file_sha256
+from pipeline.storage.shards import Chained
 from pipeline.storage.tables import unpacked_bytes
 from pipeline.trial import try_first
 
 NPY = b"\x93NUMPY"
 MOST_UNPACKED, SPARE_BYTES = 100, 1 << 26
-"""Compressed features may unpack to so many times the bytes of their file, and to so many bytes more."""
+"""Compressed features may unpack to MOST_UNPACKED times the size of their file plus SPARE_BYTES."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, pa.ArrowException,
 )  # fmt: skip
-"""What numpy, h5py and pyarrow raise for files that are not what their names say."""
+"""What numpy, h5py and pyarrow raise for damaged files."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the features are: `path`, and in it which dataset, column or file holds the features and the names.
-
-    None stands for the only one that it can be.
-    """
+    """`path`, and the dataset, column or file that holds the features and the names; None for the only candidate."""
 
     path: Path
     features: str | None
@@ -41,20 +38,20 @@ class Source:
 
 @dataclass(frozen=True)
 class ForeignFeatures:
-    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) that follow one another; `sha256` of each file read."""
+    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order; `sha256` of each file read."""
 
     names: list[str]
     blocks: list[np.ndarray]
     sha256: dict[str, str]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Features (len(rows), dim) float32 of `rows`."""
+        """The features (len(rows), dim) float32 of `rows`."""
         return Chained(self.blocks, np.float32)[rows]
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
-    """The features at `source`. Raises InputError naming the file when they cannot be read, are no matrix of floats,
-    or have another number of names than of rows."""
+    """The features at `source`. Raises InputError naming the file if they cannot be read, are not a matrix of floats,
+    or have another number of rows than of names."""
     path = Path(source.path)
     if not path.exists():
         raise InputError(f"{path} does not exist; give the file or folder of the features")
@@ -135,7 +132,7 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 
 
 def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]], files: list[Path]) -> ForeignFeatures:
-    """Checks that hold for every format."""
+    """Check what holds for every format."""
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise InputError(f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, a row an image")
@@ -149,13 +146,13 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]], files: list[Path]
 
 def _map_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
-        if file.read(len(NPY)) != NPY:  # numpy would take it for an archive or a pickle
+        if file.read(len(NPY)) != NPY:  # which numpy would read as an archive or a pickle
             raise InputError(f"{path} is not numpy's .npy; save one array with numpy.save")
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def _read_lines(path: Path) -> list[str]:
-    """The lines of a text file; only a line feed ends one, since names may hold other separators."""
+    """The lines of a text file. Only a line feed ends a line, since names may contain other separators."""
     if not path.exists():
         raise InputError(f"{path} does not exist; list the names there, one a line, or give --names FILE")
     lines = path.read_bytes().decode("utf-8").split("\n")
@@ -178,7 +175,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
-    """The name that the user has given for `what`, else the only candidate."""
+    """The user's name for `what`, else the only candidate. Raises UsageError if there is neither."""
     given = getattr(source, what)
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
@@ -188,7 +185,7 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
 
 
 def _plain_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset | None:
-    """The dataset `name`, None for a group. InputError for what would read other files."""
+    """The dataset `name`; None for a group. Raises InputError for one that would read other files."""
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise InputError(f"{path}: {name} is a link; write the data itself")
     if not isinstance(file[name], h5py.Dataset):
@@ -206,7 +203,7 @@ def _map_hdf5(path: Path, dataset: h5py.Dataset) -> np.ndarray:
 
 
 def _require_modest(path: Path, claimed: int) -> None:
-    """Raises InputError where a file claims to hold far more than its bytes could."""
+    """Raises InputError if a file claims to hold far more than its size allows."""
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MOST_UNPACKED * size:
         raise InputError(f"{path} claims {claimed:,} bytes of features in {size:,}; write it again, uncompressed")

@@ -1,4 +1,4 @@
-"""Forms of the JSON files that are their own commits: pydantic models, of whose keys alone the types are checked."""
+"""The forms of JSON files that are their own commits, as pydantic models; unknown keys are ignored."""
 
 from typing import Annotated, Any, Self
 
@@ -11,7 +11,7 @@ Inputs = dict[str, str]
 
 
 class Form(BaseModel):
-    """Keys and types; further keys are left alone."""
+    """Strict types; unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
@@ -36,7 +36,7 @@ class ManifestFile(Form):
 
 
 class ManifestShard(Form):
-    """`shards/<number>.json` of a manifest."""
+    """A manifest's `shards/<number>.json`."""
 
     shard: Count
     images: str
@@ -47,7 +47,7 @@ class ManifestShard(Form):
 
 
 class Terms(Form):
-    """How a text becomes terms; pipeline.text.tokens.TermSettings."""
+    """pipeline.text.tokens.TermSettings."""
 
     lowercase: bool
     tokenizer: str
@@ -77,7 +77,7 @@ class VocabularyFile(VocabularyForm):
 
 
 class JointVocabulary(Form):
-    """The vocabularies of an ensemble, by the form of sentences that each is for."""
+    """The vocabularies of an ensemble, by form of sentences."""
 
     fingerprint: str
     views: dict[str, VocabularyForm]
@@ -138,7 +138,7 @@ class RatesForm(Form):
 
 
 class PlanForm(Form):
-    """What `plan` writes, as far as `report` reads it."""
+    """What `plan` writes and `report` reads."""
 
     rates: RatesForm
     dims: dict[str, int]
@@ -170,7 +170,7 @@ class Descriptions(Form):
 
 
 class JudgementForm(Form):
-    """What `evaluate-descriptions` writes, as far as `report` reads it."""
+    """What `evaluate-descriptions` writes and `report` reads."""
 
     generator: str
     of: str
@@ -191,7 +191,7 @@ class JudgementForm(Form):
 
 
 class StudyFile(Form):
-    """What `study` writes: by what each number is of, the files of its draws in `cells/`."""
+    """What `study` writes: `files` in `cells/`, one for each draw of a number."""
 
     files: dict[str, list[Annotated[str, Field(pattern=r"^[\w-]+\.json$")]]]
     setting: dict[str, Any]
@@ -200,7 +200,7 @@ class StudyFile(Form):
 
 
 class StudyCellForm(Form):
-    """One number of a study in one draw; its file is named by its fingerprint."""
+    """One number of a study in one draw; its fingerprint names the file."""
 
     key: str
     fingerprint: Digits

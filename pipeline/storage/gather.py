@@ -1,29 +1,19 @@
 """Rows of a manifest's shards, by shard or by image: what the linear and the neural stages read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Sidecar, read_sidecar
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import plain
 from pipeline.storage.places import stated
-from pipeline.storage.sentences import TfidfShard
-from pipeline.storage.shards import FEATURES, TFIDF, Shard
-
-
-def shard_path(folder: Path, number: int) -> Path:
-    return Path(folder) / f"shard-{number:05d}.h5"
-
-
-def open_shards(folder: Path, kind: str, count: int) -> list[Shard]:
-    """Shards 0 to `count` - 1 of one folder. IntegrityError names the first that is missing or damaged."""
-    return [Shard(shard_path(folder, number), kind) for number in range(count)]
+from pipeline.storage.shards import FEATURES, Shard, shard_path
+from pipeline.storage.text_shards import Sentences
 
 
 @dataclass(frozen=True)
@@ -31,7 +21,7 @@ class SplitRows:
     """The images of one split that have sentences, with these sentences.
 
     `image_id` (n,), `features` encoder -> (n, dim) as stored, `sentences` (m, d), `sentence_id` (m,), and
-    `owners` (m,): the row among the n images that each sentence is of.
+    `owners` (m,): the row among the n images that each sentence belongs to.
     """
 
     image_id: np.ndarray
@@ -55,14 +45,14 @@ class Features:
         self.root = Path(root)
 
     def open(self, encoder: str, number: int) -> Shard:
-        """Shard `number` of `encoder`; IntegrityError unless it was made from exactly the images of the manifest, by an
-        encoder of that name."""
+        """Shard `number` of `encoder`. Raises IntegrityError unless an encoder of that name made it from exactly the
+        manifest's images."""
         shard = Shard(shard_path(self.root / plain(encoder, "the model"), number), FEATURES)
         self._check(shard.path, shard.sidecar, encoder, number)
         return shard
 
     def sidecar(self, encoder: str, number: int) -> Sidecar:
-        """The same of its commit alone, without its features."""
+        """Its sidecar alone, without the features. Raises as `open` does."""
         path = shard_path(self.root / encoder, number)
         found = read_sidecar(path, FEATURES)
         self._check(path, found, encoder, number)
@@ -75,60 +65,15 @@ class Features:
 
 
 def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:
-    """Raises IntegrityError where a shard is of an encoder of another name."""
+    """Raises IntegrityError if a shard is of an encoder of another name."""
     if (held := stated(sidecar.details).get("encoder", encoder)) != encoder:
         raise IntegrityError(f"{path} is of the encoder {held}, not of {encoder}; run its stage again")
-
-
-class TextShards:
-    """The shards that a `stage` made of the sentences of a manifest in one `folder`, each checked to be of these."""
-
-    read: Callable[[Path], Any]
-    stage: str
-    ending = ".h5"
-
-    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
-        """Raises UsageError where no folder is given."""
-        if folder is None:
-            name = self.stage.removeprefix("encode-")
-            how = "word by word" if name == "tokens" else f"as {name}"
-            raise UsageError(f"this model takes sentences {how}; give what {self.stage} wrote as --{name}")
-        self.manifest = manifest
-        self.folder = Path(folder)
-
-    def open(self, number: int) -> Any:
-        """Shard `number`; IntegrityError unless it was made from exactly the texts of the manifest."""
-        shard = type(self).read(self._path(number))
-        self._check(shard.path, shard.details, number)
-        return shard
-
-    def _path(self, number: int) -> Path:
-        return shard_path(self.folder, number).with_suffix(self.ending)
-
-    def _check(self, path: Path, details: Mapping[str, Any], number: int) -> None:
-        made_from, rows = details["inputs"], self.manifest.shard(number)
-        for what in sorted({"sentences", "documents", "images"} & set(made_from)):
-            if made_from[what] != rows.fingerprints[what]:
-                stage = self.stage if "sentences" in made_from else "encode-documents"
-                raise IntegrityError(f"{path} was made from other {what}; run {stage} again")
-
-
-class Sentences(TextShards):
-    """The tf-idf shards of a manifest's sentences, or of its documents."""
-
-    read, stage = TfidfShard, "encode-sentences"
-
-    def sidecar(self, number: int) -> Sidecar:
-        """The commit alone of shard `number`, without its texts; checked as by `open`."""
-        found = read_sidecar(self._path(number), TFIDF)
-        self._check(self._path(number), found.details, number)
-        return found
 
 
 def read_split(
     features: Features, sentences: Sentences, encoders: tuple[str, ...], split: str, limit: int
 ) -> SplitRows:
-    """At most `limit` images of `split` (the first ones) that have sentences. IntegrityError where there is none."""
+    """The first `limit` images of `split` that have sentences. Raises IntegrityError if there are none."""
     parts: list[SplitRows] = []
     for part in read_pairs(features, sentences, encoders, features.manifest.splits == split, limit):
         parts.append(part.first(limit))

@@ -1,8 +1,8 @@
-"""A run's artefacts against their commits: what is missing, truncated, changed, uncommitted, misplaced, of another run.
+"""Checking a run's artefacts against their commits: missing, truncated, changed, uncommitted, misplaced, or foreign.
 
-A commit is a JSON file of ours: a sidecar, a manifest, a bundle's card, a vocabulary, an evaluation. It names its own
-`fingerprint` and those of its `inputs`, which must be the fingerprints of artefacts of this run. Whatever is not read
-is a fault, too: links, pipes, devices, and what this user may not read.
+A commit is a JSON file of ours: a sidecar, a manifest, a bundle's card, a vocabulary, an evaluation. It holds its own
+`fingerprint` and those of its `inputs`, which must be artefacts of this run. Whatever cannot be read is a fault, too:
+links, pipes, devices, and files that this user may not read.
 """
 
 from collections import defaultdict
@@ -34,12 +34,12 @@ from pipeline.storage.places import misplaced
 from pipeline.storage.reading import explain, kind_of, walk
 
 PARTS, CHECKPOINTS = ".parts", "checkpoints"
-"""Folders of work that a killed stage goes on with, and checks itself."""
+"""Folders of unfinished work, which a stage checks when it resumes."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with the file `path`, and the file whose rule makes it anew; None where no rule does."""
+    """What is wrong with the file `path`, and the target whose rule makes it again; None if no rule does."""
 
     path: Path
     reason: str
@@ -48,9 +48,9 @@ class Fault:
 
 @dataclass
 class Examination:
-    """`checked` files that are what their commits say or are in `faults`; `unvouched` ones, which no commit names;
-    `unfinished` ones, the work of stages that were killed or are at it; `temporaries` and locks of writers, with
-    whether their writer is gone."""
+    """The number of `checked` files, and the `faults` among them; `unvouched` files, which no commit names;
+    `unfinished` work of stages that were killed or still run; `temporaries` and locks, with whether their writer is
+    dead."""
 
     checked: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Examination:
 
 
 def examine(run: Path, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
-    """Hash every artefact under the folder `run`. Raises IntegrityError where there is no commit at all."""
+    """Hash every artefact under the folder `run`. Raises IntegrityError if there is no commit at all."""
     found = _Examiner(Path(run))
     commits = [path for path in found.files if path.suffix == ".json"]
     if not commits and all(fault.path == Path(run) for fault in found.result.faults):
@@ -71,9 +71,8 @@ def examine(run: Path, progress: Callable[[list[Path]], Iterable[Path]] = iter) 
     found.check_inputs()
     found.check_strays()
     found.check_parts()
-    result = found.result
-    result.faults.sort(key=lambda fault: fault.path)
-    return result
+    found.result.faults.sort(key=lambda fault: fault.path)
+    return found.result
 
 
 class _Examiner:
@@ -88,11 +87,12 @@ class _Examiner:
             if isinstance(status, OSError):
                 self.result.faults.append(Fault(path, f"unread: {explain(path, status)}", None))
             elif kind := kind_of(status.st_mode):
-                reason = f"unread: it is {kind}; put the file or folder itself here"
-                self.result.faults.append(Fault(path, reason, None))
+                self.result.faults.append(
+                    Fault(path, f"unread: it is {kind}; put the file or folder itself here", None)
+                )
             else:
                 self._sort_in(path)
-        self._there = set(self.files)
+        self._present = set(self.files)
         self._bundles = {path.parent for path in self.files if path.name == CARD}
 
     def _sort_in(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class _Examiner:
         self.result.faults.append(Fault(path, reason, target or path))
 
     def check_commit(self, path: Path) -> None:
-        """Read a commit, and hash what it vouches for. Those inside of a bundle are its card's business."""
+        """Read a commit, and hash what it vouches for. A bundle's card vouches for the commits inside it."""
         if path.name != CARD and any(parent in self._bundles for parent in path.parents):
             return
         self.vouched.add(path)
@@ -142,16 +142,16 @@ class _Examiner:
             self.add(path, f"misplaced: it {reason}", target)
         model, named = record.get("model"), path.parent.name
         # A bundle may have any name but that of another model of the run.
-        taken = self.run / "models" / named / "model.safetensors" in self._there
+        taken = self.run / "models" / named / "model.safetensors" in self._present
         if path.name == CARD and path.parents[1].name == "index" and model != named and taken:
             self.add(path, f"misplaced: it is of model {model}, not of {named}", target)
 
     def _check_files(self, path: Path, value: Mapping[str, Any]) -> None:
-        """The files beside a commit that it lists: name -> {bytes, sha256}, a parser's name -> sha256, or a study's
-        number -> names of cells, each of them a commit of its own."""
+        """Check the files that a commit lists: name -> {bytes, sha256}, for a parser name -> sha256, or for a study
+        number -> names of cells, each a commit of its own."""
         listed, cells = value.get("files", {}), set()
         if not isinstance(listed, dict):
-            self.add(path, "damaged: its files are not a list of this project's")
+            self.add(path, "damaged: its list of files has another form")
             return
         for name, about in listed.items():
             if isinstance(about, list):
@@ -161,11 +161,11 @@ class _Examiner:
             if (file := self._named(folder, name, path)) is not None:
                 self.check_file(file, {"sha256": about} if isinstance(about, str) else about, path)
         for cell in (self._named(path.parent / "cells", name, path) for name in sorted(cells)):
-            if cell is not None and cell not in self._there:
+            if cell is not None and cell not in self._present:
                 self.add(cell, f"missing: {path.name} lists it", path)
 
     def _named(self, folder: Path, name: Any, commit: Path) -> Path | None:
-        """The file `name` of a commit; None, and a fault, where it lies elsewhere."""
+        """The file `name` of a commit; None, and a fault, if it leads out of `folder`."""
         try:
             return inside(folder, name, commit)
         except IntegrityError as error:
@@ -179,7 +179,7 @@ class _Examiner:
             self.add(path, reason, target)
 
     def check_manifests(self) -> None:
-        """A manifest's tables, the fingerprints of its shards, and whether other folders have all these shards."""
+        """Check a manifest's tables, its shards' fingerprints, and whether all folders of shards are complete."""
         for path in self.manifests:
             try:
                 manifest = Manifest(path.parent)
@@ -205,34 +205,33 @@ class _Examiner:
         for path in self.vouched:
             if path.stem in names and path.suffix != ".json":
                 folders[path.parent, path.suffix].add(path.stem)
-        for (folder, suffix), there in folders.items():
-            for path in (folder / f"{name}{suffix}" for name in sorted(set(names) - there)):
-                if path not in self._there:
+        for (folder, suffix), present in folders.items():
+            for path in (folder / f"{name}{suffix}" for name in sorted(set(names) - present)):
+                if path not in self._present:
                     self.add(path, "missing: the manifest has this shard")
 
     def check_inputs(self) -> None:
-        """Whether what each artefact was made from is what this run has; an input that is gone altogether may be."""
-        there: dict[str, set[str]] = defaultdict(set)
+        """Check that each artefact was made from this run's artefacts; inputs that are gone altogether are allowed."""
+        present: dict[str, set[str]] = defaultdict(set)
         for path, value in self.commits:
-            there[kind_of_commit(path, value)].add(str(value.get("fingerprint")))
+            present[kind_of_commit(path, value)].add(str(value.get("fingerprint")))
         for path, value in self.commits:
             for name, digest in inputs_of(value).items():
-                known = there[kind_of_input(name)] or self._shard_inputs(path, name)
+                known = present[kind_of_input(name)] or self._shard_inputs(path, name)
                 if known and digest not in known:
                     self.add(path, f"mixed: made from another {name} than this run has")
                     break
 
     def check_parts(self) -> None:
-        """Whether the shards that each part lists are here. A rule makes a shard with all of its part."""
-        there: dict[Path, set[Any]] = defaultdict(set)
+        """Check the shards that each part lists. A rule makes all shards of a part together."""
+        present, part_of = defaultdict(set), {}
         for path, value in self.commits:
-            there[path.with_suffix("")].add(value.get("fingerprint"))
-        part_of = {}
+            present[path.with_suffix("")].add(value.get("fingerprint"))
         for path, value in self.commits:
             listed = listed_shards(path, value)
             shards = {number: path.parents[1] / f"shard-{number:05d}" for number in listed}
             part_of |= dict.fromkeys(shards.values(), path)
-            if others := [number for number, digest in listed.items() if digest not in there[shards[number]]]:
+            if others := [number for number, digest in listed.items() if digest not in present[shards[number]]]:
                 self.add(path, f"mixed: shard {others[0]} is not the one that it lists")
         self.result.faults = [
             replace(fault, target=part_of.get(fault.target.with_suffix(""), fault.target)) if fault.target else fault
@@ -240,7 +239,7 @@ class _Examiner:
         ]
 
     def _shard_inputs(self, path: Path, name: str) -> set[str]:
-        """The manifest's fingerprint of the images, sentences and so on of the shard that `path` is of."""
+        """The manifest's fingerprints for `name` (images, sentences and so on) in the shard of `path`."""
         number = path.stem.removeprefix("shard-")
         values = (self._value(manifest.parent / "shards" / f"{number}.json") for manifest in self.manifests)
         return {value[name] for value in values if isinstance(value.get(name), str) and number != path.stem}

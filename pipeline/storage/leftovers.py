@@ -1,8 +1,8 @@
-"""What a finished run removes of itself: shards and parts that an earlier, larger manifest has left, parts of another
-division, and locks of the dead.
+"""Removing what earlier runs left behind: shards and parts of a larger manifest, parts of another division into parts,
+and locks of dead processes.
 
-Nothing reads such shards, and they hold what was taken down. A user's own files may lie beside: only what a sidecar of
-ours vouches for is removed, from the folders that a run has, and nothing through a link.
+Nothing reads such shards, and they hold what was taken down. A user's own files may lie beside them: only what one of
+our sidecars vouches for is removed, only from a run's own folders, and never through a link.
 """
 
 import re
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json, sidecar_path
-from pipeline.storage.batch import file_sha256, is_regular, remove_own
-from pipeline.storage.commits import PARTS, listed_shards
+from pipeline.storage.batch import is_regular, remove_own
+from pipeline.storage.commits import PARTS, fault_of, listed_shards
 from pipeline.storage.features import PARTS as UNFINISHED
-from pipeline.storage.locks import LOCK, remove_free
+from pipeline.storage.locks import remove_free
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside
 
@@ -24,22 +24,24 @@ SHARDED = (
     "text/documents/*", "moments/target", "moments/dev", "moments/auxiliary/*", "moments/study/target",
     "moments/study/auxiliary/*",
 )  # fmt: skip
-"""Folders of a run with a file, or two, for each shard."""
+"""Folders of a run with one or two files for each shard."""
 SHARD = re.compile(r"shard-(?P<number>\d{5,})\.(h5|conllu|brackets)(?P<rest>\.json|\.parts)?")
 PART = re.compile(r"\d{5,}\.json")
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Files that were `removed`, and those `kept` that have the name of a stale shard but that nothing vouches for."""
+    """Files that were `removed`, and files `kept` that are named as a stale shard but have no commit."""
 
     removed: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
 
 
 def remove_leftovers(run: Path) -> list[str]:
-    """Remove stale shards and free locks under the folder `run`; a sentence for whatever had to stay."""
-    remove_free_locks(run)
+    """Remove stale shards and free locks under the folder `run`; returns a sentence if something had to stay."""
+    # Locks of jobs that were killed after their last write, and that Snakemake does not run again.
+    for path in Path(run).rglob(".*.lock"):
+        remove_free(path)
     try:
         kept = remove_stale_shards(run).kept
     except IntegrityError as error:
@@ -47,16 +49,16 @@ def remove_leftovers(run: Path) -> list[str]:
     if not kept:
         return []
     return [
-        f"{len(kept)} files such as {kept[0]} have the name of a shard that the manifest has no more, but no commit of"
-        " ours is about them, so they stay; if they are the run's, delete them"
+        f"{len(kept)} files such as {kept[0]} are named as shards that the manifest no longer has, but no commit"
+        " vouches for them, so they stay; if they are the run's, delete them"
     ]
 
 
 def remove_stale_shards(run: Path) -> Leftovers:
-    """Remove the shards under the folder `run` that its manifest does not count, and the parts that list such alone, or
-    what an earlier part has, too; nothing where there is no manifest.
+    """Remove the shards under the folder `run` that its manifest no longer has, and parts that list only such shards,
+    or shards that an earlier part lists, too. Does nothing without a manifest.
 
-    Raises IntegrityError for a manifest that is damaged.
+    Raises IntegrityError if the manifest is damaged.
     """
     run, found = Path(run), Leftovers()
     if not (run / "manifest" / "manifest.json").exists():
@@ -71,14 +73,6 @@ def remove_stale_shards(run: Path) -> Leftovers:
     return found
 
 
-def remove_free_locks(run: Path) -> None:
-    """Remove the locks under the folder `run` that nobody holds: of jobs that were killed after their last write, and
-    that Snakemake does not run again."""
-    for path in Path(run).rglob(".*.lock"):
-        if LOCK.fullmatch(path.name):
-            remove_free(path)
-
-
 def _folders(run: Path) -> Iterator[Path]:
     for pattern in SHARDED:
         for folder in sorted(run.glob(pattern)):
@@ -91,7 +85,7 @@ def _folders(run: Path) -> Iterator[Path]:
 
 
 def _remove(path: Path, rest: str | None, found: Leftovers) -> None:
-    """Remove the stale shard `path` with its sidecar, or its folder of parts; a sidecar goes with its shard."""
+    """Remove the stale shard `path` with its sidecar, or its folder of parts."""
     if rest == ".parts":
         remove_own(path, UNFINISHED)
         (found.kept if path.exists() else found.removed).append(path)
@@ -101,7 +95,7 @@ def _remove(path: Path, rest: str | None, found: Leftovers) -> None:
     if not _vouches(commit, artefact):
         found.kept.append(path)
         return
-    for part in (artefact, commit):  # a kill between them leaves the commit, which vouches for the missing file
+    for part in (artefact, commit):  # in this order: after a kill, the commit still vouches for the missing file
         if part.exists():
             part.unlink()
             found.removed.append(part)
@@ -120,7 +114,7 @@ def _remove_parts(folder: Path, count: int, found: Leftovers) -> None:
 
 
 def _listed(path: Path) -> dict[int, str]:
-    """The shards of a part; nothing for a file that is not ours, whatever it is called and looks like."""
+    """The shards of a part; empty for a file that is not ours."""
     try:
         value = read_json(path) if is_regular(path) and PART.fullmatch(path.name) else {}
     except IntegrityError:
@@ -130,14 +124,11 @@ def _listed(path: Path) -> dict[int, str]:
 
 
 def _vouches(commit: Path, artefact: Path) -> bool:
-    """Whether the sidecar `commit` is ours, and `artefact` what it says, or gone."""
+    """Whether the sidecar `commit` is ours, and `artefact` is what it says, or gone."""
     if not is_regular(commit) or not (is_regular(artefact) or not (artefact.exists() or artefact.is_symlink())):
         return False
     try:
         value = read_json(commit)
-        if not is_sidecar(value):
-            return False
-        size, digest = value["bytes"], value["sha256"]
-        return not artefact.exists() or (artefact.stat().st_size == size and file_sha256(artefact) == digest)
     except (IntegrityError, OSError):
         return False
+    return is_sidecar(value) and not (artefact.exists() and fault_of(artefact, value))

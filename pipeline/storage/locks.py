@@ -1,7 +1,7 @@
-"""One writer at a time: a lock beside what a command writes, released by the kernel when its holder dies.
+"""One writer at a time: a lock beside what a command writes, which the kernel releases when its holder dies.
 
-The lock of `models/ncca` is the file `models/.ncca.lock`. Only the kernel's lock on it counts: what the file says of
-its holder is read while it is held, and a file that a killed holder has left is taken over by the next one.
+The lock of `models/ncca` is the file `models/.ncca.lock`. Only the kernel's lock on it counts: the file's content
+merely describes the holder, and the next holder takes over a file that a killed one left.
 """
 
 import errno
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 LOCK = re.compile(r"\..+\.lock", re.DOTALL)
 SIGNED = {"host", "pid", "command", "since"}
 LONGEST_COMMAND, LONGEST_SIGNATURE = 200, 1 << 14
-"""Characters of the command in a signature, and bytes of all of it."""
+"""Characters of the command in a signature, and bytes of a whole signature."""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What file systems answer that have no locks."""
+"""Errors of file systems without locks."""
 
 
 def lock_path(path: Path) -> Path:
@@ -38,11 +38,10 @@ def lock_path(path: Path) -> Path:
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Keep every other process, and thread, from writing the file or folder `path` meanwhile.
+    """Keep every other process and thread from writing the file or folder `path`.
 
-    Folders above it are made for the lock; those that are still empty at the end are removed.
-    Raises JointspaceError at once where another one holds it, naming that one. On a file system without locks it warns,
-    and keeps nobody away.
+    Creates the folders above it, and in the end removes those that are still empty. Raises JointspaceError at once if
+    another process holds the lock, naming it. Only warns on a file system without locks.
     """
     lock = lock_path(path.resolve())
     kernel = FileLock(lock, timeout=0, fallback_to_soft=False)
@@ -52,7 +51,7 @@ def hold(path: Path) -> Iterator[None]:
         kernel.acquire()
     except Timeout:
         raise JointspaceError(
-            f"{path} is being written by {_holder(lock)}; wait until that has ended, or end it"
+            f"{path} is being written by {_holder(lock)}; wait until it has ended, or end it"
         ) from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
@@ -60,10 +59,10 @@ def hold(path: Path) -> Iterator[None]:
                 f"cannot write {path} (its lock {lock}: {error.strerror}); make room, correct the folder's permissions,"
                 " or write elsewhere"
             ) from error
-        log.warning("%s lies on a file system without locks; see to it that no other run writes it", path)
+        log.warning("%s lies on a file system without locks; make sure that no other run writes it", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
-        raise JointspaceError(f"{lock} stands where a lock goes, and is none of ours; move it, or write elsewhere")
+        raise JointspaceError(f"{lock} stands where a lock goes, but is not one of ours; move it, or write elsewhere")
     try:
         with suppress(OSError):  # a full disk: the lock holds all the same
             lock.write_text(json.dumps(_signature()), encoding="utf-8")
@@ -77,7 +76,7 @@ def hold(path: Path) -> Iterator[None]:
 
 
 def is_lock(path: Path) -> bool:
-    """Whether `path` is a lock of ours: its name, and a signature in it, or nothing yet."""
+    """Whether `path` has the name of a lock, and holds a signature or nothing yet."""
     if not LOCK.fullmatch(path.name) or not is_regular(path):
         return False
     try:
@@ -93,7 +92,7 @@ def is_held(lock: Path) -> bool:
 
 
 def remove_free(lock: Path) -> bool:
-    """Remove the file `lock` if it is a lock of ours that no process holds; whether it is gone."""
+    """Remove the file `lock` if it is a lock that no process holds; returns whether it is gone."""
     return is_lock(lock) and _while_free(lock, remove=True)
 
 
@@ -118,11 +117,11 @@ def _signature() -> dict[str, str | int]:
 
 
 def _holder(lock: Path) -> str:
-    """Who holds `lock`, as far as the file tells: it may not be signed yet, or still by one that was killed."""
+    """Who holds `lock`, if the file says: it may not be signed yet, or still by a holder that was killed."""
     try:
-        told = json.loads(lock.read_text(encoding="utf-8"))
-        if told["host"] == socket.gethostname() and not is_alive(told["pid"]):
+        signed = json.loads(lock.read_text(encoding="utf-8"))
+        if signed["host"] == socket.gethostname() and not is_alive(signed["pid"]):
             raise ValueError("signed by another holder")
-        return f"process {told['pid']} on {told['host']} ({told['command']}) since {told['since']}"
+        return f"process {signed['pid']} on {signed['host']} ({signed['command']}) since {signed['since']}"
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return "another process"

@@ -1,15 +1,14 @@
 """The manifest: which images, sentences and documents a run is made of. Its row order holds everywhere.
 
-`image_id` is dense from 0 and is the row in `images.parquet`; `sentence_id` likewise, and the sentences of an
-image stand together, in its order. Shard k holds the images [k * shard_size, (k + 1) * shard_size) and their
-sentences. `shards/00000.json` carries each shard's own fingerprints, so that images added at the end
-leave the files of the earlier shards, and all that was made from them, as they are.
+`image_id` counts from 0 and is the row in `images.parquet`; `sentence_id` likewise, ordered by image. Shard k holds the
+images [k * shard_size, (k + 1) * shard_size) and their sentences. Each shard has its own fingerprints, in
+`shards/00000.json`, so images added at the end leave the earlier shards, and whatever was made from them, valid.
 """
 
 import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, add_artefact, publish_bytes, read_json, to_json
+from pipeline.storage.atomic import CHECK, publish, read_json, to_json
 from pipeline.storage.batch import FileBatch, is_regular
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.forms import ManifestFile, ManifestShard
@@ -35,8 +34,8 @@ IMAGES = pa.schema(
         ("image_id", pa.int64()),
         ("path", pa.string()),  # relative to the data root, with forward slashes
         ("member", pa.string()),  # the name inside a tar shard, else null
-        ("offset", pa.int64()),  # where the member's bytes begin in the shard, and how many they are; else null
-        ("size", pa.int64()),
+        ("offset", pa.int64()),  # of the member's bytes in the shard; else null
+        ("size", pa.int64()),  # the number of these bytes
         ("split", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -52,9 +51,8 @@ BOXES = pa.schema(
 )
 SHARD_FILE = re.compile(r"\d{5,}\.json")
 """Names of the files in shards/."""
-REJECT_KEYS = {"file", "row", "what", "reason"}
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
-"""What `shards/<number>.json` has a fingerprint of."""
+"""Contents with a fingerprint in `shards/<number>.json`."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
 
 
@@ -68,8 +66,8 @@ def write_manifest(
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit.
 
-    `tables` holds `images`, `sentences`, `documents` and `boxes` in the schemas above; `rejects` one mapping
-    {file, row, what, reason} for each thing left out; `counts` says for each what {given, kept, rejected, duplicate}.
+    `tables` are those of TABLES; `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts`
+    has {given, kept, rejected, duplicate} of each table. Raises IntegrityError if these do not add up.
     """
     for what, count in counts.items():
         if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
@@ -80,7 +78,7 @@ def write_manifest(
     batch = FileBatch()
     for name, table in tables.items():
         about = {"kind": f"manifest-{name}", "rows": table.num_rows, "fingerprint": digest}
-        add_artefact(batch, folder / f"{name}.parquet", to_parquet(table), **about)
+        publish(folder / f"{name}.parquet", to_parquet(table), **about, batch=batch)
     rejected = batch.add(folder / "rejects.jsonl", to_lines(rejects))
     shards = shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
@@ -94,7 +92,7 @@ def write_manifest(
         "shard_size": shard_size,
         "shards": len(shards),
         "counts": {what: dict(count) for what, count in counts.items()},
-        "splits": _split_counts(tables["images"]),
+        "splits": dict(sorted(Counter(tables["images"]["split"].to_pylist()).items())),
         "rejects": rejected,
     }
     batch.add(folder / "manifest.json", to_json(value), commit=True)
@@ -105,7 +103,7 @@ def write_manifest(
 
 
 def _is_shard(path: Path) -> bool:
-    """Whether the file is what `write_manifest` says of a shard."""
+    """Whether `write_manifest` wrote the file."""
     try:
         value = read_json(path) if is_regular(path) else None
     except (IntegrityError, OSError):
@@ -113,23 +111,8 @@ def _is_shard(path: Path) -> bool:
     return isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
 
 
-def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
-    """Publish what was left out, one JSON object a line."""
-    publish_bytes(path, to_lines(rejects))
-
-
-def remove_rejects(path: Path) -> None:
-    """Remove what `write_rejects` wrote, and nothing else of that name."""
-    try:
-        lines = path.read_bytes().splitlines() if is_regular(path) else []
-        if lines and all(json.loads(line).keys() == REJECT_KEYS for line in lines):
-            path.unlink()
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return
-
-
 def _holds(path: Path, value: Mapping[str, str]) -> bool:
-    """Whether the JSON file is there, whole, and says `value`."""
+    """Whether the JSON file is there and whole, and holds `value`."""
     try:
         found = read_json(path)
     except IntegrityError:
@@ -138,43 +121,28 @@ def _holds(path: Path, value: Mapping[str, str]) -> bool:
 
 
 def _table_digest(table: pa.Table) -> str:
-    """A hash of the values, whatever their layout in memory; taken in parts, to hold few of them as Python objects."""
+    """A hash of the values, independent of their layout in memory; in blocks, since Python objects are large."""
     parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
     return fingerprint("table", VERSION, [table.column_names, *(fingerprint("rows", VERSION, p) for p in parts)])
 
 
 def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:
-    """What `shards/<number>.json` says of each shard of a manifest with these tables."""
-    images, sentences, documents = tables["images"], tables["sentences"], tables["documents"]
-    owners, documented, boxed = (tables[name]["image_id"].to_numpy() for name in ("sentences", "documents", "boxes"))
-    shards = []
+    """The content of `shards/<number>.json` for each shard of a manifest with these tables."""
+    images, shards = tables["images"], []
+    owners = {name: tables[name]["image_id"].to_numpy() for name in ("sentences", "documents", "boxes")}
     for number, start in enumerate(range(0, images.num_rows, shard_size)):
-        stop = min(start + shard_size, images.num_rows)
-        first, last = np.searchsorted(owners, [start, stop])
-        low, high = np.searchsorted(documented, [start, stop])
-        upper, lower = np.searchsorted(boxed, [start, stop])
-        rows = images.slice(start, stop - start)
-        shards.append(
-            {
-                "shard": number,
-                "images": _table_digest(rows.select(["image_id", "sha256"])),
-                "splits": _table_digest(rows.select(["image_id", "split"])),
-                "sentences": _table_digest(sentences.slice(first, last - first)),
-                "documents": _table_digest(documents.slice(low, high - low)),
-                "boxes": _table_digest(tables["boxes"].slice(upper, lower - upper)),
-            }
-        )
+        rows = images.slice(start, shard_size)
+        parts = {"images": rows.select(["image_id", "sha256"]), "splits": rows.select(["image_id", "split"])}
+        for name, image_id in owners.items():
+            first, last = np.searchsorted(image_id, [start, start + rows.num_rows])
+            parts[name] = tables[name].slice(first, last - first)
+        shards.append({"shard": number, **{name: _table_digest(part) for name, part in parts.items()}})
     return shards
-
-
-def _split_counts(images: pa.Table) -> dict[str, int]:
-    names, counts = np.unique(np.asarray(images["split"].to_pylist(), dtype=object), return_counts=True)
-    return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class ShardRows:
-    """Where shard `number` lies: image ids [first_image, last_image), sentence ids [first_sentence, last_sentence)."""
+    """Shard `number` has the image ids [first_image, last_image) and sentence ids [first_sentence, last_sentence)."""
 
     number: int
     first_image: int
@@ -196,13 +164,13 @@ class Manifest:
         self.shard_size: int = self.summary["shard_size"]
         self.n_shards: int = self.summary["shards"]
         self._shards: dict[int, ShardRows] = {}
-        self._commits: dict[int, Mapping[str, Any]] = {}
+        self._records: dict[int, Mapping[str, Any]] = {}
         if "\0" in str(self.root):
             raise IntegrityError(f"{path} names a root that no folder has; run ingest again")
 
     def _table(self, name: str) -> pa.Table:
-        table, sidecar = read_table(self.folder / f"{name}.parquet", f"manifest-{name}")
         path = self.folder / f"{name}.parquet"
+        table, sidecar = read_table(path, f"manifest-{name}")
         if sidecar.fingerprint != self.fingerprint:
             raise IntegrityError(f"{path} belongs to another manifest; run ingest again")
         require_columns(path, table.schema, TABLES[name])
@@ -210,21 +178,10 @@ class Manifest:
             raise IntegrityError(f"{path} has {table.num_rows} rows, not {self.n_shards} shards; run ingest again")
         return table
 
-    @cached_property
-    def images(self) -> pa.Table:
-        return self._table("images")
-
-    @cached_property
-    def sentences(self) -> pa.Table:
-        return self._table("sentences")
-
-    @cached_property
-    def documents(self) -> pa.Table:
-        return self._table("documents")
-
-    @cached_property
-    def boxes(self) -> pa.Table:
-        return self._table("boxes")
+    images = cached_property(lambda self: self._table("images"))
+    sentences = cached_property(lambda self: self._table("sentences"))
+    documents = cached_property(lambda self: self._table("documents"))
+    boxes = cached_property(lambda self: self._table("boxes"))
 
     @cached_property
     def rejects(self) -> list[dict[str, Any]]:
@@ -242,7 +199,7 @@ class Manifest:
 
     @cached_property
     def sentence_images(self) -> np.ndarray:
-        """(n_sentences,) int64, the image_id of every sentence, ascending."""
+        """(n_sentences,) int64, the ascending image_id of every sentence."""
         return self.sentences["image_id"].to_numpy()
 
     @property
@@ -250,36 +207,34 @@ class Manifest:
         """The sentences of the train split."""
         return self.sentences.filter((self.splits == "train")[self.sentence_images])["text"].to_pylist()
 
-    def texts(self, rows: "ShardRows") -> list[str]:
+    def texts(self, rows: ShardRows) -> list[str]:
         """The sentences of one shard."""
         return self.sentences["text"][rows.first_sentence : rows.last_sentence].to_pylist()
 
     def digest(self, numbers: range, columns: Sequence[str]) -> str:
-        """A hash of what the shards `numbers` say of these columns; nothing but their JSON files is read."""
-        return fingerprint("columns", VERSION, [[self._told(number)[name] for name in columns] for number in numbers])
+        """A hash of the fingerprints in `columns` for the shards `numbers`; reads only their JSON files."""
+        return fingerprint("columns", VERSION, [[self._record(number)[name] for name in columns] for number in numbers])
 
     def shard(self, number: int) -> ShardRows:
-        """The rows of shard `number`; IntegrityError where there is no such shard."""
+        """The rows of shard `number`. Raises IntegrityError if there is no such shard."""
         if not 0 <= number < self.n_shards:
             raise IntegrityError(f"{self.folder} has shards 0 to {self.n_shards - 1}, not {number}")
         if number not in self._shards:
-            self._shards[number] = self._read_shard(number)
+            first = number * self.shard_size
+            last = min(first + self.shard_size, self.images.num_rows)
+            start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
+            digests = {name: self._record(number)[name] for name in FINGERPRINTS}
+            self._shards[number] = ShardRows(number, first, last, start, stop, digests)
         return self._shards[number]
 
-    def _read_shard(self, number: int) -> ShardRows:
-        first = number * self.shard_size
-        last = min(first + self.shard_size, self.images.num_rows)
-        start, stop = np.searchsorted(self.sentence_images, [first, last]).tolist()
-        return ShardRows(number, first, last, start, stop, {name: self._told(number)[name] for name in FINGERPRINTS})
-
-    def _told(self, number: int) -> Mapping[str, Any]:
-        """What the commit of a shard says."""
-        if number not in self._commits:
+    def _record(self, number: int) -> Mapping[str, Any]:
+        """The content of a shard's JSON file."""
+        if number not in self._records:
             path = self.folder / "shards" / f"{number:05d}.json"
             value = require_form(read_json(path), ManifestShard, path, "run ingest again")
             if value["shard"] != number:
                 raise IntegrityError(
                     f"{path} is of shard {value['shard']}: it was moved or copied there; run ingest again"
                 )
-            self._commits[number] = value
-        return self._commits[number]
+            self._records[number] = value
+        return self._records[number]

@@ -1,4 +1,4 @@
-"""Moments shards: the moments of a manifest shard's pairs in folds, and which images these are."""
+"""Moments shards: the moments of a manifest shard's pairs by fold, and the images of each fold."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -9,11 +9,12 @@ import numpy as np
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import Features, Sentences, SplitRows, open_shards, read_pairs, shard_path
+from pipeline.storage.gather import Features, SplitRows, read_pairs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import Origin, join_origins, same_origin
 from pipeline.storage.reading import is_there
-from pipeline.storage.shards import MOMENTS, Shard, write_shard
+from pipeline.storage.shards import MOMENTS, Shard, open_shards, shard_path, write_shard
+from pipeline.storage.text_shards import Sentences
 
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
@@ -23,22 +24,21 @@ def write_moments(
     folds: Mapping[int, Mapping[str, np.ndarray]],
     image_id: np.ndarray,
     fold_of: np.ndarray,
-    *,
-    fingerprint: str,
-    details: Mapping[str, Any],
+    **about: Any,
 ) -> None:
     """Publish the arrays of each fold's moments, stacked along a first axis; image `image_id[i]` is in `fold_of[i]`.
 
-    `folds` has only those in which the shard has a pair: moments are large, and many shards have no target image.
+    `folds` has only the folds in which the shard has a pair: moments are large, and many shards have no target image.
+    `about` has the `fingerprint` and `details`.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in NAMES if folds else ():
         arrays[name] = np.stack([folds[fold][name] for fold in sorted(folds)])
-    write_shard(path, MOMENTS, arrays, rows=len(image_id), fingerprint=fingerprint, details=details)
+    write_shard(path, MOMENTS, arrays, rows=len(image_id), **about)
 
 
 def read_moments(path: Path, place: int) -> dict[str, np.ndarray]:
-    """The arrays of the moments at `place` of those that a shard has stored."""
+    """The arrays of the moments at `place` among those that a shard stores."""
     shard = Shard(path, MOMENTS)
     return {name: shard[name][place] for name in NAMES}
 
@@ -46,9 +46,9 @@ def read_moments(path: Path, place: int) -> dict[str, np.ndarray]:
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
-    `n_folds`; the image `view` of the moments and the origins of its `encoders`; the `vocabulary` of their texts and
-    its number of `terms`. Raises IntegrityError where a shard is missing, damaged, of other `pairs`, of another view,
-    encoder, vocabulary or number of folds than the others, or was not summed from the features and texts given.
+    `view` is the image view, `encoders` their origins; `vocabulary` that of the texts, with its number of `terms`.
+    Raises IntegrityError if a shard is missing, damaged or of other `pairs`, if shards differ in view, encoder,
+    vocabulary or number of folds, or if they were summed from other features or texts than these.
     """
 
     def __init__(self, features: Features, texts: Sentences, folder: Path, pairs: str) -> None:
@@ -69,19 +69,19 @@ class PairSet:
         self.terms: int = self._shards[0].details["terms"]
 
     def _require_own(self, number: int, shard: Shard, pairs: str) -> None:
-        """Raises IntegrityError unless shard `number` was summed from these pairs: only commits are read for it."""
+        """Raises IntegrityError unless shard `number` was summed from these pairs. Reads only sidecars."""
         if (held := shard.details["pairs"]) != pairs:
             raise IntegrityError(f"{shard.path} is of {held} pairs, not of {pairs}; give the right folder")
-        rows, told = self.manifest.shard(number), shard.details["inputs"]
+        rows, inputs = self.manifest.shard(number), shard.details["inputs"]
         own = {what: (self.manifest.folder, rows.fingerprints[what]) for what in ("images", "splits")}
         own["tfidf"] = (shard_path(self._texts.folder, number), self._texts.sidecar(number).fingerprint)
         for name in self.encoders:
-            # Moments may be of more encoders than a model: their features need not be there.
+            # Moments may cover more encoders than a model, so features may be missing.
             if is_there(self._features.root / name):
                 path = shard_path(self._features.root / name, number)
                 own[f"features/{name}"] = (path, self._features.sidecar(name, number).fingerprint)
         for what, (path, digest) in own.items():
-            if told[what] != digest:
+            if inputs[what] != digest:
                 raise IntegrityError(f"{shard.path} was summed from other {what} than {path}; run accumulate again")
 
     @property
@@ -99,9 +99,9 @@ class PairSet:
         return {str(number): shard.fingerprint for number, shard in enumerate(self._shards)}
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Readers of the arrays of the moments of `folds`, one for each shard with pairs in them.
+        """Functions that read the moments of `folds`, one for each shard with pairs in them; they can be pickled.
 
-        They travel by pickle. Raises IntegrityError for no such fold.
+        Raises IntegrityError for an unknown fold.
         """
         for fold in folds:
             if not 0 <= fold < self.n_folds:
@@ -114,7 +114,7 @@ class PairSet:
         ]
 
     def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
-        """The pairs whose moments `folds` hold, in blocks of at most `rows` images."""
+        """The pairs in `folds`, in blocks of at most `rows` images."""
         wanted = np.zeros(self.manifest.images.num_rows, bool)
         for shard in self._shards:
             wanted[shard["image_id"][np.isin(shard["fold"], folds)]] = True
@@ -122,9 +122,9 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as one, with the folds of the first and then those of the second.
+    """Two sets of pairs as one: the folds of the first, then those of the second.
 
-    Raises IntegrityError where they are of other views or vocabularies.
+    Raises IntegrityError if their views or vocabularies differ.
     """
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
@@ -136,16 +136,16 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """As of a PairSet."""
+        """As `PairSet.moments`."""
         return [reader for part, own in self._of(folds) for reader in part.moments(own)]
 
     def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
-        """As of a PairSet."""
+        """As `PairSet.blocks`."""
         for part, own in self._of(folds):
             yield from part.blocks(own, encoders, rows)
 
     def _of(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
-        """Each part with those of `folds` that are its own, by its own count."""
+        """Each part with its own `folds`, in its own numbering."""
         first, second = self._parts
         own = [fold for fold in folds if fold < first.n_folds]
         return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

@@ -1,6 +1,6 @@
-"""Names of files that we have read from a file: a bundle's card, a parser's commit, a study, a model's encoders.
+"""File names read from files that may be foreign: a bundle's card, a parser's commit, a study, a model's encoders.
 
-Such a file may be somebody else's. Joined to a folder as it stands, a name could lead anywhere.
+Joined to a folder unchecked, such a name could lead anywhere.
 """
 
 import re
@@ -15,9 +15,9 @@ SHOWN = 120
 
 
 def plain(name: Any, source: Path | str) -> str:
-    """`name`, read from the file `source`: relative, with forward slashes, each part a name of its own.
+    """`name`, read from the file `source`, if it is relative, with forward slashes and plain parts.
 
-    Raises IntegrityError for anything else: absolute, `..`, a drive, a backslash, NUL, or not a text.
+    Raises IntegrityError for an absolute path, `..`, a drive, a backslash, NUL, or a value that is not a string.
     """
     usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
     if not usable or any(part in ("", ".", "..") for part in name.split("/")):
@@ -30,7 +30,7 @@ def plain(name: Any, source: Path | str) -> str:
 def inside(folder: Path, name: Any, source: Path | str) -> Path:
     """The path of the file `name` below `folder`, as the file `source` names it; it need not exist.
 
-    Raises IntegrityError as `plain` does, where a part of the path below `folder` is a link, and where it leads out.
+    Raises IntegrityError as `plain` does, and for a path that contains a link or leads out of `folder`.
     """
     folder = Path(folder)
     path = folder.joinpath(plain(name, source))
@@ -38,7 +38,7 @@ def inside(folder: Path, name: Any, source: Path | str) -> Path:
     try:
         link = next((part for part in below if part.is_symlink()), None)
         within = path.resolve().is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError):  # no file can have this name, or its links lead in a circle
+    except (OSError, ValueError, RuntimeError):  # an impossible name, or a circle of links
         link, within = None, False
     if link is not None:
         raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, but {link} is a link; put the file itself there")

@@ -1,7 +1,7 @@
 """spaCy pipelines: folders that `train-parser` writes, folders of the user's, and installed packages.
 
-What `train-parser` writes is `<folder>/pipeline/`, in spaCy's own files, and `<folder>/pipeline.json`: its commit, with
-the sha256 of every file.
+`train-parser` writes `<folder>/pipeline/` in spaCy's format and `<folder>/pipeline.json`, its commit, with the sha256
+of every file.
 """
 
 import os
@@ -24,10 +24,10 @@ UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "span
 
 
 def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, details: Mapping[str, Any]) -> None:
-    """Have `write` make the pipeline's folder, and commit to it under the fingerprint `digest`.
+    """Let `write` fill the pipeline's folder, then commit it under the fingerprint `digest`.
 
-    Raises UsageError as `require_own` does, and JointspaceError, with the older pipeline as it was, where it cannot be
-    written.
+    Raises UsageError as `require_own` does, and JointspaceError, leaving an older pipeline as it was, if the new one
+    cannot be written.
     """
     folder = Path(folder)
     require_own(folder)
@@ -38,7 +38,9 @@ def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, det
     try:
         temporary.mkdir(parents=True)
         write(temporary)
-        _sync(temporary)
+        for path in _files(temporary):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
         about = {"kind": PIPELINE, "fingerprint": digest, "files": _digests(temporary), **details}
         batch.add(commit, to_json(about), commit=True)
     except (OSError, JointspaceError) as error:
@@ -55,9 +57,9 @@ def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, det
 
 
 def require_own(folder: Path) -> None:
-    """Raises UsageError where the `pipeline` in `folder`, which is to be replaced, has a file that no commit lists.
+    """Raises UsageError if the `pipeline` in `folder`, which is to be replaced, has a file that no commit lists.
 
-    The commit of a pipeline whose writer was killed before its last step still has its temporary name.
+    If its writer was killed before the last step, the commit still has its temporary name.
     """
     final, commit = Path(folder) / PIPELINE, f"{PIPELINE}.json"
     if not (final.exists() or final.is_symlink()):
@@ -72,23 +74,19 @@ def require_own(folder: Path) -> None:
     raise UsageError(f"{final} is not a pipeline that train-parser made; move it or delete it")
 
 
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in _files(folder)}
 
 
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
-    """What `load_parser` takes, and its fingerprint.
+    """The argument for `load_parser`, and its fingerprint.
 
-    `trained`: what `train-parser` wrote, if there is no `name`: of a folder under `root`, or of an installed package.
-    Raises UsageError where neither is given or found, IntegrityError where the trained one is not as it was written.
+    `name` is a folder under `root` or an installed package; without it, `trained` is what `train-parser` wrote. Raises
+    UsageError if neither is given or found, and IntegrityError if the trained pipeline was changed.
     """
     if name is not None and (folder := Path(root) / name).is_dir():
         return str(folder), fingerprint(PIPELINE, 1, _digests(folder))
@@ -110,7 +108,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
 
 
 def package_digest(name: str) -> str | None:
-    """The fingerprint of the installed package `name`; None where there is none."""
+    """The fingerprint of the installed package `name`; None if it is not installed."""
     try:
         return fingerprint(PIPELINE, 1, {"package": name, "version": metadata.version(name)})
     except metadata.PackageNotFoundError:
@@ -119,7 +117,7 @@ def package_digest(name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def load_parser(name: str) -> Any:
-    """The spaCy pipeline in a folder, or of a package, without the parts that parsing does not need."""
+    """The spaCy pipeline in a folder or package, without the components that parsing does not need."""
     import spacy
 
     pipeline = spacy.load(name, exclude=list(UNUSED))

@@ -1,11 +1,10 @@
-"""Noun phrases and regions of one split in the joint space of one row: `phrases.parquet` and `regions.parquet`.
+"""Noun phrases and regions of one split in one model's joint space: `phrases.parquet` and `regions.parquet`.
 
 A row of the first is a noun phrase of a sentence: `sentence_id`, `image_id`, its words `text`, its `head`, and
-`vector` (c,) float32. A row of the second is a region: `image_id`, its `number` in the image (0 is the whole of it),
-`x1`, `y1`, `x2`, `y2` in original pixels, and `vector`. Both stand in the order of the images.
+`vector` (c,) float32. A row of the second is a region: `image_id`, its `number` in the image (0 is the whole image),
+`x1`, `y1`, `x2`, `y2` in original pixels, and `vector`. Both are ordered by image.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.atomic import add_artefact
+from pipeline.storage.atomic import publish
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.tables import read_table, to_parquet
 
@@ -23,27 +22,25 @@ KIND = "embedded-{}"
 
 
 def vectors_column(vectors: np.ndarray) -> pa.Array:
-    """The column `vector` of the rows of `vectors` (n, c)."""
+    """`vectors` (n, c) as the column `vector`."""
     flat = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
     return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
 
-def write_phrases(
-    folder: Path, regions: pa.Table, phrases: pa.Table, *, fingerprint: str, details: Mapping[str, Any]
-) -> None:
-    """Publish both tables, together."""
+def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Any) -> None:
+    """Publish both tables together; `about` has the `fingerprint` and `details`."""
     batch = FileBatch()
     for name, table in zip(TABLES, (regions, phrases), strict=True):
-        path, about = Path(folder) / f"{name}.parquet", {"fingerprint": fingerprint, "details": details}
-        add_artefact(batch, path, to_parquet(table), kind=KIND.format(name), rows=table.num_rows, **about)
+        path, about["kind"] = Path(folder) / f"{name}.parquet", KIND.format(name)
+        publish(path, to_parquet(table), rows=table.num_rows, **about, batch=batch)
     batch.publish()
 
 
 class PhraseVectors:
-    """What `embed-phrases` wrote: the tables `regions` and `phrases` without their vectors, these as
-    `region_vectors` (r, c) and `phrase_vectors` (p, c), and `boxes` (r, 4).
+    """What `embed-phrases` wrote for one `model` and `split` from `inputs`: the tables `regions` and `phrases` without
+    their vectors, `region_vectors` (r, c), `phrase_vectors` (p, c), and `boxes` (r, 4).
 
-    `row`, `split` and `inputs` say of what. Raises IntegrityError where the tables are damaged or of different runs.
+    Raises IntegrityError if the tables are damaged or of different runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +49,7 @@ class PhraseVectors:
         if first.fingerprint != second.fingerprint:
             raise IntegrityError(f"the tables in {folder} are of different runs; run embed-phrases again")
         self.fingerprint, details = second.fingerprint, second.details
-        self.row, self.split, self.inputs = details["model"], details["split"], details["inputs"]
+        self.model, self.split, self.inputs = details["model"], details["split"], details["inputs"]
         self.dim: int = details["dim"]
         self.region_vectors, self.phrase_vectors = (self._vectors(table) for table in (regions, phrases))
         self.regions, self.phrases = (table.drop_columns("vector") for table in (regions, phrases))
@@ -64,9 +61,9 @@ class PhraseVectors:
 
 
 def read_names(path: Path) -> dict[str, frozenset[str]]:
-    """Label -> what it may be called, in lower case, from lines of a label, a tab, and names between commas.
+    """Label -> its names, in lower case, from lines of a label, a tab, and names separated by commas.
 
-    Raises InputError naming the file, or its first line that is not so.
+    Raises InputError naming the file, or the first line of another form.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")

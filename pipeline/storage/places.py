@@ -1,8 +1,8 @@
-"""What an artefact's name says that it is, and whether its record agrees: what changed places is refused.
+"""Whether an artefact is what its name says: misplaced artefacts are refused.
 
-A run's layout (docs/artefacts.md) gives every artefact a name that says of which shard, encoder, model, split and
-protocol it is; its commit says the same. A copy of shard 0 in the place of shard 1, or the embeddings of one model in
-the folder of another, are whole files that are not what they are asked for.
+A run's layout (docs/artefacts.md) names every artefact after its shard, encoder, model, split and protocol, and its
+commit repeats them. This catches a copy of shard 0 under the name of shard 1, or one model's embeddings in another's
+folder: intact files in the wrong place.
 """
 
 import os
@@ -31,11 +31,11 @@ PATTERNS = tuple(
         r"phrases/(?P<model>[^/]+)/(?P<split>[^/.]+)(?:/(?:regions|phrases)\.parquet|(?:\.plane)?\.png)",
     )
 )
-"""Names of the layout, from their ends; a group is the key of what it says."""
+"""Ends of the paths in the layout; a group is named after the key whose value it holds."""
 
 
 def claims(path: Path) -> dict[str, str | int]:
-    """What the name of an artefact says of it, by key; nothing for a name that the layout does not know."""
+    """What an artefact's path says about it, by key; empty for a path outside the layout."""
     name = Path(os.path.abspath(path)).as_posix()
     found: dict[str, str | int] = {}
     for pattern in PATTERNS:
@@ -45,7 +45,7 @@ def claims(path: Path) -> dict[str, str | int]:
                 found[OF] = "boxes" if match[OF] else "images"
     if SHARD in found:
         found[SHARD] = int(found[SHARD])
-    if found.get("generator") not in [spec.name for spec in GENERATORS]:  # a folder may have any name but another's
+    if found.get("generator") not in [spec.name for spec in GENERATORS]:  # folders of other names are allowed
         found.pop("generator", None)
     if "simulated" in found:
         found["documents"] = found.pop("simulated")
@@ -53,7 +53,7 @@ def claims(path: Path) -> dict[str, str | int]:
 
 
 def stated(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The same by its record: a sidecar's details, or a JSON object that is its own commit."""
+    """The same from its record: a sidecar's details, or a JSON object that is its own commit."""
     encoder = record.get("encoder")
     known = {
         "encoder": encoder.get("name") if isinstance(encoder, Mapping) else record.get("name"),
@@ -64,7 +64,7 @@ def stated(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def misplaced(path: Path, record: Mapping[str, Any]) -> str | None:
-    """Why an artefact with this record does not belong at `path`, None where it does."""
+    """Why an artefact with this record does not belong at `path`; None if it does."""
     found = stated(record)
     for key, claim in claims(path).items():
         if key == SHARD and key not in found:
@@ -75,13 +75,13 @@ def misplaced(path: Path, record: Mapping[str, Any]) -> str | None:
 
 
 def require_place(path: Path, record: Mapping[str, Any]) -> None:
-    """Raises IntegrityError where the record of the artefact at `path` is of something else than its name says."""
+    """Raises IntegrityError if the artefact's record contradicts its `path`."""
     if reason := misplaced(path, record):
         raise IntegrityError(f"{path} {reason}; run its stage again")
 
 
 def require_output(path: Path, record: Mapping[str, Any]) -> None:
-    """Raises UsageError where what a command is about to write does not go by the name `path`."""
+    """Raises UsageError if what a command is about to write contradicts the name `path`."""
     found = stated(record)
     for key, claim in claims(path).items():
         if found.get(key, claim) != claim:

@@ -1,14 +1,14 @@
-"""The chain of fingerprints from an encoder to a bundle: what made each artefact is recorded in the next, and checked.
+"""The chain of fingerprints from an encoder to a bundle: each artefact records its inputs, and readers check them.
 
     encoder     its fingerprint covers its settings and weights
-    features    `inputs.encoder` (or, of rows made elsewhere, the sha256 of their files under `encoder.imported`);
-                regions the same, and of reduced ones their `projection`
+    features    `inputs.encoder` (imported: the sha256 of their files under `encoder.imported`);
+                regions likewise, and reduced ones their `projection`
     moments     `encoders`: the origin of every block of the image view; `inputs`: the shards that were summed
-    model       `encoders` and, of a model of regions, `regions`: the origins of what it learned from
+    model       `encoders` and, for a model of regions, `regions`: the origins of its training data
     embeddings  `inputs.model`
     bundle      `inputs.model`, `inputs.encoders/<name>`
 
-An origin is what makes an image into its features, so that images added later have the same: {"encoder": fingerprint},
+An origin is what turns an image into its features, so that images added later get the same: {"encoder": fingerprint},
 {"encoder": fingerprint, "projection": fingerprint}, or {"imported": fingerprint}.
 """
 
@@ -27,7 +27,7 @@ Origin = Mapping[str, str]
 
 
 def origin_of(sidecar: Sidecar) -> Origin:
-    """What made the features, or the features of regions, of a shard."""
+    """What made the features (of images or regions) in a shard."""
     inputs, details = sidecar.details.get("inputs", {}), sidecar.details
     if "encoder" in inputs:
         projection = {"projection": details["projection"]} if "projection" in details else {}
@@ -38,26 +38,26 @@ def origin_of(sidecar: Sidecar) -> Origin:
 
 
 def same_origin(name: str, origins: Mapping[str, Origin]) -> Origin:
-    """The origin of the features of the encoder `name` that all of `origins` (file -> origin) share.
+    """The origin of the encoder `name` that all of `origins` (file -> origin) share.
 
-    Raises IntegrityError naming two files whose features other encoders made.
+    Raises IntegrityError naming two files that differ.
     """
-    told = {file: json.dumps(origin, sort_keys=True) for file, origin in origins.items()}
-    return json.loads(require_same(f"the encoder {name}", told))
+    spelt = {file: json.dumps(origin, sort_keys=True) for file, origin in origins.items()}
+    return json.loads(require_same(f"the encoder {name}", spelt))
 
 
 def require_origins(
     expected: Mapping[str, Origin], where: Path | str, found: Mapping[str, Mapping[str, Origin]]
 ) -> None:
-    """Raises IntegrityError unless the features of every encoder in `found` (name -> file -> origin) are of the origin
-    that the record of `where` has of it."""
+    """Raises IntegrityError unless every encoder in `found` (name -> file -> origin) has the `expected` origin, which
+    the file `where` records."""
     for name, origin in encoders_of(where, expected, found).items():
         same_origin(name, {str(where): origin, **found[name]})
 
 
 def encoders_of(where: Path | str, known: Mapping[str, Origin], names: Iterable[str]) -> dict[str, Origin]:
-    """The origins of some encoders among the `known` ones; IntegrityError names one that `where` was made without, or
-    that is not a plain name."""
+    """The origins of the encoders `names`. Raises IntegrityError for one that is not among the `known` ones of `where`,
+    or whose name is not plain."""
     names = [plain(name, where) for name in names]
     if missing := [name for name in names if name not in known]:
         raise IntegrityError(f"{where} was made without the encoder {missing[0]} ({', '.join(known)}); make it again")
@@ -65,7 +65,7 @@ def encoders_of(where: Path | str, known: Mapping[str, Origin], names: Iterable[
 
 
 def join_origins(parts: Iterable[tuple[str, Mapping[str, Origin]]]) -> dict[str, Origin]:
-    """The origins of all encoders of some models (file -> encoder -> origin), which must not differ on one."""
+    """The origins of all encoders in `parts` (file, encoder -> origin), which must agree."""
     by_name: dict[str, dict[str, Origin]] = {}
     for file, origins in parts:
         for name, origin in origins.items():
@@ -74,15 +74,15 @@ def join_origins(parts: Iterable[tuple[str, Mapping[str, Origin]]]) -> dict[str,
 
 
 def require_same_origins(files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises IntegrityError where the records of two of `files` (file -> details) differ on the origin of an encoder
-    that both have, or on their vocabulary."""
+    """Raises IntegrityError if two of `files` (file -> details) differ in their vocabulary, or in the origin of an
+    encoder that both have."""
     for key in ("encoders", "regions"):
         join_origins((file, details.get(key) or {}) for file, details in files.items())
     require_same("vocabulary", {file: details["vocabulary"] for file, details in files.items()})
 
 
 def read_encoder(root: Path, name: str) -> Parameters:
-    """The encoder in the folder `root / name`. Raises IntegrityError where that holds one of another name."""
+    """The encoder in the folder `root / name`. Raises IntegrityError if it has another name."""
     path = Path(root) / name / "model.safetensors"
     parameters = read_parameters(path, ENCODER)
     if (held := parameters.details.get("name", name)) != name:
@@ -91,9 +91,10 @@ def read_encoder(root: Path, name: str) -> Parameters:
 
 
 def read_own_encoders(root: Path, origins: Mapping[str, Origin], where: Path | str) -> dict[str, Parameters]:
-    """The encoders that made the features of `origins`, by name; without those of imported features, which no encoder
-    of the run makes. Raises IntegrityError where `root` has another encoder of that name than
-    the one that the record of `where` names."""
+    """The encoders that made the features of `origins`, by name; imported features have none.
+
+    Raises IntegrityError if an encoder in `root` is not the one that the file `where` records.
+    """
     found = {}
     for name, origin in origins.items():
         if "encoder" not in origin:

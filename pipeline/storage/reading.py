@@ -1,6 +1,6 @@
-"""The one place that opens artefacts for reading: regular files only, and every failure is a sentence.
+"""The one place that opens artefacts for reading: regular files only, and every failure is a full sentence.
 
-A pipe would wait for a writer for ever, a device never end; both are refused without waiting.
+A pipe would wait for a writer forever, and a device never ends; both are refused without waiting.
 """
 
 import errno
@@ -15,22 +15,25 @@ from typing import BinaryIO
 
 from pipeline.errors import IntegrityError
 
-HASH_BLOCK = 1 << 22
 REMEDY = "run its stage again"
 KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",
 }  # fmt: skip
-"""What may stand where a file should."""
+REASONS = {
+    errno.EISDIR: "it is a folder, not a file); move it away and",
+    errno.ENOTDIR: "a file stands where a folder of that path should be); move it away and",
+    errno.ELOOP: "links lead in a circle); remove the link and",
+}
 
 
 def kind_of(mode: int) -> str | None:
     """What a file of this mode is, as a noun; None for a regular file."""
-    return None if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return None if stat.S_ISREG(mode) else KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """The file `path`, open for reading. Raises OSError, also for what is not a regular file."""
+    """The file `path`, open for reading. Raises OSError if it is not a regular file, too."""
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
         file.close()
@@ -44,7 +47,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextmanager
 def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
-    """Turn an OSError of reading `path` into an IntegrityError; `missing` is said of a file that is not there."""
+    """Turn an OSError from reading `path` into an IntegrityError; `missing` replaces the message for no such file."""
     try:
         yield
     except OSError as error:
@@ -57,13 +60,8 @@ def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | Non
         return f"{path} {missing or 'does not exist; run the stage that makes it'}"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"cannot read {path} (permission denied); allow this user to read it"
-    if error.errno == errno.EISDIR:
-        return f"cannot read {path} (it is a folder, not a file); move it away and {remedy}"
-    if error.errno == errno.ENOTDIR:
-        return f"cannot read {path} (a file stands where a folder of that path should); move it away and {remedy}"
-    if error.errno == errno.ELOOP:
-        return f"cannot read {path} (links lead in a circle); remove the link and {remedy}"
-    return f"cannot read {path} ({error.strerror or error}); check it and its disk, then {remedy}"
+    other = f"{error.strerror or error}); check it and its disk, then"
+    return f"cannot read {path} ({REASONS.get(error.errno, other)} {remedy}"
 
 
 def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> bytes:
@@ -73,23 +71,20 @@ def read_bytes(path: Path, remedy: str = REMEDY, missing: str | None = None) -> 
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a file that is never written to again. Raises OSError as `open_regular` does."""
+    """A memory map of a file that is never written again. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
-        empty = not os.fstat(file.fileno()).st_size  # of which there is no map
+        empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
         return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file. Raises OSError as `open_regular` does."""
-    digest = hashlib.sha256()
     with open_regular(path) as file:
-        while block := file.read(HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has the name `path`. Raises IntegrityError where a folder above it may not be read."""
+    """Whether `path` exists. Raises IntegrityError if a folder above it is not readable."""
     with refusing(path):
         try:
             os.stat(path)
@@ -99,8 +94,8 @@ def is_there(path: Path) -> bool:
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
-    """Everything below `folder` that is no folder, in the order of names, each with its own status (a link's, not that
-    of what it leads to); and what cannot be looked at, a folder or a file, with its error."""
+    """Everything below `folder` except folders, ordered by name, with its own status (that of a link, not of its
+    target); and each file or folder that cannot be examined, with its error."""
     waiting = [Path(folder)]
     while waiting:
         parent, below = waiting.pop(), []

@@ -1,7 +1,7 @@
 """Reading the JSON files that are their own commits.
 
-A record carries its `check`, has the form that its readers need (pipeline.storage.forms), and stands under the name
-that it says (pipeline.storage.places).
+A record carries its `check`, has the form that its readers need (pipeline.storage.forms), and belongs where it lies
+(pipeline.storage.places).
 """
 
 import json
@@ -20,31 +20,30 @@ from pipeline.storage.reading import REMEDY
 
 
 def read_record(path: Path, form: type[Form]) -> Any:
-    """The JSON object that is its own commit. Raises IntegrityError where it is damaged, of another form, or of another
-    model, split and so on than its name says."""
+    """The JSON object in `path`. Raises IntegrityError if it is damaged, misplaced, or has another form."""
     value = require_form(read_json(path), form, path)
     if CHECK not in value:
-        raise IntegrityError(f"{path} does not vouch for what it says: it has no {CHECK}; run its stage again")
+        raise IntegrityError(f"{path} does not vouch for its content: it has no {CHECK}; run its stage again")
     require_place(path, value)
     return value
 
 
 def require_form(value: Any, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> Any:
-    """`value`, the content of `path`, if it has the form; IntegrityError that names the first key that has not."""
+    """`value`, the content of `path`, if it has the form. Raises IntegrityError naming the first key that does not."""
     try:
         form.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "it"
         reason = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        told = reason if reason.startswith("its ") else f"{place}: {reason[:1].lower()}{reason[1:]}"
+        detail = reason if reason.startswith("its ") else f"{place}: {reason[:1].lower()}{reason[1:]}"
         what = what or "has another form than this version reads"
-        raise IntegrityError(f"{path} {what} ({told}); {remedy}") from None
+        raise IntegrityError(f"{path} {what} ({detail}); {remedy}") from None
     return value
 
 
 def read_lines(data: bytes, form: type[Form], path: Path, remedy: str) -> list[Any]:
-    """The JSON objects in the lines of the file `path`. IntegrityError names the first line that has not the form."""
+    """The JSON objects in the lines of `path`. Raises IntegrityError naming the first line without the form."""
     found = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line:
@@ -53,8 +52,7 @@ def read_lines(data: bytes, form: type[Form], path: Path, remedy: str) -> list[A
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise IntegrityError(f"{path}, line {number} is not JSON ({error}); {remedy}") from error
-        what = f"line {number} is not a {form.__name__.lower()}"
-        found.append(require_form(value, form, path, remedy, what))
+        found.append(require_form(value, form, path, remedy, f"line {number} is not a {form.__name__.lower()}"))
     return found
 
 
@@ -70,7 +68,7 @@ def read_labels(path: Path) -> Any:
 
 
 def read_cell(folder: Path, name: str, key: str) -> Any:
-    """One number of the study in `folder`. IntegrityError unless it is the one of that `key` and file."""
+    """One number of the study in `folder`. Raises IntegrityError if it has another `key` or file name."""
     path = inside(Path(folder) / "cells", name, Path(folder) / "study.json")
     value = read_record(path, StudyCellForm)
     if value["key"] != key or not value["fingerprint"].startswith(path.stem):

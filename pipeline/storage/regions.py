@@ -1,8 +1,8 @@
-"""Region shards: the regions of all images of a shard stand one after another, whichever image they are of.
+"""Region shards: the regions of all images of a shard, one after another.
 
 `features` (total, dim), `boxes` (total, 4) float32 x1, y1, x2, y2 in original pixels, `scores` (total,) float32,
-`offsets` (n + 1,) int64 and `image_id` (n,) int64: image i has the rows [offsets[i], offsets[i + 1]), of which the
-first is the whole image. An image that could not be read has no row, and its reason in the sidecar's `rejects`.
+`offsets` (n + 1,) int64 and `image_id` (n,) int64: image i has the rows [offsets[i], offsets[i + 1]), the first of
+which is the whole image. An unreadable image has no rows; the sidecar's `rejects` give the reason.
 """
 
 import logging
@@ -21,11 +21,11 @@ from pipeline.storage.atomic import Sidecar
 from pipeline.storage.batch import remove_own
 from pipeline.storage.features import PART, PARTS, UnfinishedShard
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import require_encoder_name, shard_path
+from pipeline.storage.gather import require_encoder_name
 from pipeline.storage.manifest import Manifest, ShardRows
 from pipeline.storage.parameters import read_parameters
 from pipeline.storage.reading import is_there
-from pipeline.storage.shards import Shard, write_shard
+from pipeline.storage.shards import Shard, shard_path, write_shard
 
 REGIONS = "regions"
 CLASSIFIER = "classifier"
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of the file `path`, or of each file directly in the folder `path` but hidden ones, by name."""
+    """Name and bytes of the file `path`, or of each file in the folder `path` except hidden ones, ordered by name."""
     path = Path(path)
     files = sorted(file for file in path.iterdir() if not file.name.startswith(".")) if path.is_dir() else [path]
     for file in files:
@@ -47,8 +47,7 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class PackedRegions(Ragged):
-    """Regions of some images: `features` (total, dim), `boxes` (total, 4), `scores` (total,), and `offsets` (n + 1,) of
-    each image's regions."""
+    """Regions of n images: `features` (total, dim), `boxes` (total, 4), `scores` (total,), `offsets` (n + 1,)."""
 
     features: np.ndarray
     boxes: np.ndarray
@@ -57,7 +56,7 @@ class PackedRegions(Ragged):
 
 
 class UnfinishedRegions(UnfinishedShard):
-    """A region shard in the making, which loses at most one part when its process is killed."""
+    """A region shard in the making, of which a kill loses at most one part."""
 
     kind = REGIONS
 
@@ -69,10 +68,10 @@ class UnfinishedRegions(UnfinishedShard):
         names: Sequence[str],
         counts: Mapping[str, int],
     ) -> None:
-        """Publish the part that holds `rows`: `features`, `boxes` and `scores` of all its regions, `lengths` of images.
+        """Publish a part: `features`, `boxes` and `scores` of all regions of the images `rows`, and their `lengths`.
 
-        `faults` are the reasons of those of its images, by their place in the part, that have no regions; `names` are
-        of all its images, `counts` of proposals by what became of them.
+        `faults` says why images have no regions, by their place in the part; `names` are those of all its images;
+        `counts` are numbers of proposals by outcome.
         """
         ids = self.image_id[rows.start : rows.stop]
         rejects = [{"image_id": int(ids[i]), "name": names[i], "reason": faults[i]} for i in sorted(faults)]
@@ -82,7 +81,7 @@ class UnfinishedRegions(UnfinishedShard):
     def publish(self, details: Mapping[str, Any]) -> Sidecar:
         """Publish the shard from its parts, then remove them."""
         parts = [Shard(self._file(rows), PART) for rows in self._parts]
-        # A part whose images are all unreadable does not know the dimension.
+        # A part whose images are all unreadable has no dimension.
         known = [part for part in parts if len(part["scores"])] or parts[:1]
         arrays = {name: np.concatenate([part[name] for part in known]) for name in COLUMNS}
         lengths = np.concatenate([part["lengths"] for part in parts])
@@ -90,30 +89,27 @@ class UnfinishedRegions(UnfinishedShard):
         counts = sum((Counter(part.details["counts"]) for part in parts), Counter())
         rejects = [reject for part in parts for reject in part.details["rejects"]]
         details = {"dim": arrays["features"].shape[1], "counts": counts, "rejects": rejects, **details}
-        sidecar = write_shard(
-            self.path, REGIONS, arrays, rows=len(lengths), fingerprint=self.fingerprint, details=details
-        )
+        about = {"rows": len(lengths), "fingerprint": self.fingerprint, "details": details}
+        sidecar = write_shard(self.path, REGIONS, arrays, **about)
         remove_own(self.folder, PARTS)
         return sidecar
 
 
 def require_few_rejects(path: Path, sidecar: Sidecar, limit: float) -> None:
-    """Raises RejectLimitError when more than the share `limit` of a published shard's images have no regions."""
-    rejects = sidecar.details["rejects"]
-    if rejects:
-        first = rejects[0]
-        message = (
-            f"{path}: {len(rejects)} of {sidecar.rows} images have no regions ({first['name']}: {first['reason']})"
-        )
-        if len(rejects) > limit * sidecar.rows:
-            raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
-        log.warning("%s", message)
+    """Raises RejectLimitError if more than the share `limit` of a published shard's images have no regions."""
+    if not (rejects := sidecar.details["rejects"]):
+        return
+    first = f"{rejects[0]['name']}: {rejects[0]['reason']}"
+    message = f"{path}: {len(rejects)} of {sidecar.rows} images have no regions ({first})"
+    if len(rejects) > limit * sidecar.rows:
+        raise RejectLimitError(f"{message}; run ingest again, or raise collection.reject_limit")
+    log.warning("%s", message)
 
 
 def read_classifier(folder: Path, encoder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """`weight` and `bias` of the classifier in an encoder's folder, and its fingerprint.
 
-    Raises UsageError where there is none, and IntegrityError unless it is of the encoder of fingerprint `encoder`.
+    Raises UsageError if there is none, and IntegrityError if it belongs to an encoder of another fingerprint.
     """
     path = Path(folder) / "classifier.safetensors"
     if not is_there(path):
@@ -124,7 +120,7 @@ def read_classifier(folder: Path, encoder: str) -> tuple[dict[str, np.ndarray], 
 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The manifest's boxes of one shard: which of its images (n,) from 0, corners (n, 4), scores (n,)."""
+    """The manifest's boxes of one shard: the images' places in the shard (n,), corners (n, 4), scores (n,)."""
     table = manifest.boxes
     first, last = np.searchsorted(table["image_id"].to_numpy(), [rows.first_image, rows.last_image])
     part = table.slice(first, last - first)
@@ -133,7 +129,7 @@ def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.
 
 
 class RegionShard(Shard):
-    """A published region shard. IntegrityError where its offsets do not fit its rows."""
+    """A published region shard. Raises IntegrityError if its offsets do not fit its rows."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)
@@ -143,22 +139,21 @@ class RegionShard(Shard):
         self.regions = PackedRegions(*(self[name] for name in COLUMNS), self.offsets)
 
     def packed(self, images: np.ndarray) -> PackedRegions:
-        """The regions of `images` (n,), rows of `image_id` in any order, their features as float32."""
+        """The regions of `images` (n,), places in `image_id` in any order, with features as float32."""
         block = self.regions.take(images)
         return replace(block, features=to_float32(block.features))
 
     def with_features(self, path: Path, features: np.ndarray, fingerprint: str, details: Mapping[str, Any]) -> Sidecar:
-        """Publish the same regions with other `features` (total, dim); `details` go over these."""
-        arrays = {name: self[name] for name in ("boxes", "scores", "offsets", "image_id")}
+        """Publish the same regions with other `features` (total, dim); `details` override this shard's."""
+        own = {name: self[name] for name in ("boxes", "scores", "offsets", "image_id")}
         details = {**self.details, "dim": features.shape[1], **details}
-        return write_shard(
-            path, REGIONS, {"features": features, **arrays}, rows=self.rows, fingerprint=fingerprint, details=details
-        )
+        arrays = {"features": features, **own}
+        return write_shard(path, REGIONS, arrays, rows=self.rows, fingerprint=fingerprint, details=details)
 
 
 def open_regions(manifest: Manifest, folder: Path, number: int, encoder: str | None = None) -> RegionShard:
-    """Shard `number` of `folder`; IntegrityError unless it was made from exactly the images of the manifest, by an
-    encoder of that name where one is given."""
+    """Shard `number` of `folder`. Raises IntegrityError unless the `encoder` (None: any) made it from exactly the
+    manifest's images."""
     shard = RegionShard(shard_path(folder, number))
     if encoder is not None:
         require_encoder_name(shard.path, shard.sidecar, encoder)

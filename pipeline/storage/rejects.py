@@ -1,9 +1,12 @@
 """What was left out of a collection: `rejects.jsonl`, one JSON object {file, row, what, reason} a line."""
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.storage.atomic import publish_bytes
+from pipeline.storage.batch import is_regular
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.forms import Form
 from pipeline.storage.records import read_lines
@@ -18,9 +21,24 @@ class RejectForm(Form):
 
 def to_lines(rejects: Iterable[Mapping[str, Any]]) -> bytes:
     """JSON lines; names that are not UTF-8 survive as escapes."""
-    return b"".join(canonical_json(dict(row)) + b"\n" for row in rejects)
+    return b"".join(canonical_json(dict(reject)) + b"\n" for reject in rejects)
 
 
 def from_lines(data: bytes, path: Path) -> list[dict[str, Any]]:
-    """The rejects in the file `path`. IntegrityError names the first line that is none."""
+    """The rejects in the file `path`. Raises IntegrityError naming the first line that is not one."""
     return read_lines(data, RejectForm, path, "run ingest again")
+
+
+def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
+    """Publish what was left out, one JSON object a line."""
+    publish_bytes(path, to_lines(rejects))
+
+
+def remove_rejects(path: Path) -> None:
+    """Remove what `write_rejects` wrote, but not another file of that name."""
+    try:
+        lines = path.read_bytes().splitlines() if is_regular(path) else []
+        if lines and all(json.loads(line).keys() == RejectForm.model_fields.keys() for line in lines):
+            path.unlink()
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return

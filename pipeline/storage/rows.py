@@ -1,25 +1,29 @@
-"""Rows of all shards of a manifest by their ids: features through memory maps, sentences in memory."""
+"""Rows of all shards of a manifest by their ids: features and regions through memory maps, sentences in memory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
-from pipeline.ragged import offsets_of
-from pipeline.storage.chained import Chained
+from pipeline.errors import IntegrityError
+from pipeline.precision import to_float32
+from pipeline.ragged import offsets_of, runs
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import Features, Sentences, TextShards
+from pipeline.storage.gather import Features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import origin_of, same_origin
-from pipeline.storage.tokens import TokenShards
+from pipeline.storage.regions import PackedRegions, RegionShard, open_regions
+from pipeline.storage.shards import Chained
+from pipeline.storage.text_shards import Sentences, TextShards, TokenShards
 from pipeline.storage.trees import FIELDS, TreeShards
 
 
 class FeatureRows:
-    """(n, dim) of one encoder for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
+    """One encoder's features (n, dim) for the images `image_id` (n,): `rows[[3, 1]]` reads no other image.
 
-    `fingerprints` are those of the shards, `origins` (file -> origin) what made each; see
-    pipeline.storage.provenance. Raises as `Features.open` does, and where two shards are of different encoders.
+    `fingerprints` are those of the shards; `origins` (file -> origin) say what made each (pipeline.storage.provenance).
+    Raises as `Features.open` does, and IntegrityError if two shards have different origins.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:
@@ -34,8 +38,66 @@ class FeatureRows:
         return self._features[self._image_id[rows]]
 
 
+class RegionRows:
+    """The regions of the images `image_id` (n,), n at least 1: `rows.packed([3, 1])` reads no other image's.
+
+    The features of several encoders stand side by side; `dims` are their dimensions, `fingerprints` those of the
+    shards, `encoders` their origins (pipeline.storage.provenance), and `origins` those of each file, by encoder. Raises
+    IntegrityError if the shards are of other images than the manifest's, if shards of one encoder have different
+    origins, if the encoders' regions differ, and, if `complete`, for an image without regions.
+    """
+
+    def __init__(
+        self, manifest: Manifest, folders: Mapping[str, Path], image_id: np.ndarray, complete: bool = True
+    ) -> None:
+        numbers, within = np.divmod(image_id, manifest.shard_size)
+        opened = {number: _open_regions(manifest, folders, number) for number in np.unique(numbers).tolist()}
+        by_encoder = dict(zip(folders, zip(*opened.values(), strict=True), strict=True))
+        self.fingerprints = {
+            f"regions/{name}/{number:05d}": shard.fingerprint
+            for number, shards in opened.items()
+            for name, shard in zip(folders, shards, strict=True)
+        }
+        self.origins = {
+            name: {str(shard.path): origin_of(shard.sidecar) for shard in shards} for name, shards in by_encoder.items()
+        }
+        self.encoders = {name: same_origin(name, files) for name, files in self.origins.items()}
+        self._features = [Chained([shard["features"] for shard in shards]) for shards in by_encoder.values()]
+        self.dims = tuple(features.shape[1] for features in self._features)
+        first = next(iter(by_encoder.values()))
+        self._boxes, self._scores = (Chained([shard[name] for shard in first]) for name in ("boxes", "scores"))
+        self._starts, self._lengths = np.empty((2, len(image_id)), np.int64)
+        for number, start, shard in zip(opened, self._scores.bounds, first, strict=False):
+            own = numbers == number
+            self._starts[own] = start + shard.offsets[within[own]]
+            self._lengths[own] = shard.regions.lengths[within[own]]
+        if complete and not self._lengths.all():
+            missing, folder = image_id[self._lengths.argmin()], first[0].path.parent
+            raise IntegrityError(f"image {missing} has no regions in {folder}; run ingest again, without it")
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def packed(self, rows: np.ndarray) -> PackedRegions:
+        """The regions of the images `rows` (k,), in that order."""
+        lengths = self._lengths[rows]
+        places = runs(self._starts[rows], lengths)
+        features = np.hstack([to_float32(own[places]) for own in self._features])
+        return PackedRegions(features, self._boxes[places], self._scores[places], offsets_of(lengths))
+
+
+def _open_regions(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:
+    """Shard `number` of every encoder."""
+    shards = [open_regions(manifest, folder, number, name) for name, folder in folders.items()]
+    first = shards[0]
+    for shard in shards:
+        if not np.array_equal(first["boxes"], shard["boxes"]) or not np.array_equal(first.offsets, shard.offsets):
+            raise IntegrityError(f"{first.path} and {shard.path} have different regions; extract them again")
+    return shards
+
+
 class _TextRows:
-    """All sentences by sentence_id, from `shards`; the fingerprint of their `vocabulary`, and their own."""
+    """All sentences by sentence_id, from `shards`: fingerprints of their `vocabulary` and of the shards."""
 
     def __init__(self, name: str, opened: TextShards) -> None:
         self.shards = [opened.open(number) for number in range(opened.manifest.n_shards)]
@@ -61,8 +123,8 @@ class TfidfRows(_TextRows):
 
 
 class TreeRows(_TextRows):
-    """`trees`, the packed arrays of pipeline.text.trees.Trees by name, of one `kind`; `labels` is the fingerprint of
-    what their labels refer to."""
+    """All trees of one `kind`, as the packed arrays of pipeline.text.trees.Trees by name; `labels` is the fingerprint
+    of the label table."""
 
     def __init__(self, kind: str, manifest: Manifest, folder: Path | None) -> None:
         super().__init__("trees", TreeShards(manifest, folder))

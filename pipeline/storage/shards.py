@@ -1,12 +1,12 @@
 """HDF5 shards: contiguous datasets, written in memory, published atomically, read through a memory map.
 
-One shard is one file of a few plain numeric datasets whose first axis is the rows. Chunked or compressed
-layouts and variable-length strings are left out on purpose: a contiguous dataset is gathered from 400
-times faster, and names and text live in Parquet.
+A shard is one file of a few plain numeric datasets whose first axis is the rows. Chunked or compressed layouts and
+variable-length strings are left out on purpose: gathering from a contiguous dataset is 400 times faster, and names and
+text live in Parquet.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,72 +24,55 @@ MOMENTS = "moments"
 NEIGHBOURS = "neighbours"
 
 
-def write_shard(
-    path: Path,
-    kind: str,
-    arrays: Mapping[str, np.ndarray],
-    *,
-    rows: int,
-    fingerprint: str,
-    details: Mapping[str, Any] | None = None,
-) -> Sidecar:
-    """Publish `arrays` (name -> array) as one shard of `kind`.
+def shard_path(folder: Path, number: int) -> Path:
+    return Path(folder) / f"shard-{number:05d}.h5"
 
-    Raises IntegrityError naming the dataset and row when a float array holds NaN or infinity.
+
+def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], **about: Any) -> Sidecar:
+    """Publish `arrays` (name -> array) as one shard; `about` has the `rows`, `fingerprint` and `details` of `publish`.
+
+    Raises IntegrityError naming the dataset and row of a value that is NaN or infinite.
     """
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver="v110") as file:
         for name, array in arrays.items():
             require_finite(path, name, array)
             file.create_dataset(name, data=array, track_times=False)
-    return publish(path, buffer.getbuffer(), kind=kind, rows=rows, fingerprint=fingerprint, details=details)
+    return publish(path, buffer.getbuffer(), kind=kind, **about)
 
 
 class Shard:
     """A published shard, open for reading: `shard["features"]` is a memory map, `shard.sidecar` its commit.
 
-    The sha256 is checked before HDF5 sees a byte. Raises IntegrityError for a damaged file, and for datasets
-    that would read other files (external or virtual storage, links) or are not contiguous.
+    The sha256 is checked before HDF5 sees a byte. Raises IntegrityError for a damaged file, and for datasets that would
+    read other files (external or virtual storage, links) or are not contiguous.
     """
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path = Path(path)
         self.sidecar = verify(self.path, kind)
-        self._arrays = _map_datasets(self.path)
+        self.rows, self.fingerprint, self.details = self.sidecar.rows, self.sidecar.fingerprint, self.sidecar.details
+        try:
+            self._arrays = _map_all(self.path)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
+            raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
 
     def __getitem__(self, name: str) -> np.ndarray:
-        try:
-            return self._arrays[name]
-        except KeyError:
-            raise IntegrityError(
-                f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})"
-            ) from None
+        if name not in self._arrays:
+            raise IntegrityError(f"{self.path} has no dataset {name} (it has {', '.join(sorted(self._arrays))})")
+        return self._arrays[name]
 
     def get(self, name: str) -> np.ndarray | None:
-        """The dataset `name`, None where there is none."""
+        """The dataset `name`; None if there is none."""
         return self._arrays.get(name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 
-    @property
-    def rows(self) -> int:
-        return self.sidecar.rows
 
-    @property
-    def fingerprint(self) -> str:
-        return self.sidecar.fingerprint
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        return self.sidecar.details
-
-
-def _map_datasets(path: Path) -> dict[str, np.ndarray]:
-    try:
-        return _map_all(path)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
-        raise IntegrityError(f"{path} is not a readable HDF5 file ({error}); run its stage again") from error
+def open_shards(folder: Path, kind: str, count: int) -> list[Shard]:
+    """Shards 0 to `count` - 1 of one folder. Raises IntegrityError naming the first that is missing or damaged."""
+    return [Shard(shard_path(folder, number), kind) for number in range(count)]
 
 
 def _map_all(path: Path) -> dict[str, np.ndarray]:
@@ -117,3 +100,22 @@ def _map_dataset(path: Path, dataset: h5py.Dataset) -> np.ndarray:
         raise IntegrityError(f"{path}: {dataset.name} claims {dataset.shape}, more than the file holds")
     # Copy-on-write: nothing reaches the file, and torch takes the array without complaint.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)
+
+
+class Chained:
+    """At least one array (n_k, ...), concatenated without being read: `chained[rows]` gathers `rows` (k,), in any
+    order, as `dtype` (None: the first array's)."""
+
+    def __init__(self, parts: Sequence[np.ndarray], dtype: type | None = None) -> None:
+        self.parts, self.bounds = parts, np.cumsum([0, *map(len, parts)])
+        self.shape, self.dtype = (int(self.bounds[-1]), *parts[0].shape[1:]), np.dtype(dtype or parts[0].dtype)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
+        rows = rows if order is None else rows[order]
+        cuts = np.searchsorted(rows, self.bounds)
+        gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for number in np.flatnonzero(np.diff(cuts)):
+            own = slice(cuts[number], cuts[number + 1])
+            gathered[own if order is None else order[own]] = self.parts[number][rows[own] - self.bounds[number]]
+        return gathered

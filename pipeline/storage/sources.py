@@ -1,4 +1,4 @@
-"""Where the photographs lie: files under the data root, or members of tar shards read in place."""
+"""Where the photographs are: files under the data root, or members of tar shards read in place."""
 
 import logging
 import math
@@ -10,11 +10,11 @@ from pipeline.plain_files import open_plain
 
 log = logging.getLogger(__name__)
 LARGEST_FILE = 1 << 30
-"""Bytes; no photograph is larger, and a worker's memory is not for whatever else it may be."""
+"""Bytes; no photograph is larger."""
 
 
 class ImageSource:
-    """Reads encoded images by the columns `path`, `offset` and `size` of a manifest's images. Travels by pickle."""
+    """Reads encoded images by the columns `path`, `offset` and `size` of a manifest's images. Can be pickled."""
 
     def __init__(self, root: Path, follow_links: bool = False) -> None:
         self.root = os.fspath(root)
@@ -23,7 +23,7 @@ class ImageSource:
     def read(self, path: str, offset: int | None = None, size: int | None = None) -> bytes:
         """The bytes of the file `path` under the root, or `size` of them from `offset` (a member of a tar shard).
 
-        Raises InputError where there is no such file, or its links lead out of the collection.
+        Raises InputError if there is no such file, or its links lead out of the collection.
         """
         descriptor = open_plain(self.root, path, LARGEST_FILE if size is None else math.inf, self.follow_links)
         try:
@@ -41,19 +41,19 @@ class ImageSource:
 
 
 def find_photographs(root: Path, data_root: Path) -> Path:
-    """Where the photographs of a manifest are: its `root`, or `data_root` of the configuration where the collection was
-    moved since `ingest`; which of the two is logged where it is not the first."""
+    """Where a manifest's photographs are: its `root`, or the configuration's `data_root` if the collection was moved
+    since `ingest`; logs a warning in that case."""
     if os.path.isdir(root):
         return Path(root)
     if os.path.isdir(data_root):
-        log.warning("%s is not there any more; photographs are looked for in data_root, %s", root, data_root)
+        log.warning("%s no longer exists; photographs are looked for in data_root, %s", root, data_root)
         return Path(data_root)
-    log.warning("%s is not there, nor data_root, %s; set data_root to where the photographs are", root, data_root)
+    log.warning("neither %s nor data_root, %s, exists; set data_root to where the photographs are", root, data_root)
     return Path(root)
 
 
 def read_list(path: Path, key: str) -> str:
-    """The text of a list that the configuration names under `key`. Raises InputError where it cannot be read."""
+    """The text of a list that the configuration's `key` names. Raises InputError if it cannot be read."""
     try:
         folder, name = os.path.split(path)
         with open(open_plain(folder, name, LARGEST_FILE, True), encoding="utf-8") as file:

@@ -17,21 +17,18 @@ from pipeline.storage.atomic import Sidecar, publish, read_verified
 from pipeline.storage.reading import REMEDY
 
 MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24
-"""A table may unpack to so many times its bytes, and to so many bytes more."""
+"""A table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES."""
 GROUP_ROWS = 8192
 """Rows that are unpacked together."""
 WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
-"""The least bytes that a value of a physical type takes in memory; 8 for all others."""
-
+"""Bytes that a value of a physical type takes in memory at least; 8 for other types."""
 MOST_DIGITS = 18
-"""Of a number that is read from outside: as many as 64 bits always hold."""
+"""Of a foreign number: as many as always fit into 64 bits."""
 
 
-def write_table(
-    path: Path, kind: str, table: pa.Table, *, fingerprint: str, details: Mapping[str, Any] | None = None
-) -> Sidecar:
-    """Publish `table` as one Parquet file with its sidecar."""
-    return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, fingerprint=fingerprint, details=details)
+def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Sidecar:
+    """Publish `table` as one Parquet file; `about` has the `fingerprint` and `details` of `publish`."""
+    return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, **about)
 
 
 def to_parquet(table: pa.Table) -> memoryview:
@@ -42,7 +39,7 @@ def to_parquet(table: pa.Table) -> memoryview:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`rows` as comma-separated values under a line of all their keys; a key that a row lacks is left empty."""
+    """`rows` as comma-separated values under a header of all their keys; missing values are empty."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
@@ -51,7 +48,8 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
-    """A published table after its sha256 has been checked. Raises as PackedTable, and where rows are missing."""
+    """A published table, after a check of its sha256. Raises as PackedTable does, and IntegrityError if rows are
+    missing."""
     data, sidecar = read_verified(path, kind)
     packed = PackedTable(data, path)
     if packed.num_rows != sidecar.rows:
@@ -60,21 +58,18 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
 
 
 def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str = REMEDY) -> None:
-    """Raises IntegrityError where the table at `path` lacks one of the columns, or has it in another type."""
+    """Raises IntegrityError if the table at `path` lacks a column, or has it with another type."""
     for field in needed:
         own = found.field(field.name) if field.name in found.names else None
         if own is None or own.type != field.type:
-            raise IntegrityError(
-                f"{path} has no column {field.name} of type {field.type}"
-                f"{'' if own is None else f' (it is {own.type})'}; {remedy}"
-            )
+            held = "" if own is None else f" (it is {own.type})"
+            raise IntegrityError(f"{path} has no column {field.name} of type {field.type}{held}; {remedy}")
 
 
 class PackedTable:
-    """The table in the bytes of a Parquet file, of which only what is asked for is unpacked.
+    """The table in the bytes of the Parquet file `path`, unpacked on request.
 
-    Raises IntegrityError, which names `path`, where the bytes are no such table or would unpack to far more than they
-    are.
+    Raises IntegrityError if the bytes are not such a table, or would unpack to far more than their number.
     """
 
     def __init__(self, data: bytes | memoryview, path: Path) -> None:
@@ -95,27 +90,29 @@ class PackedTable:
         """All rows."""
         groups, unpacked = [self.schema.empty_table()], 0
         for number in range(len(self._ends)):
-            # Arrow's threads abort some processes that end while they are still starting.
-            with self._refusing():
-                groups.append(self._file.read_row_group(number, use_threads=False))
-                groups[-1].validate(full=True)
+            groups.append(self._read_group(number))
             unpacked += groups[-1].nbytes
             self._require_modest(unpacked)
         return pa.concat_tables(groups)
+
+    def _read_group(self, number: int) -> pa.Table:
+        with self._refusing():
+            # Arrow's threads abort some processes that end while they are still starting.
+            group = self._file.read_row_group(number, use_threads=False)
+            group.validate(full=True)
+        return group
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:
             raise IntegrityError(f"{self.path} claims to unpack to {unpacked:,} bytes; {REMEDY}")
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Some rows, as they come."""
+        """Some rows, in the given order."""
         return [self._record(int(row)) for row in rows]
 
     def _record(self, row: int) -> dict[str, Any]:
         number = bisect.bisect_right(self._ends, row)
-        with self._refusing():
-            group = self._file.read_row_group(number, use_threads=False)
-            group.validate(full=True)
+        group = self._read_group(number)
         return group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()[0]
 
     @contextmanager
@@ -127,7 +124,7 @@ class PackedTable:
 
 
 def unpacked_bytes(about: pq.FileMetaData) -> int:
-    """The least bytes to which the columns of a Parquet file unpack, by its own account."""
+    """Bytes to which the columns of a Parquet file unpack at least, according to its metadata."""
     columns = [
         group.column(number)
         for group in map(about.row_group, range(about.num_row_groups))
@@ -138,15 +135,14 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
 
 
 def read_numbers(path: Path) -> list[int]:
-    """The whole numbers of a text file, one a line. Raises InputError naming the first line that holds none."""
+    """The whole numbers in a text file, one a line. Raises InputError naming the first line that is not one."""
     try:
         lines = Path(path).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}); give a text file") from error
     numbers = []
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            word = line.strip()
+        if word := line.strip():
             if not word.isascii() or not word.isdigit() or len(word) > MOST_DIGITS:
                 raise InputError(f"{path} line {number} is {word[:80]!r}, not a whole number; write one a line")
             numbers.append(int(word))

@@ -1,4 +1,4 @@
-"""Parses `text/parses/shard-00000.conllu` and `.brackets`, and trees `text/trees/shard-00000.h5` packed from them."""
+"""Parses `text/parses/shard-00000.conllu` and `.brackets`, and the trees `text/trees/shard-00000.h5` made from them."""
 
 import gzip
 from collections.abc import Iterator, Mapping
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.storage.atomic import add_artefact, read_verified
+from pipeline.storage.atomic import publish, read_verified
 from pipeline.storage.batch import FileBatch
-from pipeline.storage.gather import TextShards
-from pipeline.storage.shards import Shard, write_shard
+from pipeline.storage.shards import write_shard
+from pipeline.storage.text_shards import TextShard, TextShards
 
 PARSES = "parses"
 BRACKETS = "brackets"
@@ -21,47 +21,36 @@ FIELDS = ("parents", "words", "labels", "offsets")
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file of the user's, unpacked where its name ends in .gz. InputError names an unreadable one.
-
-    Lines end by line feeds only, so that a sentence may hold other separators.
-    """
-    path = Path(path)
+    """The lines of a user's UTF-8 file, unpacked if its name ends in .gz. Only a line feed ends a line, since sentences
+    may contain other separators. Raises InputError if the file cannot be read or decoded."""
+    path, number = Path(path), 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                yield _decoded(line, f"{path}, line {number}")
+            for line in stream:
+                number += 1
+                yield line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert the file") from error
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {path} ({reason}); correct its name in the section parse") from error
 
 
-def _decoded(line: bytes, where: str) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 ({error.reason}); convert the file") from error
-
-
-def write_parses(
-    path: Path, conllu: str, brackets: str, rows: int, *, fingerprint: str, details: Mapping[str, Any]
-) -> None:
-    """Publish the parses of one shard: brackets beside `path`, then CoNLL-U at `path`, which vouches for both."""
-    batch, about = FileBatch(), {"rows": rows, "fingerprint": fingerprint, "details": details}
-    for kind, target, text in ((BRACKETS, _beside(path), brackets), (PARSES, Path(path), conllu)):
-        add_artefact(batch, target, text.encode(), kind=kind, **about)
+def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
+    """Publish the parses of one shard: CoNLL-U at `path`, brackets beside it; `about` has `fingerprint` and
+    `details`."""
+    batch = FileBatch()
+    publish(path.with_suffix(".brackets"), brackets.encode(), kind=BRACKETS, rows=rows, **about, batch=batch)
+    publish(path, conllu.encode(), kind=PARSES, rows=rows, **about, batch=batch)
     batch.publish()
 
 
-def _beside(path: Path) -> Path:
-    return Path(path).with_suffix(".brackets")
-
-
 class ParseShard:
-    """The lines of one shard's two files, each with its file's name, and the `fingerprint` that both have."""
+    """The lines of one shard's two files, which have the same `fingerprint`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self.brackets_path = _beside(self.path)
+        self.brackets_path = self.path.with_suffix(".brackets")
         conllu, sidecar = read_verified(self.path, PARSES)
         brackets, other = read_verified(self.brackets_path, BRACKETS)
         if sidecar.fingerprint != other.fingerprint:
@@ -82,32 +71,28 @@ def write_trees(
     trees: Mapping[str, Mapping[str, np.ndarray]],
     sentence_id: np.ndarray,
     image_id: np.ndarray,
-    *,
-    fingerprint: str,
-    details: Mapping[str, Any],
+    **about: Any,
 ) -> None:
-    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS."""
+    """Publish the `dependency` and `phrase` trees of m sentences, each as packed arrays by their names in FIELDS;
+    `about` has the `fingerprint` and `details`."""
     arrays = {f"{kind}_{field}": trees[kind][field] for kind in KINDS for field in FIELDS}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
-    write_shard(path, TREES, arrays, rows=len(sentence_id), fingerprint=fingerprint, details=details)
+    write_shard(path, TREES, arrays, rows=len(sentence_id), **about)
 
 
-class TreeShard(Shard):
-    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees.
+class TreeShard(TextShard):
+    """`dependency` and `phrase`: packed arrays by name, the fields of pipeline.text.trees.Trees. `labels` is the
+    fingerprint of the label table."""
 
-    `sentence_id` (m,), `image_id` (m,); `vocabulary` and `labels`: fingerprints of what the numbers refer to.
-    """
+    kind = TREES
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, TREES)
+        super().__init__(path)
         self.dependency, self.phrase = ({name: self[f"{kind}_{name}"] for name in FIELDS} for kind in KINDS)
-        self.sentence_id = self["sentence_id"]
-        self.image_id = self["image_id"]
-        self.vocabulary: str = self.details["inputs"]["vocabulary"]
         self.labels: str = self.details["inputs"]["labels"]
 
 
 class TreeShards(TextShards):
-    """The tree shards of a manifest."""
+    """The trees of a manifest's sentences."""
 
     read, stage = TreeShard, "encode-trees"

@@ -23,13 +23,13 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline import runtime
     from pipeline.collections.assembly import Assembly
     from pipeline.collections.formats import FORMATS
-    from pipeline.collections.intake import Intake
+    from pipeline.collections.intake import Intake, leave_out, parse_takedown
     from pipeline.collections.records import Options
-    from pipeline.collections.takedown import leave_out, parse_takedown
     from pipeline.errors import JointspaceError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.inspection import inspect
-    from pipeline.storage.manifest import remove_rejects, write_manifest, write_rejects
+    from pipeline.storage.manifest import write_manifest
+    from pipeline.storage.rejects import remove_rejects, write_rejects
     from pipeline.storage.sources import ImageSource, read_list
     from pipeline.workers import isolated_map
 

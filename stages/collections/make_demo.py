@@ -22,7 +22,7 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
     from examples.demo import VERSION, DrawingSettings, collection_texts, scene_record
     from pipeline import runtime
     from pipeline.errors import JointspaceError
-    from pipeline.storage.drawn import DemoFolder
+    from pipeline.storage.demo_folder import DemoFolder
     from pipeline.workers import Failure, isolated_map
 
     logger = logging.getLogger(__name__)

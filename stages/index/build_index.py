@@ -69,7 +69,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
         digest = fingerprint("bundle on disk", 1, inputs={"bundle": digest})
     writer.commit(
         {
-            "model": embeddings.row,
+            "model": embeddings.name,
             "registered": embeddings.registered,
             "metric": embeddings.metric,
             "dim": embeddings.dim,
@@ -77,7 +77,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             "splits": list(settings.splits),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
-            **({"parse": parse.told} if parse else {}),
+            **({"parse": parse.metadata} if parse else {}),
             "inputs": inputs,
             "fingerprint": digest,
         }
@@ -121,7 +121,7 @@ def _add_indices(
 
     several = embeddings.multi_vector
     if settings.on_disk and several:
-        raise UsageError(f"{embeddings.row} has fragments, whose lists stay in memory; set index.on_disk to false")
+        raise UsageError(f"{embeddings.name} has fragments, whose lists stay in memory; set index.on_disk to false")
     requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
@@ -131,16 +131,16 @@ def _add_indices(
         name = INDEXED[kind][modality]
         lists = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists") if settings.on_disk else None
         built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality],
+            modality, embeddings.names_of(modality, ids[modality]), outlines[modality],
             embeddings.read(other, asking), embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None), lists, gpu,
         )  # fmt: skip
         if lists:
             writer.adopt(lists.name)
-        _put(writer, embeddings.row, name, built.index)
+        _put(writer, embeddings.name, name, built.index)
         cards[name] = built.card()
         if built.cost:
-            _tell_cost(embeddings.row, modality, built, settings.recall_floor)
+            _tell_cost(embeddings.name, modality, built, settings.recall_floor)
     if several:
         writer.add_outlines(outlines)
     return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}

@@ -25,9 +25,10 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.passes import sum_blocks
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView
-    from pipeline.storage.gather import Features, Sentences, read_pairs
+    from pipeline.storage.gather import Features, read_pairs
     from pipeline.storage.moments import write_moments
     from pipeline.storage.provenance import origin_of
+    from pipeline.storage.text_shards import Sentences
 
     config, manifest = run.config, run.manifest
     texts, features = Sentences(manifest, _texts(run.layout, pairs).folder), Features(manifest, run.root / "features")

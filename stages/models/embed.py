@@ -55,8 +55,7 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
 def _sentences(run: Run, view: str, known: Mapping[str, Any]) -> Callable[[int], tuple[Any, Any, str]]:
     """What reads a shard of the sentences in the form that a model takes: (form, file, vocabulary)."""
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.gather import Sentences
-    from pipeline.storage.tokens import TokenShards
+    from pipeline.storage.text_shards import Sentences, TokenShards
     from pipeline.storage.trees import TreeShards
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
@@ -80,7 +79,7 @@ def _sentences(run: Run, view: str, known: Mapping[str, Any]) -> Callable[[int],
 def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     """The regions of some images."""
     from pipeline.storage.names import plain
-    from pipeline.storage.region_rows import RegionRows
+    from pipeline.storage.rows import RegionRows
 
     folders = {
         name: run.layout.regions(plain(name, "the model"), run.config.regions.reduced).folder for name in encoders

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.storage.region_rows import RegionRows
+    from pipeline.storage.rows import RegionRows
 
 BLOCK = 512
 """Images whose regions are embedded at once."""
@@ -33,7 +33,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_labels, read_vocabulary
-    from pipeline.storage.region_rows import RegionRows
+    from pipeline.storage.rows import RegionRows
     from pipeline.text.noun_phrases import list_noun_phrases
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees

@@ -18,10 +18,11 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.models.linear.training import FitTask
     from pipeline.models.linear.tuning import GridTrial
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.gather import Features, Sentences, read_split
+    from pipeline.storage.gather import Features, read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import encoders_of, join_origins, require_same_origins
+    from pipeline.storage.text_shards import Sentences
 
     settings, layout = run.config, run.layout
     known, features = settings.model(model), Features(run.manifest, run.root / "features")

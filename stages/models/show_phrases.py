@@ -26,7 +26,7 @@ def show_phrases(
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.index.vectors import evenly_spaced
     from pipeline.report.plane import draw_links, scatter_in_plane
-    from pipeline.storage.atomic import DRAWING, add_artefact
+    from pipeline.storage.atomic import DRAWING, publish
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.phrases import PhraseVectors
@@ -64,8 +64,8 @@ def show_phrases(
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
     details = {"model": model, "split": split, "inputs": {"phrases": stored.fingerprint}}
     batch, about = FileBatch(), {"kind": DRAWING, "fingerprint": job.fingerprint, "details": details}
-    add_artefact(batch, job.path, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about)
-    add_artefact(batch, run.layout.phrase_plane(model, split).path, plane, rows=len(shown), **about)
+    publish(job.path, to_png(draw_sheet(pictures, columns)), rows=len(pictures), **about, batch=batch)
+    publish(run.layout.phrase_plane(model, split).path, plane, rows=len(shown), **about, batch=batch)
     batch.publish()
 
 

@@ -100,8 +100,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     from pipeline.models.neural.task import TrainingPairs
     from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.gather import Features
-    from pipeline.storage.region_rows import RegionRows
-    from pipeline.storage.rows import FeatureRows
+    from pipeline.storage.rows import FeatureRows, RegionRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 

@@ -9,7 +9,7 @@ import click
 from stages import options
 
 if TYPE_CHECKING:
-    from pipeline.storage.whereabouts import ImageTrace
+    from pipeline.storage.image_trace import ImageTrace
 
 
 @click.command("explain")
@@ -22,7 +22,7 @@ def command(image: str, run: Path, as_json: bool) -> None:
 
     from pipeline.errors import InputError
     from pipeline.printable import printable, printable_json
-    from pipeline.storage.whereabouts import find_images, find_manifest, find_rejects, read_rejects, trace
+    from pipeline.storage.image_trace import find_images, find_manifest, find_rejects, read_rejects, trace
 
     manifest = find_manifest(run)
     rejects = find_rejects(manifest.rejects if manifest else read_rejects(run), image)

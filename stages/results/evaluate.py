@@ -53,7 +53,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     about |= {"folds": len(folds)} if folds else {}
     value = {
-        "model": embeddings.row,
+        "model": embeddings.name,
         **about,
         "n_images": len(pairs.image_id),
         "n_sentences": len(chosen),

@@ -13,8 +13,8 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
 
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.records import read_vocabulary
-    from pipeline.storage.sentences import write_tfidf
     from pipeline.storage.tables import read_table
+    from pipeline.storage.text_shards import write_tfidf
     from pipeline.text.documents import join_fields
     from pipeline.text.tfidf import encode
     from pipeline.text.vocabulary import Vocabulary

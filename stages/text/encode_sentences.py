@@ -12,7 +12,7 @@ def encode_sentences(run: Run) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline.storage.records import read_vocabulary
-    from pipeline.storage.sentences import write_tfidf
+    from pipeline.storage.text_shards import write_tfidf
     from pipeline.text.tfidf import encode
     from pipeline.text.vocabulary import Vocabulary
 

@@ -12,7 +12,7 @@ def encode_tokens(run: Run) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline.storage.records import read_vocabulary
-    from pipeline.storage.tokens import write_tokens
+    from pipeline.storage.text_shards import write_tokens
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.vocabulary import Vocabulary
 

@@ -25,9 +25,8 @@ from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import TABLES, Manifest
 from pipeline.storage.parameters import read_parameters
 from pipeline.storage.regions import RegionShard
-from pipeline.storage.sentences import TfidfShard
 from pipeline.storage.shards import Shard
-from pipeline.storage.tokens import TokenShard
+from pipeline.storage.text_shards import TfidfShard, TokenShard
 from pipeline.storage.trees import ParseShard, TreeShard
 
 EXAMINED = 5

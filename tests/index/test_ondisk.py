@@ -139,7 +139,7 @@ def test_a_bundle_on_disk_is_searched_where_it_is(tmp_path: Path) -> None:
     evaluation = json.loads(Layout(run).evaluation("ncca", "test", "all-sentences").path.read_text())
     assert evaluation["through_index"]["sentence_to_image"]
     for command, more in (("index_add", ()), ("index_remove", ("--image", 3))):
-        with pytest.raises(UsageError, match="moved has its inverted lists on disk, which are not changed; run"):
+        with pytest.raises(UsageError, match="moved has its inverted lists on disk, which cannot change; run"):
             make_stage(command, run, "--index", folder, *more, "--output", tmp_path / "changed")
     data = (folder / "images.lists").read_bytes()
     (folder / "images.lists").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

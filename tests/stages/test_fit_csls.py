@@ -57,7 +57,7 @@ def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     assert {tuple(row) for row in bank.images} <= {tuple(row) for row in plain.read("images", train)}
 
     scaled = Embeddings(manifest, run / "embeddings/ncca-csls")
-    assert (scaled.row, scaled.registered, scaled.dim) == ("ncca-csls", "ncca", plain.dim + 4)
+    assert (scaled.name, scaled.registered, scaled.dim) == ("ncca-csls", "ncca", plain.dim + 4)
     weight, column = log["chosen"]["weight"], ks.index(log["chosen"]["neighbours"])
     expected = x @ y.T - weight * (near[0][:, column, None] + near[1][:, column])
     products = scaled.read("images", dev.image_id) @ scaled.read("sentences", dev.sentence_id).T

@@ -18,7 +18,7 @@ from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parsers import load_parser
-from pipeline.storage.tokens import TokenShards
+from pipeline.storage.text_shards import TokenShards
 from pipeline.storage.trees import ParseShards, TreeShards
 from pipeline.text.conllu import read_conllu
 from pipeline.text.trees import Trees

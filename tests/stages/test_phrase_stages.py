@@ -96,7 +96,7 @@ def test_phrases_and_regions_are_those_of_the_model(run: Path) -> None:
     found, manifest = PhraseVectors(run / PHRASES), Manifest(run / "manifest")
     pairs = split_pairs(manifest, "test")
     parameters = read_json(run / "models/hmlstm/model.json")
-    assert (found.row, found.split, found.inputs["model"]) == ("hmlstm", "test", parameters["fingerprint"])
+    assert (found.model, found.split, found.inputs["model"]) == ("hmlstm", "test", parameters["fingerprint"])
     texts = manifest.sentences["text"].take(found.phrases["sentence_id"].to_numpy()).to_pylist()
     for text, phrase, head in zip(texts, *(found.phrases[name].to_pylist() for name in ("text", "head")), strict=True):
         assert phrase in text.lower() and head in phrase.split()

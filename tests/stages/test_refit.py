@@ -13,8 +13,8 @@ from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.cca import CCASolver
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.sentences import TfidfShard
 from pipeline.storage.shards import FEATURES, Shard
+from pipeline.storage.text_shards import TfidfShard
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
 ROWS = {
@@ -88,7 +88,7 @@ def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Pat
     assert refit["weights"] == {f"{name}-refit": weight for name, weight in chosen["weights"].items()}
     make_stage("join_embeddings", run, "both-refit")
     joined = Embeddings(Manifest(run / "manifest"), run / "embeddings/both-refit")
-    assert (joined.row, joined.refits) == ("both-refit", "both")
+    assert (joined.name, joined.refits) == ("both-refit", "both")
 
 
 def test_dev_says_nothing_of_what_learned_from_it(run: Path, tmp_path: Path) -> None:

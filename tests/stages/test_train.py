@@ -21,7 +21,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, read_parameters
 from pipeline.storage.shards import EMBEDDINGS, FEATURES, NEIGHBOURS, Shard
-from pipeline.storage.tokens import TokenShards
+from pipeline.storage.text_shards import TokenShards
 from stages.models.train import STAGE
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.storage.chained import Chained
+from pipeline.storage.shards import Chained
 
 
 @pytest.mark.parametrize("rows", [[], [0], [6, 0, 3, 3, 2], [1, 2, 3], [6, 5], [2, 2, 6]])

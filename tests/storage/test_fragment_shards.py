@@ -11,8 +11,8 @@ from pipeline.errors import IntegrityError
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import FRAGMENTS, Embeddings, write_embeddings
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.region_rows import RegionRows
 from pipeline.storage.regions import REGIONS
+from pipeline.storage.rows import RegionRows
 from pipeline.storage.shards import write_shard
 
 COUNT = 25
@@ -96,7 +96,7 @@ def test_sets_come_back_by_id(manifest: Manifest, tmp_path: Path, wholes: bool) 
         write_embeddings(path, sides, ids, details, rule, fingerprint=f"{path.name}")
         written.append((ids, sides, boxes))
     fragments = Embeddings(manifest, tmp_path)
-    assert fragments.multi_vector and fragments.row == "row" and fragments.score["sum"] == "words"
+    assert fragments.multi_vector and fragments.name == "row" and fragments.score["sum"] == "words"
     for name in ("images", "sentences"):
         chosen = np.array([0, 3, 11, 12, 24])
         found = fragments.read(name, chosen)

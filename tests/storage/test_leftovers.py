@@ -13,18 +13,11 @@ from pipeline.run.layout import Shards
 from pipeline.run.runner import commit_part
 from pipeline.storage.atomic import publish, publish_json, sidecar_path
 from pipeline.storage.checkpoints import Checkpoints
-from pipeline.storage.drawn import DemoFolder
-from pipeline.storage.leftovers import remove_free_locks, remove_leftovers, remove_stale_shards
+from pipeline.storage.demo_folder import DemoFolder
+from pipeline.storage.leftovers import remove_leftovers, remove_stale_shards
 from pipeline.storage.locks import hold, lock_path
-from pipeline.storage.manifest import (
-    BOXES,
-    DOCUMENTS,
-    IMAGES,
-    SENTENCES,
-    remove_rejects,
-    write_manifest,
-    write_rejects,
-)
+from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, write_manifest
+from pipeline.storage.rejects import remove_rejects, write_rejects
 
 SHARDS = 2
 
@@ -167,7 +160,7 @@ def test_locks_of_the_dead_go_and_a_users_files_stay(run: Path) -> None:
     mine.write_text("important")
     empty.touch()
     with hold(run / "models/held"):
-        remove_free_locks(run)
+        assert not remove_leftovers(run)
         assert lock_path(run / "models/held").exists()
     assert files(run / "models") == {".poetry.lock"} and mine.read_text() == "important"
 

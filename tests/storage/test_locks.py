@@ -76,7 +76,7 @@ def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, tmp
     )
     assert refused.returncode == 1 and refused.stderr.startswith(sentence)
     rest = refused.stderr.removeprefix(sentence)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait until that has ended, or end it\n", rest), rest
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+; wait until it has ended, or end it\n", rest), rest
     assert not written.exists()
     busy.stdin.close()
     assert busy.wait(60) == 0
@@ -133,7 +133,7 @@ def test_a_file_system_without_locks_is_warned_of(
     with hold(tmp_path / "x"):
         (tmp_path / "x").write_text("")
     assert caplog.messages == [
-        f"{tmp_path}/x lies on a file system without locks; see to it that no other run writes it"
+        f"{tmp_path}/x lies on a file system without locks; make sure that no other run writes it"
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 

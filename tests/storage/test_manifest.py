@@ -11,7 +11,8 @@ import pytest
 from pipeline.errors import IntegrityError
 from pipeline.storage import batch
 from pipeline.storage import manifest as module
-from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest, write_rejects
+from pipeline.storage.manifest import BOXES, DOCUMENTS, Manifest, write_manifest
+from pipeline.storage.rejects import write_rejects
 
 SHARD_SIZE = 4
 

@@ -89,8 +89,6 @@ def test_a_folder_in_the_place_of_what_is_written_is_one_sentence(tmp_path: Path
     batch = FileBatch()
     batch.add(tmp_path / "x", b"1")
     batch.add(tmp_path / "x.json", b"2", commit=True)
-    with pytest.raises(
-        JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what stands there"
-    ):
+    with pytest.raises(JointspaceError, match=r"cannot write .*x\.json \(Is a directory\); move away what is there"):
         batch.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]

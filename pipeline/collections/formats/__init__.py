@@ -1,9 +1,9 @@
 """The literal table of collection formats: name -> reader.
 
-A reader `read(root, options)` yields the records of the collection under the folder `root`, each image before its
-texts and boxes, and reads no image. It opens files by `CollectionFolder` alone. It raises InputError for a file that is
-useless as a whole, and UsageError for `collection.files` or `collection.columns` that do not fit. To add a format,
-write a module with such a function, name it here, its lists too, and in `pipeline.config.Collection.format`.
+A reader `read(root, options)` yields the records of the collection in the folder `root`, each image before its texts
+and boxes. It does not read images, and opens files only through `CollectionFolder`. It raises InputError for a file
+that is useless as a whole, and UsageError for wrong `collection.files` or `collection.columns`. To add a format, write
+a module with such a function, and add it and its lists here, and its name to `pipeline.config.Collection.format`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,4 +28,4 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "coco": coco.FILES,
     "table": table.FILES,
 }
-"""Format -> key of collection.files -> its usual names, for formats that are read from lists."""
+"""Format -> key of collection.files -> its usual names, for formats that read lists."""

@@ -1,7 +1,6 @@
-"""COCO's `captions_*.json`: one file for each split, with `images` (id, file_name) and `annotations`
-(image_id, caption).
+"""COCO's `captions_*.json`: one file a split, with `images` (id, file_name) and `annotations` (image_id, caption).
 
-The images of captions_train2014.json lie in `images/` or in `train2014/`.
+The images of captions_train2014.json are in `images/` or in `train2014/`.
 """
 
 import posixpath
@@ -27,12 +26,12 @@ FILES = {
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The records of one file after the other; `row` is the position in `images` or `annotations`, from 1."""
+    """The records of one file after another; `row` is the position in `images` or `annotations`, from 1."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
     found = {split: where[split] for split in SPLITS if where[split]}
     if not found:
-        folder.require(None, FILES["train"], "put it there, or name yours as collection.files.train")
+        folder.require(None, "train", FILES["train"])
     for split, path in found.items():
         yield from _read_file(folder, path, split, where["images"])
 

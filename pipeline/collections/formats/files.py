@@ -1,4 +1,4 @@
-"""The folder of a collection: what lies in it, and the only place where its files are opened."""
+"""The folder of a collection: what it contains, and the only place where its files are opened."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ IMAGE_SUFFIXES = frozenset(
 )
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar")
 LARGEST_LIST = 8 << 30
-"""Bytes of a list that is read a line at a time; what is read whole has a limit of its own."""
+"""Bytes of a list that is read line by line; what is read whole has a limit of its own."""
 
 
 class CollectionFolder:
@@ -24,20 +24,19 @@ class CollectionFolder:
         if not root.is_dir():
             raise UsageError(f"{root} is not a folder; set data_root to that of your collection")
         self.root = root
-        self._given = options.files
-        self._follow_links = options.follow_links
+        self._given, self._follow_links = options.files, options.follow_links
 
     def locate(self, usual: Mapping[str, tuple[str, ...]]) -> dict[str, Path | None]:
-        """The file or folder of each key of `usual`: what collection.files says, else the first of its usual names
-        (patterns under the root) that is there, else None.
+        """The file or folder of each key of `usual`: from collection.files, else the first of its usual names (patterns
+        under the root) that exists, else None.
 
-        Raises UsageError for an unknown key, a name that is not there, and a pattern that several files match.
+        Raises UsageError for an unknown key, a name that does not exist, and a pattern that several files match.
         """
         self.check_keys(usual)
         return {key: self._locate_one(key, names) for key, names in usual.items()}
 
     def check_keys(self, known: Mapping[str, object] | tuple[str, ...]) -> None:
-        """Raises UsageError where collection.files has a key that is not one of `known`."""
+        """Raises UsageError if collection.files has a key that is not `known`."""
         if unknown := set(self._given) - set(known):
             raise UsageError(f"collection.files: unknown key {min(unknown)}; this format has {', '.join(known)}")
 
@@ -58,18 +57,18 @@ class CollectionFolder:
                 return found[0]
         return None
 
-    def require(self, path: Path | None, usual: tuple[str, ...], remedy: str) -> Path:
-        """`path` of `locate`; UsageError saying what there is instead where the format cannot do without it."""
+    def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
+        """The `path` that `locate` found for `key`. Raises UsageError if it found none."""
         if path is None:
-            raise self.lacks(" or ".join(usual), remedy)
+            raise self.lacks(" or ".join(usual), f"{remedy}, or name yours as collection.files.{key}")
         return path
 
     def lacks(self, what: str, remedy: str) -> UsageError:
-        """The error that this folder holds no `what`, although it holds other things."""
+        """The error for a folder that contains no `what`; it says what is there instead."""
         return UsageError(f"{self.root} holds {self._contents()} and no {what}: {remedy}")
 
     def _contents(self) -> str:
-        """How many photographs and lists of each kind are in the folder, at any depth."""
+        """How many photographs and lists of each kind the folder contains, at any depth."""
         photographs, lists = 0, dict.fromkeys(LIST_SUFFIXES, 0)
         for _, names in self.walk():
             for name in names:
@@ -81,19 +80,19 @@ class CollectionFolder:
         return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *found])
 
     def label(self, path: Path) -> str:
-        """How rejects name a file: relative to the root, with forward slashes."""
+        """A file's name in rejects: relative to the root, with forward slashes."""
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:
-        """What to join before the names of images in `folder` (None: the root) to make them relative to the root."""
+        """The prefix that makes names of images in `folder` (None: the root) relative to the root."""
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
             raise UsageError(f"the images' folder {folder} lies outside {self.root}; set data_root to one above both")
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
-        """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files;
-        both sorted, and without those that are hidden. Raises InputError for a folder that cannot be read."""
+        """Each folder under `folder` (None: the root), relative to it ("" for itself), with the names of its files,
+        both sorted and without hidden ones. Raises InputError for a folder that cannot be read."""
         folder = folder or self.root
 
         def fail(error: OSError) -> None:
@@ -105,21 +104,21 @@ class CollectionFolder:
             yield "" if below == "." else below, sorted(name for name in names if not name.startswith("."))
 
     def open(self, path: Path, most_bytes: float = LARGEST_LIST) -> BinaryIO:
-        """A list, text or shard for reading. Raises InputError where it is not a regular file of at most `most_bytes`,
-        and where links lead out of the folder, unless collection.follow_links."""
+        """Open a list, text or shard for reading. Raises InputError unless it is a regular file of at most
+        `most_bytes`, and, without collection.follow_links, if links lead out of the folder."""
         name = self.label(path)
         try:
-            if name.startswith("../"):  # which only a person's own collection.files can say
+            if name.startswith("../"):  # only the user's own collection.files can name it
                 return os.fdopen(open_plain(str(path.parent), path.name, most_bytes, True), "rb")
             return self.open_below(name, most_bytes)
         except UnopenedFile as error:
             raise InputError(f"{path} cannot be read: {error.detail}") from error
 
     def open_below(self, name: str, most_bytes: float) -> BinaryIO:
-        """The same for a name relative to the root, but raises UnopenedFile, the reason to reject that file alone."""
+        """As `open`, for a name relative to the root; raises UnopenedFile, the reason to reject this file alone."""
         return os.fdopen(open_plain(os.fspath(self.root), name, most_bytes, self._follow_links), "rb")
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name should be an image."""
+    """Whether the suffix of `name` is that of an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

@@ -22,36 +22,24 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a token file; images in the order of the lists, then of the token file."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
-    remedy = "put it there, or name yours as collection.files.sentences"
-    sentences = folder.require(where["sentences"], TOKENS, remedy)
-    prefix = folder.image_prefix(where["images"])
-    seen: set[str] = set()
+    sentences = folder.require(where["sentences"], "sentences", TOKENS)
+    prefix, seen = folder.image_prefix(where["images"]), set()
+
+    def image(name: str, file: str, row: int, split: str = options.default_split) -> ImageRecord:
+        seen.add(name)
+        return ImageRecord(name, posixpath.join(prefix, name), split, file, row)
+
     for split in ("train", "dev", "test"):
-        for record in _listed(folder, where[split], split, prefix) if where[split] else ():
-            if isinstance(record, ImageRecord):
-                seen.add(record.key)
-            yield record
-    file = folder.label(sentences)
-    for item in lists.tab_rows(folder, sentences, "sentences", 2):
-        if isinstance(item, Reject):
-            yield item
-            continue
-        row, (head, text) = item
-        name, _, tail = head.rpartition("#")
-        if not name or (number := lists.sentence_number(tail)) is None:
-            yield Reject(file, row, "sentences", f"{head[:99]!r} is not the name of an image, # and a number")
-            continue
-        if name not in seen:
-            seen.add(name)
-            yield ImageRecord(name, posixpath.join(prefix, name), options.default_split, file, row)
-        yield SentenceRecord(name, number, text, file, row)
+        if where[split]:
+            yield from lists.tab_records(folder, where[split], "images", 1, lambda *line, s=split: image(*line, s))
+    for record in lists.tab_records(folder, sentences, "sentences", 2, _sentence):
+        if not isinstance(record, Reject) and record.key not in seen:
+            yield image(record.key, record.file, record.row)
+        yield record
 
 
-def _listed(folder: CollectionFolder, path: Path, split: str, prefix: str) -> Iterator[ImageRecord | Reject]:
-    file = folder.label(path)
-    for item in lists.tab_rows(folder, path, "images", 1):
-        if isinstance(item, Reject):
-            yield item
-        else:
-            row, (name,) = item
-            yield ImageRecord(name, posixpath.join(prefix, name), split, file, row)
+def _sentence(head: str, text: str, file: str, row: int) -> SentenceRecord:
+    name, _, tail = head.rpartition("#")
+    if not name or (number := lists.sentence_number(tail)) is None:
+        raise ValueError(f"{head[:99]!r} is not the name of an image, # and a number")
+    return SentenceRecord(name, number, text, file, row)

@@ -1,12 +1,12 @@
-"""Our own form: photographs in `images/`, or where there is none at any depth, with tables between tabs beside it.
+"""Our own format: photographs in `images/`, or in the folder itself, at any depth, beside tab-separated tables.
 
     captions.tsv   file, number, sentence                      (no header)
     splits.tsv     file, train | dev | test | weak | gallery   (no header)
     weak.tsv       file, title, tags, description              (header)
     boxes.tsv      file, x1, y1, x2, y2, score, label          (header)
 
-Every image that a table or the folder names is one of the collection. What is in no split goes to `weak` where
-only weak.tsv knows it, else where collection.default_split says.
+Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
+if only weak.tsv names it, else to collection.default_split.
 """
 
 import posixpath
@@ -24,6 +24,8 @@ FILES = {
     "weak": ("weak.tsv",),
     "boxes": ("boxes.tsv",),
 }
+DOCUMENT = ("file", "title", "tags", "description")
+BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
@@ -31,29 +33,25 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
     if not where["weak"]:
-        remedy = "write it, a row for each sentence (file, number, sentence, between tabs), or name yours as"
-        folder.require(where["captions"], FILES["captions"], f"{remedy} collection.files.captions")
-    images = where["images"]
-    prefix = folder.image_prefix(images)
+        remedy = "write it, a row for each sentence (file, number, sentence, between tabs)"
+        folder.require(where["captions"], "captions", FILES["captions"], remedy)
+    images, prefix = where["images"], folder.image_prefix(where["images"])
     seen: set[str] = set()
 
     def image(name: str, split: str, file: str, row: int | None) -> ImageRecord:
         seen.add(name)
-        return ImageRecord(name, posixpath.join(prefix, name), split, file, row)
+        return ImageRecord(name, posixpath.join(prefix, name), lists.split_name(split), file, row)
 
     if where["splits"]:
-        file = folder.label(where["splits"])
-        for item in lists.tab_rows(folder, where["splits"], "images", 2):
-            if isinstance(item, Reject):
-                yield item
-            else:
-                row, (name, split) = item
-                yield image(name, lists.split_name(split), file, row)
-    for path, rows, split in (
-        (where["captions"], _sentences, options.default_split),
-        (where["weak"], _documents, "weak"),
-    ):
-        for record in rows(folder, path) if path else ():
+        yield from lists.tab_records(folder, where["splits"], "images", 2, image)
+    texts: list[tuple[Iterator[Record], str]] = []
+    if where["captions"]:
+        captions = lists.tab_records(folder, where["captions"], "sentences", 3, _sentence)
+        texts.append((captions, options.default_split))
+    if where["weak"]:
+        texts.append((lists.headed_records(folder, where["weak"], "documents", DOCUMENT, DocumentRecord), "weak"))
+    for records, split in texts:
+        for record in records:
             if not isinstance(record, Reject) and record.key not in seen:
                 yield image(record.key, split, record.file, record.row)
             yield record
@@ -62,36 +60,18 @@ def read(root: Path, options: Options) -> Iterator[Record]:
             if name not in seen:
                 yield image(name, options.default_split, folder.label(images), None)
     if where["boxes"]:
-        yield from _boxes(folder, where["boxes"])
+        yield from lists.headed_records(folder, where["boxes"], "boxes", BOX, _box)
 
 
-def _sentences(folder: CollectionFolder, path: Path) -> Iterator[SentenceRecord | Reject]:
-    file = folder.label(path)
-    for item in lists.tab_rows(folder, path, "sentences", 3):
-        if isinstance(item, Reject):
-            yield item
-            continue
-        row, (name, number, text) = item
-        if (value := lists.sentence_number(number)) is None:
-            yield Reject(file, row, "sentences", f"{number[:20]!r} is not the number of a sentence")
-        else:
-            yield SentenceRecord(name, value, text, file, row)
+def _sentence(name: str, number: str, text: str, file: str, row: int) -> SentenceRecord:
+    if (value := lists.sentence_number(number)) is None:
+        raise ValueError(f"{number[:20]!r} is not the number of a sentence")
+    return SentenceRecord(name, value, text, file, row)
 
 
-def _documents(folder: CollectionFolder, path: Path) -> Iterator[DocumentRecord | Reject]:
-    file = folder.label(path)
-    for item in lists.headed_rows(folder, path, "documents", ("file", "title", "tags", "description")):
-        yield item if isinstance(item, Reject) else DocumentRecord(*item[1], file, item[0])
-
-
-def _boxes(folder: CollectionFolder, path: Path) -> Iterator[BoxRecord | Reject]:
-    file = folder.label(path)
-    for item in lists.headed_rows(folder, path, "boxes", ("file", "x1", "y1", "x2", "y2", "score", "label")):
-        if isinstance(item, Reject):
-            yield item
-            continue
-        row, (name, *numbers, text) = item
-        try:
-            yield BoxRecord(name, *map(float, numbers), text, file, row)
-        except ValueError:
-            yield Reject(file, row, "boxes", f"not five numbers: {', '.join(numbers)}")
+def _box(name: str, *fields: str | int) -> BoxRecord:
+    *numbers, text, file, row = fields
+    try:
+        return BoxRecord(name, *map(float, numbers), text, file, row)
+    except ValueError:
+        raise ValueError(f"not five numbers: {', '.join(numbers)}") from None

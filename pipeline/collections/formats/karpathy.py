@@ -16,13 +16,11 @@ FILES = {
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The records of a dataset file in its order; `row` is the position of the image in it, from 1."""
+    """The records of a dataset file in its order; `row` is the image's position in it, from 1."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
-    remedy = "put it there, or name yours as collection.files.dataset"
-    path = folder.require(where["dataset"], FILES["dataset"], remedy)
-    prefix = folder.image_prefix(where["images"])
-    file = folder.label(path)
+    path = folder.require(where["dataset"], "dataset", FILES["dataset"])
+    file, prefix = folder.label(path), folder.image_prefix(where["images"])
     value = lists.read_json(folder, path)
     if not isinstance(value, dict) or not isinstance(value.get("images"), list):
         raise InputError(f"{path}: expected an object with a list `images`; is it one of Karpathy's dataset files?")

@@ -1,33 +1,33 @@
-"""Lines, fields and JSON, taken strictly from the lists of a collection."""
+"""Strict reading of a collection's lists: lines, fields between tabs, and JSON."""
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.records import NOT_UTF8, Reject
+from pipeline.collections.records import NOT_UTF8, DocumentRecord, Record, Reject
 from pipeline.errors import InputError
 
 SPLIT_NAMES = {"restval": "train", "val": "dev", "valid": "dev", "validation": "dev"}
-"""Other collections' names of our splits."""
+"""Other collections' names for our splits."""
 LARGEST_JSON = 1 << 30
 LARGEST_LINE = 1 << 24
-"""Bytes. What is longer is no line of text, and would be read into memory all at once."""
+"""Bytes. A longer line is not text, and would be read into memory all at once."""
 
 
 def split_name(name: str) -> str:
-    """Our word for a split that a collection calls `name`; unknown names are left for intake to refuse."""
+    """Our name for a collection's split `name`; intake rejects unknown names."""
     return SPLIT_NAMES.get(name, name)
 
 
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | None]]:
-    """Row numbers from 1 and lines, without their end and not if empty; None for a line that is not UTF-8.
+    """Row numbers from 1 and lines without their end, except empty lines; None for a line that is not UTF-8.
 
-    Lines end with LF or CRLF and nothing else: U+2028 and form feeds belong to sentences. Raises InputError for a line
-    of more than LARGEST_LINE bytes.
+    Only LF and CRLF end a line: U+2028 and form feeds belong to sentences. Raises InputError for a line of LARGEST_LINE
+    bytes or more.
     """
     for row, line in enumerate(iter(partial(file.readline, LARGEST_LINE), b""), 1):
         if len(line) == LARGEST_LINE:
@@ -39,7 +39,7 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | None]]:
 
 
 def decode_text(data: bytes) -> str | None:
-    """`data` as text, or None where it is not UTF-8."""
+    """`data` as text; None if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -47,28 +47,30 @@ def decode_text(data: bytes) -> str | None:
 
 
 def sentence_number(text: str) -> int | None:
-    """The number that `text` spells, or None."""
+    """`text` as a number; None if it is not one."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def joined(value: Any) -> str:
-    """A field of a document: a list (of tags) with commas, nothing as the empty text."""
-    return ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+def document(key: str, fields: Iterable[Any], file: str, row: int | None = None) -> Iterator[DocumentRecord]:
+    """The document of these fields (title, tags, description), unless all are empty; lists are joined with commas."""
+    texts = [",".join(map(str, f)) if isinstance(f, list) else "" if f is None else str(f) for f in fields]
+    if any(texts):
+        yield DocumentRecord(key, *texts, file, row)
 
 
-def tab_rows(folder: CollectionFolder, path: Path, what: str, width: int) -> Iterator[tuple[int, list[str]] | Reject]:
-    """The fields of each line with exactly `width` of them; a Reject of `what` for every other line."""
+def tab_records(
+    folder: CollectionFolder, path: Path, what: str, width: int, make: Callable[..., Record]
+) -> Iterator[Record]:
+    """`make(*fields, file, row)` for each line of exactly `width` fields between tabs. All other lines, and those for
+    which `make` raises ValueError, become Rejects of `what`."""
     with folder.open(path) as file:
-        yield from _fields(lines(file, path), folder.label(path), what, width)
+        yield from _records(lines(file, path), folder.label(path), what, width, make)
 
 
-def headed_rows(
-    folder: CollectionFolder, path: Path, what: str, names: tuple[str, ...]
-) -> Iterator[tuple[int, tuple[str, ...]] | Reject]:
-    """The columns `names` of a table between tabs, found by its header; a Reject for a row of another width.
-
-    Raises InputError where the header lacks one of `names`.
-    """
+def headed_records(
+    folder: CollectionFolder, path: Path, what: str, names: tuple[str, ...], make: Callable[..., Record]
+) -> Iterator[Record]:
+    """As `tab_records`, for the columns `names` of a table with a header. Raises InputError if one is missing."""
     with folder.open(path) as file:
         rows = lines(file, path)
         _, header = next(rows, (1, None))
@@ -76,24 +78,28 @@ def headed_rows(
         if missing := [name for name in names if name not in header]:
             raise InputError(f"{path}: its first row must name the columns {', '.join(names)}; {missing[0]} is missing")
         places = [header.index(name) for name in names]
-        for item in _fields(rows, folder.label(path), what, len(header)):
-            yield item if isinstance(item, Reject) else (item[0], tuple(item[1][place] for place in places))
+
+        def chosen(*line: Any) -> Record:
+            return make(*(line[place] for place in places), *line[-2:])
+
+        yield from _records(rows, folder.label(path), what, len(header), chosen)
 
 
-def _fields(
-    rows: Iterator[tuple[int, str | None]], file: str, what: str, width: int
-) -> Iterator[tuple[int, list[str]] | Reject]:
+def _records(
+    rows: Iterator[tuple[int, str | None]], file: str, what: str, width: int, make: Callable[..., Record]
+) -> Iterator[Record]:
     for row, line in rows:
-        values = [] if line is None else line.split("\t")
-        if len(values) == width:
-            yield row, values
-        else:
-            reason = f"{len(values)} fields between tabs, not {width}" if values else NOT_UTF8
-            yield Reject(file, row, what, reason)
+        fields = [] if line is None else line.split("\t")
+        try:
+            if len(fields) != width:
+                raise ValueError(f"{len(fields)} fields between tabs, not {width}" if fields else NOT_UTF8)
+            yield make(*fields, file, row)
+        except ValueError as error:
+            yield Reject(file, row, what, str(error))
 
 
 def read_json(folder: CollectionFolder, path: Path) -> Any:
-    """The value in a JSON file. Raises InputError for anything doubtful; see `parse_json`."""
+    """The value in a JSON file, read as by `parse_json`. Raises InputError."""
     with folder.open(path, LARGEST_JSON) as file:
         try:
             return parse_json(file.read())
@@ -102,7 +108,7 @@ def read_json(folder: CollectionFolder, path: Path) -> Any:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """`json.loads`, but ValueError also for a repeated key, NaN or Infinity, and nesting that is too deep."""
+    """As `json.loads`, but raises ValueError for repeated keys, NaN, Infinity and too deep nesting, too."""
     try:
         return json.loads(data, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except RecursionError:

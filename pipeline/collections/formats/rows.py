@@ -1,4 +1,4 @@
-"""The rows of CSV, TSV, JSONL and Parquet tables, whatever they mean."""
+"""The rows of CSV, TSV, JSONL and Parquet tables."""
 
 import csv
 import io
@@ -21,31 +21,32 @@ from pipeline.errors import InputError, UsageError
 from pipeline.trial import try_first
 
 BATCH = 1 << 13
-"""Rows of a Parquet file that are in memory at once."""
+"""Rows of a Parquet file in memory at once."""
 LARGEST_BATCH = 1 << 28
-"""Bytes of text in one column of these: a dictionary can hold a long text once and name it in every row."""
+"""Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
 MOST_VALUES = 1 << 22
-"""In a column of these rows: a row may have a list of them."""
+"""Values in one column of a batch, whose rows may hold lists."""
 LARGEST_GROUP = 1 << 32
-"""Bytes that a row group may claim to have when unpacked."""
+"""Bytes that a row group may claim to unpack to."""
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
-"""Rows that a Parquet file may claim at any size, and for each byte of it: names and sentences take more than a bit."""
+"""Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
+
+
+Names = Collection[str]
 
 
 class TableRow(NamedTuple):
-    """A row by its number from 1 (the first line, in text): its values by column, or none and the fault."""
+    """A row by its number from 1 (in text files, that of its first line): values by column, or none and the fault."""
 
     number: int
     values: Mapping[str, Any]
     fault: str = ""
 
 
-def read_rows(
-    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
-) -> Iterator[TableRow]:
-    """The rows of the table `path`, at least with those of `columns` that it has.
+def read_rows(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
+    """The rows of the table `path`, with at least those of `columns` that it has.
 
-    Raises InputError where it lacks one that is `needed` or cannot be read, UsageError for another kind of file.
+    Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -53,16 +54,14 @@ def read_rows(
     return reader(folder, path, columns, needed)
 
 
-def _check_columns(path: Path, present: Collection[str], needed: Collection[str]) -> None:
+def _check_columns(path: Path, present: Names, needed: Names) -> None:
     if missing := sorted(set(needed) - set(present)):
         raise InputError(f"{path} has no column {missing[0]}; name one of {', '.join(present)} in collection.columns")
 
 
-def _read_csv(
-    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
-) -> Iterator[TableRow]:
-    csv.field_size_limit(lists.LARGEST_LINE)  # of the process; the usual one would end the file at its first long field
-    # Bytes that are not UTF-8 become lone surrogates, for which intake refuses their own row and no other.
+def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
+    csv.field_size_limit(lists.LARGEST_LINE)  # process-wide; the default would end the file at its first long field
+    # Bytes that are not UTF-8 become lone surrogates, for which intake rejects only their row.
     with io.TextIOWrapper(folder.open(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         lines = csv.reader(_bounded_lines(file, path), delimiter=delimiter, strict=True)
@@ -93,9 +92,7 @@ def _bounded_lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
         yield line
 
 
-def _read_jsonl(
-    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
-) -> Iterator[TableRow]:
+def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     with folder.open(path) as file:
         for number, line in lists.lines(file, path):
             try:
@@ -109,9 +106,7 @@ def _read_jsonl(
                 yield TableRow(number, {}, NOT_UTF8 if line is None else "not a JSON object")
 
 
-def _read_parquet(
-    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
-) -> Iterator[TableRow]:
+def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     try_first(path, _exhaust, folder, path, columns, needed)
     number = 0
     for names, values in _batches(folder, path, columns, needed):
@@ -125,9 +120,9 @@ def _exhaust(*arguments: Any) -> None:
 
 
 def _batches(
-    folder: CollectionFolder, path: Path, columns: Collection[str], needed: Collection[str]
+    folder: CollectionFolder, path: Path, columns: Names, needed: Names
 ) -> Iterator[tuple[list[str], list[list[Any]]]]:
-    """The names of the columns, and the values of each, of some rows at a time."""
+    """For some rows at a time, the names of the columns, and the values of each."""
     try:
         with folder.open(path, math.inf) as file:
             metadata = pq.read_metadata(file)
@@ -144,13 +139,12 @@ def _batches(
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Collection[str]) -> list[str]:
-    """The columns of text among `names`, after a look at what the file of `size` bytes claims to hold.
-    Raises InputError."""
+def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Names) -> list[str]:
+    """The text columns among `names`. Raises InputError if the file claims to hold too much for its `size` in bytes."""
     if metadata.num_rows > FEW_ROWS + ROWS_PER_BYTE * size:
         raise InputError(f"{path} claims {metadata.num_rows} rows in {size} bytes; it is damaged or not to be trusted")
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        # Not of each column: pyarrow ends the process where what a chunk says of itself is damaged.
+        # Not for each column: pyarrow ends the process if the metadata of a chunk are damaged.
         if max(group.total_byte_size, group.num_rows) > LARGEST_GROUP:
             raise InputError(f"{path} claims more than {LARGEST_GROUP} bytes in a row group; write smaller row groups")
     leaves = map(metadata.schema.column, range(len(metadata.schema)))
@@ -158,22 +152,18 @@ def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Colle
 
 
 def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
-    """A column of some rows after the first `before`; text as bytes, so that one bad sentence costs only itself.
-    Raises InputError where its texts are too long to be unpacked."""
+    """A column of the rows after the first `before`; text as bytes, so that a bad sentence costs only its own row.
+    Raises InputError if its texts are too long to be unpacked."""
     flat = column
     while pa.types.is_list(flat.type):
         flat = flat.flatten()
-    last = before + len(column)
+    rows = f"{path}: rows {before + 1} to {before + len(column)}"
     if len(flat) > MOST_VALUES:
-        raise InputError(
-            f"{path}: rows {before + 1} to {last} have lists of {len(flat)} values, more than {MOST_VALUES}"
-        )
+        raise InputError(f"{rows} have lists of {len(flat)} values, more than {MOST_VALUES}")
     if pa.types.is_dictionary(flat.type):
         total = pc.sum(pc.binary_length(flat.dictionary).take(flat.indices)).as_py() or 0
         if total > LARGEST_BATCH:
-            raise InputError(
-                f"{path}: rows {before + 1} to {last} have {total} bytes of text, more than {LARGEST_BATCH}"
-            )
+            raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
     if pa.types.is_dictionary(column.type):
         return column.dictionary.take(column.indices).cast(pa.large_binary()).to_pylist()
     return column.to_pylist()

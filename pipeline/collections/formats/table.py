@@ -1,7 +1,7 @@
-"""A CSV, TSV, JSONL or Parquet table with named columns, one row for a sentence or for an image.
+"""A CSV, TSV, JSONL or Parquet table with named columns, one row a sentence or an image.
 
-collection.columns says which column holds what; without it, the columns have our names: `file` (relative to the
-images' folder) and `sentence` (text, or a list of them), and optionally `split`, `title`, `tags` and `description`.
+collection.columns renames columns; the default names are `file` (relative to the images' folder), `sentence` (a text or
+a list of texts), and optionally `split`, `title`, `tags` and `description`.
 """
 
 import posixpath
@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.formats.rows import read_rows
-from pipeline.collections.records import DocumentRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import UsageError
 
 FILES = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), "images": (".",)}
@@ -24,7 +24,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a table in its order; an image takes its split and weak text from its first row."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
-    path = folder.require(where["table"], FILES["table"], "put it there, or name yours as collection.files.table")
+    path = folder.require(where["table"], "table", FILES["table"])
     if unknown := set(options.columns) - set(COLUMNS):
         raise UsageError(f"collection.columns: unknown key {min(unknown)}; there are {', '.join(COLUMNS)}")
     names = {column: options.columns.get(column, column) for column in COLUMNS}
@@ -39,9 +39,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
         if name not in numbers:
             split = values.get(names["split"]) or options.default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row)
-            document = [lists.joined(values.get(names[column])) for column in DOCUMENT]
-            if any(document):
-                yield DocumentRecord(name, *document, file, row)
+            yield from lists.document(name, [values.get(names[column]) for column in DOCUMENT], file, row)
         sentences = values.get(names["sentence"])
         for text in sentences if isinstance(sentences, list) else [sentences] if sentences is not None else []:
             yield SentenceRecord(name, numbers[name], text, file, row)

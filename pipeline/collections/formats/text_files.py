@@ -11,13 +11,13 @@ from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
 
 FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
-"""Folders of their own for the splits; whatever is in none of them goes to the default split."""
+"""The splits' folders; images outside them go to the default split."""
 LARGEST_TEXT = 1 << 24
 """Bytes of the sentences of one photograph."""
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The records of a folder in the order of the paths. Hidden files are passed over."""
+    """The records of a folder in the order of the paths. Hidden files are skipped."""
     folder = CollectionFolder(root, options)
     splits = {folder.label(path): split for split, path in folder.locate(FILES).items() if path}
     photographs, texts = 0, False

@@ -1,7 +1,7 @@
 """Tar shards as webdataset and img2dataset write them, read in place: no member is ever unpacked.
 
-Members that stand together and differ in their suffix only are one sample: the image, its sentences (`.txt`, one a
-line, else `caption` of the `.json`), and weak text (`title`, `tags`, `description` of the `.json`).
+Adjacent members that differ only in their suffix are one sample: the image, its sentences (`.txt`, one a line, else the
+`.json`'s `caption`), and weak text (the `.json`'s `title`, `tags` and `description`).
 """
 
 import math
@@ -13,15 +13,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
-from pipeline.collections.records import (
-    NOT_UTF8,
-    DocumentRecord,
-    ImageRecord,
-    Options,
-    Record,
-    Reject,
-    SentenceRecord,
-)
+from pipeline.collections.records import NOT_UTF8, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.collections.tars import DamagedTar, TarMember, members
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
@@ -33,12 +25,12 @@ LARGEST_TEXT = 1 << 24
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of every shard, in the order of the shards' names.
 
-    collection.files may give each split a pattern of its shards; the default is `**/*.tar` for the default split.
+    collection.files may name a pattern of shards for each split; the default is `**/*.tar` for the default split.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys(SPLITS)
     for split, pattern in (options.files or {options.default_split: "**/*.tar"}).items():
-        # A pattern is of shards under the root; pathlib refuses an absolute one with an exception of its own.
+        # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
         shards = [] if Path(pattern).is_absolute() else sorted(root.glob(pattern))
         if not shards:
             raise folder.lacks(f"tar shards {pattern}", f"correct collection.files.{split} or data_root")
@@ -61,7 +53,7 @@ def _stem(member: TarMember | Reject) -> str | None:
 
 
 def _members(descriptor: int, shard: str) -> Iterator[TarMember | Reject]:
-    """The files in a shard; a Reject for whatever else stands there, and for the place where it cannot be read on."""
+    """The files in a shard; a Reject for any other member, and for damage, where reading ends."""
     try:
         for member in members(descriptor):
             if member.kind == "file":
@@ -119,11 +111,9 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sen
     if with_sentences:
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
-    document = [lists.joined(value.get(name)) for name in DOCUMENT]
-    if any(document):
-        yield DocumentRecord(key, *document, file)
+    yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
 
 
 def _text(descriptor: int, member: TarMember) -> str | None:
-    """The member as text; None where it is not UTF-8, or far too long to be a text."""
+    """The member as text; None if it is not UTF-8 or longer than LARGEST_TEXT."""
     return lists.decode_text(os.pread(descriptor, member.size, member.offset)) if member.size <= LARGEST_TEXT else None

@@ -1,6 +1,6 @@
-"""What became of one image: its row in the manifest and in every artefact, or the reason for which it was left out."""
+"""Where one image is in a run: its rows in the manifest and in every artefact, or the reason why it was left out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.reading import explain, is_there, kind_of, read_bytes, walk
 from pipeline.storage.rejects import from_lines
-from pipeline.storage.shards import EMBEDDINGS, Shard
+from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path
 from pipeline.storage.tables import MOST_DIGITS
 
 
 @dataclass(frozen=True)
 class TraceRows:
-    """Rows of one file that are about an image: those `of` it, its sentences, its regions ...; empty where there is
-    none, for the reason in `note`."""
+    """The rows of one file that belong to an image; `of` says whether these are the image itself, its sentences, its
+    regions and so on. If there are none, `note` says why."""
 
     file: Path
     of: str
@@ -31,7 +31,7 @@ class TraceRows:
 
 @dataclass(frozen=True)
 class ImageTrace:
-    """An image's row of the manifest with its `sentences`, its `shard`, and the `places` where it is."""
+    """An image's row in the manifest, its `sentences` and so on, its `shard`, and the `places` where it is."""
 
     image: dict[str, Any]
     sentences: list[dict[str, Any]]
@@ -42,26 +42,26 @@ class ImageTrace:
 
 
 def find_manifest(run: Path) -> Manifest | None:
-    """The manifest under the folder `run`, if there is one."""
+    """The manifest under the folder `run`; None if there is none."""
     found = sorted(path for path, _ in walk(run) if path.name == "manifest.json")
     return Manifest(found[0].parent) if found else None
 
 
 def find_images(manifest: Manifest, name: str) -> list[int]:
-    """The ids of the images that `name` may mean: an id, a path or member, or the end of one after a slash."""
+    """The ids of the images that match `name`: an id, a path or member, or the end of one after a slash."""
     if name.isdecimal() and len(name) <= MOST_DIGITS and int(name) < manifest.images.num_rows:
         return [int(name)]
     columns = (manifest.images["path"].to_pylist(), manifest.images["member"].to_pylist())
-    return [row for row, names in enumerate(zip(*columns, strict=True)) if any(_means(name, found) for found in names)]
+    return [row for row, names in enumerate(zip(*columns, strict=True)) if any(_means(name, one) for one in names)]
 
 
 def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """What was left out of the collection that has to do with `name`."""
-    return [row for row in rejects if _means(name, row["file"]) or repr(name) in row["reason"]]
+    """The rejects that concern `name`."""
+    return [reject for reject in rejects if _means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
 def read_rejects(run: Path) -> list[dict[str, Any]]:
-    """The rejects of a collection that was refused as a whole. InputError where there are none either."""
+    """The rejects of a collection that was refused as a whole. Raises InputError if there are none, either."""
     path = Path(run) / "rejects.jsonl"
     if not is_there(path):
         raise InputError(f"{run} has neither a manifest nor rejects; give the folder of a run")
@@ -69,30 +69,22 @@ def read_rejects(run: Path) -> list[dict[str, Any]]:
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
-    """Follow an image through all artefacts under the folder `run`. A damaged one, and whatever cannot be looked into,
-    is a place with a note."""
-    rows = manifest.shard(image_id // manifest.shard_size)
-    first, last = np.searchsorted(manifest.sentence_images, [image_id, image_id + 1]).tolist()
-    own = range(first, last)
+    """Follow an image through all artefacts under the folder `run`. Damaged and unreadable ones become places with a
+    note."""
+    number, own = image_id // manifest.shard_size, {}
+    for name in ("sentences", "documents", "boxes"):
+        table = getattr(manifest, name)
+        first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
+        own[name] = table.slice(first, last - first)
+    sentence_id = own["sentences"]["sentence_id"].to_pylist()
     files, places = _list_files(run)
-    places += [
-        place
-        for path in files
-        if path.name == f"shard-{rows.number:05d}.h5"
-        for place in _in_shard(path, image_id, own)
-    ]
+    for path in (path for path in files if path.name == shard_path(run, number).name):
+        places += _in_shard(path, image_id, sentence_id)
     for card in (path for path in files if path.name == CARD):
-        places += _in_bundle(card.parent, image_id, own)
-    documents, boxes = (
-        table.slice(*_span(table["image_id"].to_numpy(), image_id)) for table in (manifest.documents, manifest.boxes)
-    )
+        places += _in_bundle(card.parent, image_id, sentence_id)
+    image, sentences, documents = manifest.images.slice(image_id, 1), own["sentences"], own["documents"]
     return ImageTrace(
-        manifest.images.slice(image_id, 1).to_pylist()[0],
-        manifest.sentences.slice(first, last - first).to_pylist(),
-        documents.to_pylist(),
-        boxes.num_rows,
-        rows.number,
-        places,
+        image.to_pylist()[0], sentences.to_pylist(), documents.to_pylist(), own["boxes"].num_rows, number, places
     )
 
 
@@ -100,14 +92,8 @@ def _means(name: str, found: str | None) -> bool:
     return found is not None and (found == name or found.endswith(f"/{name}"))
 
 
-def _span(owners: np.ndarray, image_id: int) -> tuple[int, int]:
-    """Where the rows of an image begin among ascending `owners`, and how many they are."""
-    first, last = np.searchsorted(owners, [image_id, image_id + 1]).tolist()
-    return first, last - first
-
-
 def _list_files(run: Path) -> tuple[list[Path], list[TraceRows]]:
-    """The regular files under `run`, and a place for each thing that is not looked into."""
+    """The regular files under `run`, and a place with a note for everything else."""
     files, others = [], []
     for path, status in walk(run):
         if isinstance(status, OSError):
@@ -119,8 +105,8 @@ def _list_files(run: Path) -> tuple[list[Path], list[TraceRows]]:
     return sorted(files), others
 
 
-def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[TraceRows]:
-    """The rows of one shard, whatever it holds: by its datasets `image_id`, `sentence_id` and `offsets`."""
+def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
+    """The image's rows in a shard of any kind, by its datasets `image_id`, `sentence_id` and `offsets`."""
     try:
         value = read_json(sidecar_path(path))
         shard = Shard(path, value["kind"] if is_sidecar(value) else "")
@@ -142,8 +128,8 @@ def _in_shard(path: Path, image_id: int, sentences: range) -> Iterator[TraceRows
         yield TraceRows(path, "image", here, "" if here else "not of its images")
 
 
-def _in_bundle(folder: Path, image_id: int, sentences: range) -> Iterator[TraceRows]:
-    for modality, wanted in (("images", [image_id]), ("sentences", list(sentences))):
+def _in_bundle(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
+    for modality, wanted in (("images", [image_id]), ("sentences", sentences)):
         file = folder / f"{modality}.parquet"
         try:
             bundle = Bundle(folder)

@@ -1,4 +1,4 @@
-"""Sentences, documents and boxes: each is kept or left out with its image, or for a fault of its own."""
+"""Sentences, documents and boxes: each is left out with its image, or for a fault of its own."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ FLOAT32_MAX = np.finfo(np.float32).max
 
 @dataclass(frozen=True)
 class Images:
-    """All images given, by row: `ids` (n,) in the manifest, `sizes` (n, 2) width and height where kept, and `fates`
-    (n,): None for a kept image, else the reason for which what belongs to it is left out."""
+    """All given images, by row: `ids` (n,) in the manifest, `sizes` (n, 2) width and height of kept images, and `fates`
+    (n,): None for a kept image, else the reason to leave out what belongs to it."""
 
     ids: np.ndarray
     sizes: np.ndarray
@@ -22,14 +22,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Belongings:
-    """The `kept` rows as a manifest has them, and for each row given the reason to leave it out, or None."""
+    """The `kept` rows in the manifest's form, and for each given row the reason to leave it out, or None."""
 
     kept: pa.Table
     reasons: np.ndarray
 
 
 def sentences(given: pa.Table, images: Images) -> Belongings:
-    """In the order of images and numbers; of two sentences of one number the first."""
+    """Ordered by image and number; of two sentences with the same number, the first."""
     owners, numbers = given["owner"].to_numpy(), given["number"].to_numpy()
     reasons = images.fates[owners]
     order = np.lexsort((numbers, owners))
@@ -45,7 +45,7 @@ def sentences(given: pa.Table, images: Images) -> Belongings:
 
 
 def documents(given: pa.Table, images: Images) -> Belongings:
-    """In the order of images; of two documents of one image the first."""
+    """Ordered by image; of two documents of one image, the first."""
     owners = given["owner"].to_numpy()
     reasons = images.fates[owners]
     order = np.argsort(owners, kind="stable")
@@ -57,7 +57,7 @@ def documents(given: pa.Table, images: Images) -> Belongings:
 
 
 def boxes(given: pa.Table, images: Images) -> Belongings:
-    """In the order of images, then as given; cut to the image."""
+    """Ordered by image, then as given; clipped to the image."""
     owners = given["owner"].to_numpy()
     reasons = images.fates[owners]
     corners = np.stack([given[name].to_numpy() for name in ("x1", "y1", "x2", "y2")], axis=1)
@@ -74,18 +74,18 @@ def boxes(given: pa.Table, images: Images) -> Belongings:
 
 
 def are_none(reasons: np.ndarray) -> np.ndarray:
-    """Where an array of objects has None."""
+    """A mask of the None in an array of objects."""
     return reasons == None  # noqa: E711 (of each element)
 
 
 def _take(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
-    # A clean collection keeps every row in its place; copying a million images' sentences would take a gigabyte.
+    # A clean collection keeps every row in place; copying the sentences of a million images would take a gigabyte.
     everything = len(rows) == len(column) and bool((np.diff(rows) == 1).all())
     return column if everything else column.take(rows)
 
 
 def _leave_out(reasons: np.ndarray, rows: np.ndarray, reason: str) -> None:
-    """Give `rows` (numbers or a mask) this reason unless they have one."""
+    """Give `rows` (numbers or a mask) this reason, unless they already have one."""
     chosen = np.zeros(len(reasons), bool)
     chosen[rows] = True
     reasons[chosen & are_none(reasons)] = reason

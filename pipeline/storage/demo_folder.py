@@ -1,4 +1,4 @@
-"""The folder of a generated collection: ours to replace, complete when `demo.json` says so."""
+"""The folder of a generated collection, which we may replace, and which `demo.json` commits."""
 
 import hashlib
 import os
@@ -14,13 +14,13 @@ from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import file_sha256
 
 MARK = ".jointspace-demo"
-"""This file in a folder says that what lies there is ours to replace."""
+"""A folder with this file may be replaced."""
 IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
-"""Names of its images."""
+"""Names of the images."""
 
 
 class DemoFolder:
-    """Write it in this order: `claim`, `add` every image, `commit`."""
+    """Write it in this order: `claim`, `add` for every image, `commit`."""
 
     def __init__(self, folder: Path, version: int, settings: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
@@ -28,7 +28,7 @@ class DemoFolder:
         self._hashes: dict[str, str] = {}
 
     def is_complete(self) -> bool:
-        """Whether every byte is there that was committed, and made from the same settings."""
+        """Whether the folder is as it was committed, and made from the same settings."""
         try:
             value = read_json(self.folder / "demo.json")
             same = {name: value[name] for name in self.made_from} == self.made_from
@@ -37,7 +37,7 @@ class DemoFolder:
             return False
 
     def claim(self) -> None:
-        """Mark the folder as ours and take its commit away. UsageError when it holds somebody else's files."""
+        """Mark the folder as ours and remove its commit. Raises UsageError if it holds somebody else's files."""
         if (self.folder / "images").is_symlink():
             raise UsageError(f"{self.folder / 'images'} is a link; name another folder, or set demo.generate to false")
         if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / MARK).exists():
@@ -61,11 +61,11 @@ class DemoFolder:
         self._hashes[name] = hashlib.sha256(jpeg).hexdigest()
 
     def commit(self, texts: Mapping[str, str]) -> None:
-        """Write the text files, name -> content, check what was written, and commit it all as `demo.json`."""
+        """Write the text files (name -> content), check all files, and commit them as `demo.json`."""
         for path in self._images():
             if path.name not in self._hashes:
-                path.unlink()  # of an earlier, larger demo; ingest would read it
-        # One sync for all: thousands of small files synced one by one take minutes, and a killed run begins again.
+                path.unlink()  # from an earlier, larger demo; ingest would read it
+        # One sync for all files: syncing thousands one by one takes minutes, and a killed run starts over anyway.
         os.sync()
         if {path.name: file_sha256(path) for path in self._images()} != self._hashes:
             raise JointspaceError(f"images in {self.folder} differ from what was written; check its disk and try again")
@@ -76,7 +76,7 @@ class DemoFolder:
         publish_json(self.folder / "demo.json", value)
 
     def _digests(self, texts: Iterable[str]) -> dict[str, str]:
-        """The sha256 of each of the text files, and one of all images."""
+        """The sha256 of each text file, and one of all images."""
         images = {path.name: file_sha256(path) for path in self._images()}
         digests = {name: file_sha256(self.folder / name) for name in texts}
         return {**digests, "images": fingerprint("demo-images", 1, images)}
