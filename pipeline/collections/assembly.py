@@ -20,10 +20,8 @@ from pipeline.collections.records import DIVIDED, Reject
 from pipeline.settings.section import SPLITS
 from pipeline.workers import Failure
 
-DUPLICATE = "duplicate"
-"""First word of the reason to leave out any duplicate."""
-EVERY, MOST = 10, 1000
-"""Every tenth image to be divided goes to dev and every tenth to test, up to MOST of each."""
+DUPLICATE = "duplicate"  # first word of the reason to leave out any duplicate
+EVERY, MOST = 10, 1000  # every tenth image to be divided goes to dev and every tenth to test, up to MOST of each
 OWNED = {"sentences": annotations.sentences, "documents": annotations.documents, "boxes": annotations.boxes}
 
 
@@ -47,7 +45,6 @@ class Assembly:
         self._wanted = np.flatnonzero(usable)
 
     def __len__(self) -> int:
-        """The number of images to inspect."""
         return len(self._wanted)
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:

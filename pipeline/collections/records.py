@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-DIVIDED = "divided"
-"""The split of an image for which the collection names none: assembly decides."""
-NOT_UTF8 = "not UTF-8"
-"""The reason to reject what is not text."""
+DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
+NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
 
 
 class ImageRecord(NamedTuple):

@@ -13,10 +13,8 @@ from typing import NamedTuple
 from pipeline.errors import InputError
 
 BLOCK = tarfile.BLOCKSIZE
-MOST_EXTENSIONS = 8
-"""Extension headers before one member; GNU tar writes up to two, pax one or two."""
-LARGEST_EXTENSION = 1 << 16
-"""Bytes of an extension header; a path has at most 4,096."""
+MOST_EXTENSIONS = 8  # extension headers before one member; GNU tar writes up to two, pax one or two
+LARGEST_EXTENSION = 1 << 16  # bytes of an extension header; a path has at most 4,096
 PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 EXTENSIONS = (*PAX, *NAMES, tarfile.XGLTYPE)

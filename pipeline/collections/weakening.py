@@ -10,8 +10,7 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from pipeline.errors import InputError
 from pipeline.settings.collection import SimulationSettings
 
-TITLE_WORDS = (2, 6)
-"""Fewest and most words of a title."""
+TITLE_WORDS = (2, 6)  # fewest and most words of a title
 
 
 def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:
@@ -56,7 +55,6 @@ def _document(
 
 
 def _another(row: int, count: int, rng: np.random.Generator) -> int:
-    """A row other than `row`."""
     other = int(rng.integers(count - 1))
     return other + (other >= row)
 

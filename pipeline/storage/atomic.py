@@ -37,9 +37,7 @@ class Record(dict):
         self.path = path
 
     def __missing__(self, key: str) -> Any:
-        raise IntegrityError(
-            f"{self.path} has no key {key}: an earlier version wrote it, or it was edited; run its stage again"
-        )
+        raise IntegrityError(f"{self.path} has no key {key}: an earlier version wrote it; run its stage again")
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,6 @@ def publish_record(path: Path, value: Mapping[str, Any], beside: Mapping[str, by
 
 
 def publish_text(path: Path, text: str) -> None:
-    """Write a text file atomically, as UTF-8."""
     publish_bytes(path, text.encode())
 
 

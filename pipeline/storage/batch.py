@@ -75,7 +75,6 @@ class FileBatch:
         self._written, self._commits = {}, []
 
     def discard(self) -> None:
-        """Remove what was written."""
         for temporary in self._written.values():
             temporary.unlink(missing_ok=True)
         self._written, self._commits = {}, []

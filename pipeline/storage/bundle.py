@@ -131,7 +131,6 @@ class Bundle:
             self._path(name)
 
     def read(self, name: str) -> bytes:
-        """The bytes of the file `name`."""
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
@@ -155,7 +154,6 @@ class Bundle:
         return found
 
     def check(self) -> None:
-        """Check every file against the card."""
         for name in self.card["files"]:
             self.require_whole(name)
 
@@ -164,7 +162,6 @@ class Bundle:
         return INDEXED[self.card.get("kind", "global")][modality]
 
     def index(self, name: str) -> memoryview:
-        """The bytes of the FAISS index `name`."""
         return self.map(f"{name}.faiss")
 
     def outline(self, modality: str) -> MultiVectors | None:
@@ -179,7 +176,6 @@ class Bundle:
         return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
 
     def table(self, modality: str) -> pa.Table:
-        """The table of `images` or `sentences`."""
         return self.packed_table(modality).unpack()
 
     def packed_table(self, modality: str) -> PackedTable:
@@ -190,7 +186,6 @@ class Bundle:
         return table
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays of the safetensors file `name`."""
         return load_tensors(self.read(name), self.folder / name, REBUILD)
 
     def vocabulary(self) -> dict[str, Any]:
@@ -198,7 +193,6 @@ class Bundle:
         return read_vocabulary(self.folder / "vocabulary.json")
 
     def labels(self) -> dict[str, Any]:
-        """The label table of a model of trees."""
         self.read("labels.json")
         return read_labels(self.folder / "labels.json")
 

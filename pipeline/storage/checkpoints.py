@@ -54,7 +54,6 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def clear(self) -> None:
-        """Remove all checkpoints after training."""
         remove_own(self.folder, FILES)
 
     def _paths(self) -> list[Path]:

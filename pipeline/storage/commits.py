@@ -21,12 +21,10 @@ from pipeline.storage.trees import PARSES, TREES
 
 REJECTS = "rejects.jsonl"
 MANIFEST = "manifest.json"
-PARTS = "parts"
-"""Folder beside shards; each commit in it lists the shards of one part."""
+PARTS = "parts"  # folder beside shards; each commit in it lists the shards of one part
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl"})
 """Suffixes of files that do not exist without a commit."""
-READ_BY_PEOPLE = frozenset({".png", ".md", ".json"})
-"""Suffixes of files for which a sidecar is optional."""
+READ_BY_PEOPLE = frozenset({".png", ".md", ".json"})  # suffixes of files for which a sidecar is optional
 KINDS = {
     "encoder": ENCODER, "encoders": ENCODER, "features": shards.FEATURES, "tfidf": shards.TFIDF, "tokens": TOKENS,
     "target": shards.MOMENTS, "auxiliary": shards.MOMENTS, "dev": shards.MOMENTS, "model": MODEL, "start": MODEL,

@@ -13,10 +13,8 @@ from pipeline.storage.batch import cannot_write, is_regular, open_no_link, sweep
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import file_sha256
 
-MARK = ".jointspace-demo"
-"""A folder with this file may be replaced."""
-IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
-"""Names of the images."""
+MARK = ".jointspace-demo"  # a folder with this file may be replaced
+IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")  # names of the images
 
 
 class DemoFolder:

@@ -65,15 +65,16 @@ class Embeddings:
         self, manifest: Manifest, folder: Path, name: str | None = None, multi_vector: bool | None = None
     ) -> None:
         self.folder, self.manifest = Path(folder), manifest
-        self.multi_vector = _holds_several(self.folder) if multi_vector is None else multi_vector
+        if multi_vector is None:
+            value = read_json(sidecar_path(shard_path(self.folder, 0)))
+            multi_vector = is_sidecar(value) and value["kind"] == FRAGMENTS
+        self.multi_vector = multi_vector
         self.shards = open_shards(folder, FRAGMENTS if self.multi_vector else EMBEDDINGS, manifest.n_shards)
         self.rows = [manifest.shard(number) for number in range(manifest.n_shards)]
         for shard, rows in zip(self.shards, self.rows, strict=True):
             for what in ("images", "sentences"):
                 if shard.details["inputs"][what] != rows.fingerprints[what]:
-                    raise IntegrityError(
-                        f"{shard.path} was made from other {what} than the manifest's; run embed again"
-                    )
+                    raise IntegrityError(f"{shard.path} was made from other {what}; run embed again")
         models = {str(shard.path): shard.details["inputs"]["model"] for shard in self.shards}
         self.model = require_same("model", models)
         details = self.shards[0].details
@@ -165,12 +166,6 @@ class EmbeddedRows:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """The vectors (k, c) float32 in `rows` (k,)."""
         return self.vectors[self.places[rows]]
-
-
-def _holds_several(folder: Path) -> bool:
-    """Whether the items in `folder` have several vectors each, according to the first shard's sidecar."""
-    value = read_json(sidecar_path(shard_path(folder, 0)))
-    return is_sidecar(value) and value["kind"] == FRAGMENTS
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:

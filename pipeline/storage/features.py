@@ -15,8 +15,7 @@ from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.shards import FEATURES, Shard, write_shard
 
 PART = "features-part"
-PARTS = re.compile(r"\d{7}\.h5(\.json)?")
-"""Files in the folder of a shard's parts."""
+PARTS = re.compile(r"\d{7}\.h5(\.json)?")  # files in the folder of a shard's parts
 
 
 class UnfinishedShard:

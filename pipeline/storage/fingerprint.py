@@ -33,7 +33,5 @@ def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
     (first, expected), *others = fingerprints.items()
     for name, found in others:
         if found != expected:
-            raise IntegrityError(
-                f"{what} of {first} and of {name} differ: they come from different runs; rebuild the older one"
-            )
+            raise IntegrityError(f"{what} of {first} and of {name} differ: they are of two runs; rebuild the older one")
     return expected

@@ -45,7 +45,6 @@ class ForeignFeatures:
     sha256: dict[str, str]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """The features (len(rows), dim) float32 of `rows`."""
         return Chained(self.blocks, np.float32)[rows]
 
 
@@ -118,7 +117,11 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
         names = datasets[_only(source, "names", strings)]
         if names.shape != features.shape[:1]:
             raise InputError(f"{source.path} has {features.shape[0]} rows and names of shape {names.shape}; repair it")
-        matrix = _map_hdf5(source.path, features)
+        if (offset := features.id.get_offset()) is None:
+            _require_modest(source.path, math.prod(features.shape) * features.dtype.itemsize)
+            matrix = features[:]
+        else:
+            matrix = np.memmap(source.path, features.dtype, "r", offset, features.shape)
         return _assemble([(source.path, matrix, names.asstr()[:].tolist())], [source.path])
 
 
@@ -193,13 +196,6 @@ def _plain_dataset(path: Path, file: h5py.File, name: str) -> h5py.Dataset | Non
     if file[name].external or file[name].is_virtual:
         raise InputError(f"{path}: {name} reads other files; write the data itself")
     return file[name]
-
-
-def _map_hdf5(path: Path, dataset: h5py.Dataset) -> np.ndarray:
-    offset = dataset.id.get_offset()
-    if offset is None:
-        _require_modest(path, math.prod(dataset.shape) * dataset.dtype.itemsize)
-    return dataset[:] if offset is None else np.memmap(path, dataset.dtype, "r", offset, dataset.shape)
 
 
 def _require_modest(path: Path, claimed: int) -> None:

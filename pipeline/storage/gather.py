@@ -81,10 +81,8 @@ def read_split(
         if not limit:
             break
     if not parts:
-        raise IntegrityError(
-            f"the {split} split of {features.manifest.folder} has no image with a sentence; put some into it and run"
-            " ingest again"
-        )
+        folder = features.manifest.folder
+        raise IntegrityError(f"the {split} split of {folder} has no image with a sentence; add some, then run ingest")
     starts = np.cumsum([0] + [len(part.image_id) for part in parts])
     return SplitRows(
         np.concatenate([part.image_id for part in parts]),

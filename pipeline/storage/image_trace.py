@@ -56,7 +56,6 @@ def find_images(manifest: Manifest, name: str) -> list[int]:
 
 
 def find_rejects(rejects: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The rejects that concern `name`."""
     return [reject for reject in rejects if _means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
@@ -82,10 +81,9 @@ def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
         places += _in_shard(path, image_id, sentence_id)
     for card in (path for path in files if path.name == CARD):
         places += _in_bundle(card.parent, image_id, sentence_id)
-    image, sentences, documents = manifest.images.slice(image_id, 1), own["sentences"], own["documents"]
-    return ImageTrace(
-        image.to_pylist()[0], sentences.to_pylist(), documents.to_pylist(), own["boxes"].num_rows, number, places
-    )
+    image = manifest.images.slice(image_id, 1).to_pylist()[0]
+    sentences, documents = own["sentences"].to_pylist(), own["documents"].to_pylist()
+    return ImageTrace(image, sentences, documents, own["boxes"].num_rows, number, places)
 
 
 def _means(name: str, found: str | None) -> bool:

@@ -12,29 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import IntegrityError
+from pipeline.storage import commits
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.batch import TEMPORARY, is_orphan, is_regular
 from pipeline.storage.bundle import CARD
-from pipeline.storage.commits import (
-    COMMITTED,
-    MANIFEST,
-    REJECTS,
-    artefact_of,
-    fault_of,
-    inputs_of,
-    kind_of_commit,
-    kind_of_input,
-    listed_shards,
-    target_of,
-)
+from pipeline.storage.commits import MANIFEST, artefact_of
 from pipeline.storage.locks import is_held, is_lock
 from pipeline.storage.manifest import TABLES, Manifest, shard_fingerprints
 from pipeline.storage.names import inside
 from pipeline.storage.places import misplaced
 from pipeline.storage.reading import explain, kind_of, walk
 
-PARTS, CHECKPOINTS = ".parts", "checkpoints"
-"""Folders of unfinished work, which a stage checks when it resumes."""
+PARTS, CHECKPOINTS = ".parts", "checkpoints"  # folders of unfinished work, which a stage checks when it resumes
 
 
 @dataclass(frozen=True)
@@ -62,10 +51,10 @@ class Examination:
 def examine(run: Path, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
     """Hash every artefact under the folder `run`. Raises IntegrityError if there is no commit at all."""
     found = _Examiner(Path(run))
-    commits = [path for path in found.files if path.suffix == ".json"]
-    if not commits and all(fault.path == Path(run) for fault in found.result.faults):
+    records = [path for path in found.files if path.suffix == ".json"]
+    if not records and all(fault.path == Path(run) for fault in found.result.faults):
         raise IntegrityError(f"{run} holds no artefact; give the folder of a run, such as results/demo")
-    for path in progress(commits):
+    for path in progress(records):
         found.check_commit(path)
     found.check_manifests()
     found.check_inputs()
@@ -116,7 +105,7 @@ class _Examiner:
         if path.name != CARD and any(parent in self._bundles for parent in path.parents):
             return
         self.vouched.add(path)
-        target = target_of(path)
+        target = commits.target_of(path)
         self.result.checked += 1
         try:
             value = read_json(path)
@@ -175,7 +164,7 @@ class _Examiner:
     def check_file(self, path: Path, about: Any, target: Path) -> None:
         self.vouched.add(path)
         self.result.checked += 1
-        if reason := fault_of(path, about):
+        if reason := commits.fault_of(path, about):
             self.add(path, reason, target)
 
     def check_manifests(self) -> None:
@@ -214,10 +203,10 @@ class _Examiner:
         """Check that each artefact was made from this run's artefacts; inputs that are gone altogether are allowed."""
         present: dict[str, set[str]] = defaultdict(set)
         for path, value in self.commits:
-            present[kind_of_commit(path, value)].add(str(value.get("fingerprint")))
+            present[commits.kind_of_commit(path, value)].add(str(value.get("fingerprint")))
         for path, value in self.commits:
-            for name, digest in inputs_of(value).items():
-                known = present[kind_of_input(name)] or self._shard_inputs(path, name)
+            for name, digest in commits.inputs_of(value).items():
+                known = present[commits.kind_of_input(name)] or self._shard_inputs(path, name)
                 if known and digest not in known:
                     self.add(path, f"mixed: made from another {name} than this run has")
                     break
@@ -228,7 +217,7 @@ class _Examiner:
         for path, value in self.commits:
             present[path.with_suffix("")].add(value.get("fingerprint"))
         for path, value in self.commits:
-            listed = listed_shards(path, value)
+            listed = commits.listed_shards(path, value)
             shards = {number: path.parents[1] / f"shard-{number:05d}" for number in listed}
             part_of |= dict.fromkeys(shards.values(), path)
             if others := [number for number, digest in listed.items() if digest not in present[shards[number]]]:
@@ -252,7 +241,7 @@ class _Examiner:
         for path in self.files:
             if path in self.vouched or path in faulty:
                 continue
-            committed = path.suffix in COMMITTED and path.name != REJECTS
+            committed = path.suffix in commits.COMMITTED and path.name != commits.REJECTS
             if committed and not any(parent in self._bundles for parent in path.parents):
                 target = path.with_name(CARD) if path.suffix == ".faiss" else path
                 self.add(path, "uncommitted: it has no sidecar, so its writer never finished", target)

@@ -28,8 +28,7 @@ LOCK = re.compile(r"\..+\.lock", re.DOTALL)
 SIGNED = {"host", "pid", "command", "since"}
 LONGEST_COMMAND, LONGEST_SIGNATURE = 200, 1 << 14
 """Characters of the command in a signature, and bytes of a whole signature."""
-WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks."""
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
 
 
 def lock_path(path: Path) -> Path:
@@ -50,9 +49,7 @@ def hold(path: Path) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         kernel.acquire()
     except Timeout:
-        raise JointspaceError(
-            f"{path} is being written by {_holder(lock)}; wait until it has ended, or end it"
-        ) from None
+        raise JointspaceError(f"{path} is being written by {_holder(lock)}; wait until it ends, or end it") from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise JointspaceError(

@@ -49,8 +49,7 @@ DOCUMENTS = pa.schema(
 BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
-SHARD_FILE = re.compile(r"\d{5,}\.json")
-"""Names of the files in shards/."""
+SHARD_FILE = re.compile(r"\d{5,}\.json")  # names of the files in shards/
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
 """Contents with a fingerprint in `shards/<number>.json`."""
 TABLES = {"images": IMAGES, "sentences": SENTENCES, "documents": DOCUMENTS, "boxes": BOXES}
@@ -83,7 +82,7 @@ def write_manifest(
     shards = shard_fingerprints(tables, shard_size)
     for number, value in enumerate(shards):
         path = folder / "shards" / f"{number:05d}.json"
-        if not _holds(path, value):
+        if _own_shard(path) != value:
             batch.add(path, to_json(value))
     value = {
         "fingerprint": digest,
@@ -98,26 +97,18 @@ def write_manifest(
     batch.add(folder / "manifest.json", to_json(value), commit=True)
     batch.publish()
     for path in (folder / "shards").glob("*.json"):
-        if SHARD_FILE.fullmatch(path.name) and int(path.stem) >= len(shards) and _is_shard(path):
+        if SHARD_FILE.fullmatch(path.name) and int(path.stem) >= len(shards) and _own_shard(path):
             path.unlink()
 
 
-def _is_shard(path: Path) -> bool:
-    """Whether `write_manifest` wrote the file."""
+def _own_shard(path: Path) -> dict[str, Any]:
+    """The content of the JSON file if `write_manifest` wrote it, else nothing."""
     try:
         value = read_json(path) if is_regular(path) else None
     except (IntegrityError, OSError):
-        return False
-    return isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
-
-
-def _holds(path: Path, value: Mapping[str, str]) -> bool:
-    """Whether the JSON file is there and whole, and holds `value`."""
-    try:
-        found = read_json(path)
-    except IntegrityError:
-        return False
-    return isinstance(found, dict) and {name: part for name, part in found.items() if name != CHECK} == value
+        return {}
+    own = isinstance(value, dict) and value.keys() == {*ManifestShard.model_fields, CHECK}
+    return {name: part for name, part in value.items() if name != CHECK} if own else {}
 
 
 def _table_digest(table: pa.Table) -> str:
@@ -208,7 +199,6 @@ class Manifest:
         return self.sentences.filter((self.splits == "train")[self.sentence_images])["text"].to_pylist()
 
     def texts(self, rows: ShardRows) -> list[str]:
-        """The sentences of one shard."""
         return self.sentences["text"][rows.first_sentence : rows.last_sentence].to_pylist()
 
     def digest(self, numbers: range, columns: Sequence[str]) -> str:
@@ -233,8 +223,6 @@ class Manifest:
             path = self.folder / "shards" / f"{number:05d}.json"
             value = require_form(read_json(path), ManifestShard, path, "run ingest again")
             if value["shard"] != number:
-                raise IntegrityError(
-                    f"{path} is of shard {value['shard']}: it was moved or copied there; run ingest again"
-                )
+                raise IntegrityError(f"{path} is of shard {value['shard']}: it was moved or copied; run ingest again")
             self._records[number] = value
         return self._records[number]

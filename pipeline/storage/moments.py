@@ -136,11 +136,9 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """As `PairSet.moments`."""
         return [reader for part, own in self._of(folds) for reader in part.moments(own)]
 
     def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
-        """As `PairSet.blocks`."""
         for part, own in self._of(folds):
             yield from part.blocks(own, encoders, rows)
 

@@ -10,8 +10,7 @@ from typing import Any
 from pipeline.errors import IntegrityError
 
 DRIVE = re.compile(r"[A-Za-z]:")
-SHOWN = 120
-"""Characters of a name that an error quotes."""
+SHOWN = 120  # characters of a name that an error quotes
 
 
 def plain(name: Any, source: Path | str) -> str:
@@ -21,9 +20,7 @@ def plain(name: Any, source: Path | str) -> str:
     """
     usable = isinstance(name, str) and not {"\\", "\0"} & set(name) and not DRIVE.match(name)
     if not usable or any(part in ("", ".", "..") for part in name.split("/")):
-        raise IntegrityError(
-            f"{source} names {repr(name)[:SHOWN]}, which is not a plain name below its folder; get it anew"
-        )
+        raise IntegrityError(f"{source} names {repr(name)[:SHOWN]}, which is not a plain name; get it anew")
     return name
 
 

@@ -55,7 +55,6 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 
 
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
-    """The sentence for a file that cannot be read."""
     if error.errno == errno.ENOENT:
         return f"{path} {missing or 'does not exist; run the stage that makes it'}"
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -30,7 +30,6 @@ def from_lines(data: bytes, path: Path) -> list[dict[str, Any]]:
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Any]]) -> None:
-    """Publish what was left out, one JSON object a line."""
     publish_bytes(path, to_lines(rejects))
 
 

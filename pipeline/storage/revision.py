@@ -14,8 +14,7 @@ from pipeline.storage.embeddings import EmbeddedRows, Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
 
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
-KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
-"""The columns that identify a row in a manifest."""
+KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}  # the columns that identify a row in a manifest
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Modality:
 
     @property
     def owners(self) -> np.ndarray:
-        """(n,) the image of each row."""
         return self.table["image_id"].to_numpy()
 
     @property
@@ -49,7 +47,6 @@ class Modality:
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
     def followed_by(self, table: pa.Table, outline: MultiVectors | None) -> "Modality":
-        """This modality with more rows."""
         more = None if outline is None else MultiVectors.concatenate([self.outline, outline])
         return replace(self, table=pa.concat_tables([self.table, table]), outline=more)
 
@@ -76,7 +73,6 @@ class Revision:
         self.outlines: dict[str, MultiVectors] = {}
 
     def vectors(self, part: Modality) -> EmbeddedRows:
-        """All vectors in the index of `part`."""
         return self.embeddings.rows_of(part.modality, part.ids[part.alive])
 
     def queries(self, part: Modality, most: int) -> Items:

@@ -87,7 +87,6 @@ class RegionRows:
 
 
 def _open_regions(manifest: Manifest, folders: Mapping[str, Path], number: int) -> list[RegionShard]:
-    """Shard `number` of every encoder."""
     shards = [open_regions(manifest, folder, number, name) for name, folder in folders.items()]
     first = shards[0]
     for shard in shards:

@@ -63,7 +63,6 @@ class Shard:
         return self._arrays[name]
 
     def get(self, name: str) -> np.ndarray | None:
-        """The dataset `name`; None if there is none."""
         return self._arrays.get(name)
 
     def __contains__(self, name: str) -> bool:

@@ -9,8 +9,7 @@ from pipeline.errors import InputError
 from pipeline.plain_files import open_plain
 
 log = logging.getLogger(__name__)
-LARGEST_FILE = 1 << 30
-"""Bytes; no photograph is larger."""
+LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
 
 
 class ImageSource:

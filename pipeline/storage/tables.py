@@ -16,14 +16,11 @@ from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.atomic import Sidecar, publish, read_verified
 from pipeline.storage.reading import REMEDY
 
-MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24
-"""A table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES."""
-GROUP_ROWS = 8192
-"""Rows that are unpacked together."""
+MOST_UNPACKED, SPARE_BYTES = 1000, 1 << 24  # a table may unpack to MOST_UNPACKED times its size plus SPARE_BYTES
+GROUP_ROWS = 8192  # rows that are unpacked together
 WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
 """Bytes that a value of a physical type takes in memory at least; 8 for other types."""
-MOST_DIGITS = 18
-"""Of a foreign number: as many as always fit into 64 bits."""
+MOST_DIGITS = 18  # of a foreign number: as many as always fit into 64 bits
 
 
 def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Sidecar:
@@ -32,7 +29,6 @@ def write_table(path: Path, kind: str, table: pa.Table, **about: Any) -> Sidecar
 
 
 def to_parquet(table: pa.Table) -> memoryview:
-    """`table` as the bytes of a Parquet file."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", row_group_size=GROUP_ROWS)
     return buffer.getbuffer()
@@ -87,7 +83,6 @@ class PackedTable:
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
-        """All rows."""
         groups, unpacked = [self.schema.empty_table()], 0
         for number in range(len(self._ends)):
             groups.append(self._read_group(number))
@@ -108,12 +103,12 @@ class PackedTable:
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order."""
-        return [self._record(int(row)) for row in rows]
-
-    def _record(self, row: int) -> dict[str, Any]:
-        number = bisect.bisect_right(self._ends, row)
-        group = self._read_group(number)
-        return group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()[0]
+        found = []
+        for row in map(int, rows):
+            number = bisect.bisect_right(self._ends, row)
+            group = self._read_group(number)
+            found += group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()
+        return found
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

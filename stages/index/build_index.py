@@ -131,7 +131,7 @@ def _add_indices(
         name = INDEXED[kind][modality]
         lists = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists") if settings.on_disk else None
         built = build_gallery(
-            modality, embeddings.names_of(modality, ids[modality]), outlines[modality],
+            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality],
             embeddings.read(other, asking), embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None), lists, gpu,
         )  # fmt: skip

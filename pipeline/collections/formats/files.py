@@ -13,8 +13,7 @@ IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"}
 )
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar")
-LARGEST_LIST = 8 << 30
-"""Bytes of a list that is read line by line; what is read whole has a limit of its own."""
+LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
 
 
 class CollectionFolder:
@@ -50,9 +49,7 @@ class CollectionFolder:
             found = sorted(self.root.glob(pattern)) if pattern != "." else [self.root]
             if len(found) > 1:
                 names = ", ".join(path.name for path in found[:5])
-                raise UsageError(
-                    f"{self.root} has several files {pattern} ({names}): name one as collection.files.{key}"
-                )
+                raise UsageError(f"{self.root} has several {pattern} ({names}): name one as collection.files.{key}")
             if found:
                 return found[0]
         return None
@@ -120,5 +117,4 @@ class CollectionFolder:
 
 
 def is_image(name: str) -> bool:
-    """Whether the suffix of `name` is that of an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

@@ -14,8 +14,7 @@ from pipeline.errors import InputError
 SPLIT_NAMES = {"restval": "train", "val": "dev", "valid": "dev", "validation": "dev"}
 """Other collections' names for our splits."""
 LARGEST_JSON = 1 << 30
-LARGEST_LINE = 1 << 24
-"""Bytes. A longer line is not text, and would be read into memory all at once."""
+LARGEST_LINE = 1 << 24  # bytes. A longer line is not text, and would be read into memory all at once
 
 
 def split_name(name: str) -> str:
@@ -39,7 +38,6 @@ def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | None]]:
 
 
 def decode_text(data: bytes) -> str | None:
-    """`data` as text; None if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:

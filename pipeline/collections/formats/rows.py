@@ -20,14 +20,11 @@ from pipeline.collections.records import NOT_UTF8
 from pipeline.errors import InputError, UsageError
 from pipeline.trial import try_first
 
-BATCH = 1 << 13
-"""Rows of a Parquet file in memory at once."""
+BATCH = 1 << 13  # rows of a Parquet file in memory at once
 LARGEST_BATCH = 1 << 28
 """Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
-MOST_VALUES = 1 << 22
-"""Values in one column of a batch, whose rows may hold lists."""
-LARGEST_GROUP = 1 << 32
-"""Bytes that a row group may claim to unpack to."""
+MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold lists
+LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
 

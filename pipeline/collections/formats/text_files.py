@@ -12,8 +12,7 @@ from pipeline.settings.section import SPLITS
 
 FILES = {**{split: (split,) for split in SPLITS}, "dev": ("dev", "val")}
 """The splits' folders; images outside them go to the default split."""
-LARGEST_TEXT = 1 << 24
-"""Bytes of the sentences of one photograph."""
+LARGEST_TEXT = 1 << 24  # bytes of the sentences of one photograph
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
