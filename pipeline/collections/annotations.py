@@ -33,15 +33,11 @@ def sentences(given: pa.Table, images: Images) -> Belongings:
     owners, numbers = given["owner"].to_numpy(), given["number"].to_numpy()
     reasons = images.fates[owners]
     order = np.lexsort((numbers, owners))
-    repeated = _like_the_one_before(owners[order]) & _like_the_one_before(numbers[order])
+    repeated = _repeats_previous(owners[order]) & _repeats_previous(numbers[order])
     _leave_out(reasons, order[repeated], "repeated: this image has another sentence of this number")
     rows = order[are_none(reasons[order])]
-    kept = {
-        "sentence_id": np.arange(len(rows)),
-        "image_id": images.ids[owners[rows]],
-        "text": _take(given["text"], rows),
-    }
-    return Belongings(pa.table(kept), reasons)
+    kept = {"sentence_id": np.arange(len(rows)), "image_id": images.ids[owners[rows]]}
+    return Belongings(pa.table({**kept, "text": _take(given["text"], rows)}), reasons)
 
 
 def documents(given: pa.Table, images: Images) -> Belongings:
@@ -49,7 +45,7 @@ def documents(given: pa.Table, images: Images) -> Belongings:
     owners = given["owner"].to_numpy()
     reasons = images.fates[owners]
     order = np.argsort(owners, kind="stable")
-    repeated = _like_the_one_before(owners[order])
+    repeated = _repeats_previous(owners[order])
     _leave_out(reasons, order[repeated], "repeated: this image has another document")
     rows = order[are_none(reasons[order])]
     kept = {name: _take(given[name], rows) for name in ("title", "tags", "description")}
@@ -91,7 +87,7 @@ def _leave_out(reasons: np.ndarray, rows: np.ndarray, reason: str) -> None:
     reasons[chosen & are_none(reasons)] = reason
 
 
-def _like_the_one_before(values: np.ndarray) -> np.ndarray:
+def _repeats_previous(values: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(min(len(values), 1), bool), values[1:] == values[:-1]])
 
 

@@ -85,7 +85,7 @@ class Assembly:
 
     def _kept_images(self, rows: np.ndarray, sizes: np.ndarray, hashes: np.ndarray) -> pa.Table:
         place = self._images.select(["path", "member", "offset", "size"]).take(rows)
-        columns = {"image_id": np.arange(len(rows)), **dict(zip(place.column_names, place.columns, strict=True))}
+        columns = {"image_id": np.arange(len(rows)), **{name: place[name] for name in place.column_names}}
         columns["split"] = pa.array(self._splits[rows], pa.string())
         width, height = sizes[rows].T
         return pa.table({**columns, "width": width, "height": height, "sha256": pa.array(hashes[rows], pa.string())})
@@ -146,12 +146,8 @@ def _objects(column: pa.ChunkedArray) -> np.ndarray:
 
 def _counts(given: Counter[str], tables: dict[str, pa.Table], rejects: list[Reject]) -> dict[str, dict[str, int]]:
     left_out = Counter((reject.what, reject.reason.startswith(DUPLICATE)) for reject in rejects)
-    return {
-        what: {
-            "given": given[what],
-            "kept": table.num_rows,
-            "rejected": left_out[what, False],
-            "duplicate": left_out[what, True],
-        }
-        for what, table in tables.items()
-    }
+    counts = {}
+    for what, table in tables.items():
+        fates = {"kept": table.num_rows, "rejected": left_out[what, False], "duplicate": left_out[what, True]}
+        counts[what] = {"given": given[what], **fates}
+    return counts

@@ -21,8 +21,7 @@ def read_evaluations(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def require_one_run(files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises IntegrityError if two of `files` (name -> evaluation) are of different manifests, or of one model and
-    different embeddings."""
+    """Raises IntegrityError if two of `files` (name -> evaluation) differ in manifest or in a model's embeddings."""
     require_same("manifest", {file: value["inputs"]["manifest"] for file, value in files.items()})
     for model in dict.fromkeys(value["model"] for value in files.values()):
         own = {file: embedded(value["inputs"]) for file, value in files.items() if value["model"] == model}

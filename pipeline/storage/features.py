@@ -72,8 +72,7 @@ def write_features(
 
 
 def to_stored(features: np.ndarray, dtype: str, names: Sequence[str]) -> np.ndarray:
-    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image of `names` whose features overflow
-    it or vanish."""
+    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features do not fit it."""
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)

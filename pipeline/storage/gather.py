@@ -45,8 +45,7 @@ class Features:
         self.root = Path(root)
 
     def open(self, encoder: str, number: int) -> Shard:
-        """Shard `number` of `encoder`. Raises IntegrityError unless an encoder of that name made it from exactly the
-        manifest's images."""
+        """Shard `number` of `encoder`. Raises IntegrityError unless that made it from the manifest's images."""
         shard = Shard(shard_path(self.root / plain(encoder, "the model"), number), FEATURES)
         self._check(shard.path, shard.sidecar, encoder, number)
         return shard

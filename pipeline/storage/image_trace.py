@@ -68,8 +68,7 @@ def read_rejects(run: Path) -> list[dict[str, Any]]:
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
-    """Follow an image through all artefacts under the folder `run`. Damaged and unreadable ones become places with a
-    note."""
+    """Follow an image through all artefacts under `run`. Damaged and unreadable ones become places with a note."""
     number, own = image_id // manifest.shard_size, {}
     for name in ("sentences", "documents", "boxes"):
         table = getattr(manifest, name)

@@ -74,8 +74,7 @@ def join_origins(parts: Iterable[tuple[str, Mapping[str, Origin]]]) -> dict[str,
 
 
 def require_same_origins(files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises IntegrityError if two of `files` (file -> details) differ in their vocabulary, or in the origin of an
-    encoder that both have."""
+    """Raises IntegrityError if two of `files` (file -> details) differ in vocabulary or in an encoder's origin."""
     for key in ("encoders", "regions"):
         join_origins((file, details.get(key) or {}) for file, details in files.items())
     require_same("vocabulary", {file: details["vocabulary"] for file, details in files.items()})

@@ -152,8 +152,7 @@ class RegionShard(Shard):
 
 
 def open_regions(manifest: Manifest, folder: Path, number: int, encoder: str | None = None) -> RegionShard:
-    """Shard `number` of `folder`. Raises IntegrityError unless the `encoder` (None: any) made it from exactly the
-    manifest's images."""
+    """Shard `number` of `folder`. Raises IntegrityError unless `encoder` (None: any) made it from these images."""
     shard = RegionShard(shard_path(folder, number))
     if encoder is not None:
         require_encoder_name(shard.path, shard.sidecar, encoder)

@@ -44,8 +44,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Sidecar]:
-    """A published table, after a check of its sha256. Raises as PackedTable does, and IntegrityError if rows are
-    missing."""
+    """A published table. Raises IntegrityError as PackedTable does, and if rows are missing."""
     data, sidecar = read_verified(path, kind)
     packed = PackedTable(data, path)
     if packed.num_rows != sidecar.rows:

@@ -69,8 +69,7 @@ def write_tfidf(
     inputs: Mapping[str, str],
     documents: str | None = None,
 ) -> None:
-    """Publish text vectors (m, d) with the ids (m,) of each sentence and its image. `documents` is the name of weak
-    texts in the configuration."""
+    """Publish text vectors (m, d) and the ids (m,) of sentences and images; `documents` is the name of weak texts."""
     arrays = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr.astype(np.int64)}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     details = {"dim": matrix.shape[1], "inputs": inputs, **({"documents": documents} if documents else {})}

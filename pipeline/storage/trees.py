@@ -37,8 +37,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def write_parses(path: Path, conllu: str, brackets: str, rows: int, **about: Any) -> None:
-    """Publish the parses of one shard: CoNLL-U at `path`, brackets beside it; `about` has `fingerprint` and
-    `details`."""
+    """Publish a shard's parses: CoNLL-U at `path`, brackets beside it; `about` has `fingerprint` and `details`."""
     batch = FileBatch()
     publish(path.with_suffix(".brackets"), brackets.encode(), kind=BRACKETS, rows=rows, **about, batch=batch)
     publish(path, conllu.encode(), kind=PARSES, rows=rows, **about, batch=batch)

@@ -49,7 +49,7 @@ class CollectionFolder:
             found = sorted(self.root.glob(pattern)) if pattern != "." else [self.root]
             if len(found) > 1:
                 names = ", ".join(path.name for path in found[:5])
-                raise UsageError(f"{self.root} has several {pattern} ({names}): name one as collection.files.{key}")
+                raise UsageError(f"{self.root} has several files {pattern} ({names}): set collection.files.{key}")
             if found:
                 return found[0]
         return None
