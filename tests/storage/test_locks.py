@@ -169,7 +169,8 @@ def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
     encoder = {"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}
     chosen = {
         "encoders": [encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"}], "shards_per_job": 1,
-        "regions": {"encoders": ["eyes"]}, "models": ["both"], "ensembles": {"both": {"members": ["ncca", "gru"]}},
+        "regions": {"encoders": ["eyes"], "dimensions": 4}, "models": ["both"],
+        "ensembles": {"both": {"members": ["ncca", "gru"]}},
     }  # fmt: skip
     publish_text(tmp_path / "config.yaml", json.dumps(chosen))
     counts = {"counts": {}, "splits": {"train": 3}, "rejects": ""}
