@@ -27,8 +27,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.records import Options
     from pipeline.collections.takedown import leave_out, parse_takedown
     from pipeline.errors import JointspaceError
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.inspection import inspect
+    from pipeline.images.decode import ImageLimits, inspect
     from pipeline.storage.manifest import remove_rejects, write_manifest, write_rejects
     from pipeline.storage.sources import ImageSource, read_list
     from pipeline.workers import isolated_map
