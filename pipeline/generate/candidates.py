@@ -1,5 +1,4 @@
-"""Descriptions as in Kiros et al. 2014, supplement 5.2: many candidates for an image, ranked by two feature
-functions."""
+"""Many candidate sentences for an image, ranked by two feature functions (Kiros et al. 2014, supplement 5.2)."""
 
 import numpy as np
 import torch
@@ -17,13 +16,12 @@ from pipeline.text.tokens import english_stop_words
 def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
-    """The `count` best candidates, best first, of every image (n, c) of the joint space; none twice for one image."""
+    """The `count` best different candidates, best first, for each of `images` (n, c) in the joint space."""
     conditions, device = conditioning(images, sources), network.bias.device
     random = sources.generator(device)
-    described = []
+    described, terms = [], sources.corpus.vocabulary.terms
     for image, u in zip(images, conditions, strict=True):
         found = propose(network, structures, upload(u, device), sources.candidates, random)
-        terms = sources.corpus.vocabulary.terms
         texts = [" ".join(terms[i] for i in ids) for ids in found]
         scores = score(texts, image, sources)
         best = np.argsort(-scores, kind="stable")[:count]
@@ -32,28 +30,23 @@ def rank_candidates(
 
 
 def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
-    """(n, 2, c) unit vectors: of each image its embedding, and the mean of its nearest words and training sentences."""
-    space, count = sources.space, sources.candidates.neighbours
-    bags = [nearest_rows(images, gallery, count) for gallery in (space.words, sources.sentence_vectors)]
-    mean = np.concatenate(bags, axis=1).mean(axis=1)
+    """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
+    count, nearest = sources.candidates.neighbours, []
+    for gallery in (sources.space.words, sources.sentence_vectors):
+        scores = images @ gallery.T
+        nearest.append(gallery[np.argpartition(-scores, min(count, scores.shape[1]) - 1, axis=1)[:, :count]])
+    mean = np.concatenate(nearest, axis=1).mean(axis=1)
     mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
     return np.stack([images, mean], axis=1)
-
-
-def nearest_rows(queries: np.ndarray, gallery: np.ndarray, count: int) -> np.ndarray:
-    """(n, count, c): the rows of `gallery` (m, c) with the greatest inner products with `queries` (n, c)."""
-    scores = queries @ gallery.T
-    best = np.argpartition(-scores, min(count, scores.shape[1]) - 1, axis=1)[:, :count]
-    return gallery[best]
 
 
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, settings: CandidatesSettings, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Different sentences, as word numbers, for one image with the conditioning vectors `u` (2, c), half from each.
+    """Different sentences, as word ids, for one image: half from each of the conditioning vectors `u` (2, c).
 
-    Given a structure drawn from training, the words are the most probable ones one after another (MAP); without
-    structures they are drawn.
+    With `structures`, one is sampled and the most probable words are chosen one by one (MAP); without, words are
+    sampled.
     """
     drawn = u[torch.arange(settings.count, device=u.device) % len(u)]
     if structures is None:
@@ -69,7 +62,7 @@ def propose(
 
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
-    """(k,) of candidates for the image (c,): see pipeline.generate.describing.Candidates."""
+    """(k,) scores of candidates for `image` (c,): penalised cosine plus weighted log P per word."""
     settings, vocabulary = sources.candidates, sources.corpus.vocabulary
     translation = sources.space.sentences(texts) @ image
     stop = frozenset(english_stop_words())
@@ -81,6 +74,6 @@ def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
 
 
 def penalise(cosines: np.ndarray, repeated: np.ndarray, penalty: float) -> np.ndarray:
-    """(k,) the `cosines` less what so many `repeated` words cost: a positive one becomes `penalty` times itself for
-    each, as in Kiros et al. 2014, and a negative one loses as much; the factor alone would raise it."""
+    """(k,) `cosines` reduced for `repeated` words: each multiplies a positive one by `penalty` (Kiros et al. 2014); a
+    negative one, which the factor would raise, loses the same amount."""
     return cosines - (1 - penalty**repeated) * np.abs(cosines)

@@ -1,14 +1,13 @@
-"""The network of `mrnn`: a recurrent language model to which the image is a bias at the first step."""
+"""The network of `mrnn`: a recurrent language model with the image as a bias at the first step."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.generate.beam import State
 from pipeline.generate.framing import Framed
 from pipeline.models.neural.recurrence import Recurrence
 from pipeline.models.neural.sentences import INITIAL, Recurrent
-
-State = tuple[Tensor, ...]
 
 
 class DescribingNetwork(Recurrent):
@@ -17,9 +16,9 @@ class DescribingNetwork(Recurrent):
         b_v = W_hi I;  h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v);  y_t = softmax(W_oh h_t + b_o)
 
     Paper to code: W_hi `image_map`, W_hx `w`, W_hh `u`, b_h `bias` + `hidden_bias`, x_t rows of `words`, W_oh `output`,
-    b_o `output_bias`. The cell `rnn` is the equation with f = tanh; `lstm` and `gru` add b_v to all of their gates.
+    b_o `output_bias`. The cell `rnn` is the equation with f = tanh; `lstm` and `gru` add b_v to all their gates.
     Classes are the vocabulary's V words, the unknown word V, and the boundary V + 1: START as input, END as output.
-    The image I is the stacked features less their mean, divided by their root mean square, both over training images.
+    The image I is the stacked features, centred and divided by their root mean square over the training images.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class DescribingNetwork(Recurrent):
         frequencies: Tensor,
         dropout: float,
     ) -> None:
-        """`frequencies` (V + 2,): log shares of the classes, which b_o begins with (supplement 6.5)."""
+        """`frequencies` (V + 2,): log shares of the classes, the initial b_o (supplement 6.5)."""
         super().__init__(cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL, INITIAL), dimensions, dropout)
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
@@ -46,7 +45,7 @@ class DescribingNetwork(Recurrent):
         return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
 
     def forward(self, x: Tensor, sentences: Framed) -> Tensor:
-        """The mean over all words and ENDs of -log P, a scalar; sentence i describes image i of x (n, D)."""
+        """The mean -log P over all words and ENDs, a scalar; sentence i describes image i of x (n, D)."""
         packed = sentences.inputs
         first = self.image_bias(x)[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
@@ -57,13 +56,13 @@ class DescribingNetwork(Recurrent):
         return functional.cross_entropy(self.logits(hidden), sentences.targets.ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(k, V + 2) float32 unnormalised log probabilities after hidden states (k, H)."""
+        """(k, V + 2) float32 after hidden states (k, H)."""
         parts = (part.to(self.precision) for part in (hidden, self.output, self.output_bias))
         return functional.linear(*parts).float()
 
 
 class RecurrentDecoder:
-    """The network word by word, with its weights converted once; see pipeline.generate.beam.Decoder."""
+    """Runs the network word by word, with its weights converted once; see pipeline.generate.beam.Decoder."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
         """For the images x (n, D), stacked features."""
@@ -71,7 +70,7 @@ class RecurrentDecoder:
         self.boundary = len(network.words) - 1
         parts = (network.u, network.hidden_bias, network.output, network.output_bias)
         self.u, self.hidden_bias, self.output, self.output_bias = (part.to(self.precision) for part in parts)
-        # What a word adds to the gates depends on nothing else.
+        # A word's contribution to the gates depends on nothing else.
         self.inputs = functional.linear(network.words, network.w, network.bias).to(self.precision)
         self.first = network.image_bias(x)
 
