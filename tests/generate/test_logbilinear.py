@@ -21,13 +21,7 @@ from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.framing import windows
 from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
-from pipeline.generate.logbilinear import (
-    LogBilinear,
-    LogBilinearSizes,
-    Multiplicative,
-    StructureContent,
-    WindowDecoder,
-)
+from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
 from pipeline.generate.material import HeldOut
 from pipeline.generate.tagging import TAGS, Tagged
 from pipeline.generate.trigram import Trigram
