@@ -1,4 +1,7 @@
-"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models that describe by ranking candidates (Kiros et al. 2014)."""
+"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
+
+They describe an image by many candidate sentences, ranked by two feature functions (supplement 5.2).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -8,17 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.generate.candidates import rank_candidates
+from pipeline.device import upload
+from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import log_frequencies, windows
-from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent
+from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
 from pipeline.generate.material import HeldOut, Learned, Material, require_space
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import TAGS, require_tagger
 from pipeline.generate.training import perplexity_of, train
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
+from pipeline.settings.generators import CandidatesSettings
 from pipeline.text.sequences import Tokens, encode_tokens
+from pipeline.text.tokens import english_stop_words
 from pipeline.text.vocabulary import Vocabulary
 
 
@@ -100,7 +106,7 @@ class LanguageModel:
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The best of many candidates for every image; for scores see pipeline.generate.candidates."""
+        """The best of many candidates for every image; for scores see `score`."""
         return rank_candidates(self.network, self.structures, sources.space.images(features), sources, count)
 
     def settings(self) -> dict[str, Any]:
@@ -142,3 +148,69 @@ class StructureContentModel(LanguageModel):
     """`sc-nlm`: so do the parts of speech of the words to come."""
 
     network_type = StructureContent
+
+
+def rank_candidates(
+    network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
+) -> list[list[Description]]:
+    """The `count` best different candidates, best first, for each of `images` (n, c) in the joint space."""
+    conditions, device = conditioning(images, sources), network.bias.device
+    random = sources.generator(device)
+    described, terms = [], sources.corpus.vocabulary.terms
+    for image, u in zip(images, conditions, strict=True):
+        found = propose(network, structures, upload(u, device), sources.candidates, random)
+        texts = [" ".join(terms[i] for i in ids) for ids in found]
+        scores = score(texts, image, sources)
+        best = np.argsort(-scores, kind="stable")[:count]
+        described.append([Description(tuple(texts[i].split(" ")), float(scores[i])) for i in best])
+    return described
+
+
+def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
+    """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
+    count, nearest = sources.candidates.neighbours, []
+    for gallery in (sources.space.words, sources.sentence_vectors):
+        scores = images @ gallery.T
+        nearest.append(gallery[np.argpartition(-scores, min(count, scores.shape[1]) - 1, axis=1)[:, :count]])
+    mean = np.concatenate(nearest, axis=1).mean(axis=1)
+    mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
+    return np.stack([images, mean], axis=1)
+
+
+def propose(
+    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: CandidatesSettings, random: torch.Generator
+) -> list[tuple[int, ...]]:
+    """Different sentences, as word ids, for one image: half from each of the conditioning vectors `u` (2, c).
+
+    With `structures`, one is sampled and the most probable words are chosen one by one (MAP); without, words are
+    sampled.
+    """
+    drawn = u[torch.arange(settings.count, device=u.device) % len(u)]
+    if structures is None:
+        hypotheses = sample(WindowDecoder(network, drawn, None), settings.longest, settings.temperature, random)
+    else:
+        lengths = structures.lengths
+        legal = np.flatnonzero((lengths >= settings.shortest) & (lengths <= settings.longest))
+        chosen = torch.randint(len(legal), (settings.count,), generator=random, device=random.device)
+        rows = legal[chosen.cpu().numpy()]
+        decoder = WindowDecoder(network, drawn, structures.take(rows))
+        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, settings.longest + 1))]
+    return list(dict.fromkeys(hypothesis.words for hypothesis in hypotheses))
+
+
+def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
+    """(k,) scores of candidates for `image` (c,): penalised cosine plus weighted log P per word."""
+    settings, vocabulary = sources.candidates, sources.corpus.vocabulary
+    translation = sources.space.sentences(texts) @ image
+    stop = frozenset(english_stop_words())
+    content = [[word for word in text.split(" ") if word not in stop] for text in texts]
+    repeated = np.array([len(words) - len(set(words)) for words in content])
+    tokens = encode_tokens(texts, vocabulary)
+    language = sources.trigram.log_probability(tokens) / (tokens.lengths + 1)
+    return penalise(translation, repeated, settings.repeat_penalty) + settings.language_weight * language
+
+
+def penalise(cosines: np.ndarray, repeated: np.ndarray, penalty: float) -> np.ndarray:
+    """(k,) `cosines` reduced for `repeated` words: each multiplies a positive one by `penalty` (Kiros et al. 2014); a
+    negative one, which the factor would raise, loses the same amount."""
+    return cosines - (1 - penalty**repeated) * np.abs(cosines)

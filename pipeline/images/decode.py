@@ -14,7 +14,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -69,7 +69,7 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
     begun = time.thread_time()
     try:
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
-            image = _to_rgb(_upright(_load(data, limits, begun)))
+            image = _to_rgb(_load(data, limits, begun))
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -194,14 +194,9 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
         raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF does not affect the pixels
-        return image
-
-
 def _to_rgb(image: Image.Image) -> Image.Image:
+    with suppress(Exception):  # damaged EXIF does not affect the pixels
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
         image = _to_grey(image)
     if image.has_transparency_data:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -119,17 +120,16 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._seconds = {"decode": 0.0, "write": 0.0}
+        self._seconds = Counter(decode=0.0, write=0.0)
 
     def iterate(self, what: str, items: Iterable[Any]) -> Iterator[Any]:
         """`items`; waiting for each counts as `what`, except for time counted under another name meanwhile."""
         items = iter(items)
         while True:
             with self.measure(what):
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
+                item = next(items, self)
+            if item is self:
+                return
             yield item
 
     @contextmanager
@@ -139,13 +139,13 @@ class Stopwatch:
             yield
         finally:
             meanwhile = sum(self._seconds.values()) - counted
-            self._seconds[what] = self._seconds.get(what, 0.0) + time.perf_counter() - start - meanwhile
+            self._seconds[what] += time.perf_counter() - start - meanwhile
 
     def move(self, source: str, target: str, share: float) -> None:
         """Count this share of `source` as `target`, which runs in the same processes."""
         seconds = self._seconds[source] * share
         self._seconds[source] -= seconds
-        self._seconds[target] = self._seconds.get(target, 0.0) + seconds
+        self._seconds[target] += seconds
 
     def describe(self, images: int) -> str:
         total = time.perf_counter() - self._start

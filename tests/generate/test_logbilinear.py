@@ -16,11 +16,10 @@ from made_up_text import (
 
 from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.candidates import conditioning, propose
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.framing import windows
-from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
+from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel, conditioning, propose
 from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
 from pipeline.generate.material import HeldOut
 from pipeline.generate.tagging import TAGS, Tagged

@@ -20,8 +20,7 @@ from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.framing import framed, log_frequencies, pad
-from pipeline.generate.mrnn import MultimodalRNN, image_moments
-from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder
+from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder, image_moments
 from pipeline.models.neural.training import Checkpoint, seeded
 from pipeline.text.sequences import Tokens
 
