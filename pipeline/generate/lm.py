@@ -121,7 +121,6 @@ class LanguageModel:
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LanguageModel":
-        """The inverse of `settings` and `tensors`."""
         sizes = LogBilinearSizes(**{field.name: settings[field.name] for field in fields(LogBilinearSizes)})
         parts = {name: torch.tensor(array) for name, array in tensors.items() if not name.startswith("structures/")}
         network = cls.network_type(sizes, parts["bias"])

@@ -182,7 +182,6 @@ class MultimodalRNN:
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "MultimodalRNN":
-        """The inverse of `settings` and `tensors`."""
         parts = {name: torch.tensor(array) for name, array in tensors.items()}
         sizes = (settings["cell"], parts["words"].shape[1], parts["output"].shape[1])
         network = DescribingNetwork(*sizes, parts["mean"], parts["scale"], parts["output_bias"], dropout=0)

@@ -84,6 +84,5 @@ class Nearest:
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Nearest":
-        """The inverse of `settings` and `tensors`."""
         view = ImageView.from_dict(settings)
         return cls(settings["by"], view, *(tensors[name] for name in ("mean", "gallery", "rows")))

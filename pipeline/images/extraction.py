@@ -105,13 +105,14 @@ class Extractor:
             yield under_way.cpu().numpy()
 
     def _start(self, *batch: torch.Tensor) -> torch.Tensor:
-        portions, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
+        batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
+
+        def encode(rows: slice) -> torch.Tensor:
+            return self._encoder(*(upload(tensor[rows], device) for tensor in batch))
+
         with torch.inference_mode():
-            pieces = portions.map(
-                lambda rows: self._encoder(*(upload(tensor[rows], device) for tensor in batch)), len(batch[0])
-            )
-            features = torch.cat(pieces)
-        self.plan = replace(self.plan, batch_size=portions.size)
+            features = torch.cat(batcher.map(encode, len(batch[0])))
+        self.plan = replace(self.plan, batch_size=batcher.size)
         return features
 
 

@@ -63,7 +63,6 @@ class NetworkEncoder(ImageEncoder):
         return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))
 
     def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -72,7 +71,6 @@ class NetworkEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NetworkEncoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = NetworkSpec(settings["architecture"], settings["layer"], preprocessing, settings["flip"])
         body = cut(build(spec.architecture, seed=0), settings["node"])

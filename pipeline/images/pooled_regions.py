@@ -54,7 +54,6 @@ class PooledEncoder(ImageEncoder):
         raise UsageError("an encoder of pooled regions takes regions, not images; extract-regions and pool-regions do")
 
     def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
         network = self.network.settings()
         return {
             "architecture": "pooled",
@@ -70,7 +69,6 @@ class PooledEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
         return cls(NetworkEncoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
 
     @classmethod

@@ -88,7 +88,6 @@ class StandardEncoder(ImageEncoder):
         return Work(self.describer, Extractor(self.projection, plan))
 
     def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
         layer = " + ".join(self.projection.parts)
         return {"architecture": "standard", "layer": layer, **asdict(self.spec), "weights": dict(self.weights)}
 
@@ -103,7 +102,6 @@ class StandardEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}

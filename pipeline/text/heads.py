@@ -91,11 +91,10 @@ def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
 
 def head_words(tree: PhraseTree) -> list[int]:
     """The head word of every node; a leaf is its own head."""
-    m, children = len(tree.words), _children(tree)
-    word_of = list(range(m))
-    for phrase in range(m, len(tree)):
-        kinds = [tree.labels[child] for child in children[phrase]]
-        word_of.append(word_of[children[phrase][_head_child(tree.labels[phrase], kinds)]])
+    word_of = list(range(len(tree.words)))
+    for phrase, children in list(enumerate(_children(tree)))[len(tree.words) :]:
+        kinds = [tree.labels[child] for child in children]
+        word_of.append(word_of[children[_head_child(tree.labels[phrase], kinds)]])
     return word_of
 
 
