@@ -33,7 +33,10 @@ class PatchGrid:
 def gist(pixels: np.ndarray) -> np.ndarray:
     """(960,) float32: the mean magnitude of Gabor responses in 4 x 4 cells of each channel (Oliva and Torralba)."""
     image = cv2.resize(pixels, (GIST_SIDE, GIST_SIDE), interpolation=cv2.INTER_AREA).astype(np.float64)
-    image = _normalise_contrast(image)
+    image = np.log1p(image)
+    image -= cv2.GaussianBlur(image, (0, 0), CONTRAST_SIGMA)
+    variance = cv2.GaussianBlur((image**2).mean(axis=2), (0, 0), CONTRAST_SIGMA)  # over all channels
+    image /= CONTRAST_FLOOR + np.sqrt(np.maximum(variance, 0))[..., None]
     cells = []
     for directions in GIST_DIRECTIONS:
         for pair in _gabor_filters(directions):
@@ -84,9 +87,7 @@ def one_thread() -> AbstractContextManager:
     return _thread_pools().limit(limits=1)
 
 
-@cache
-def _thread_pools() -> ThreadpoolController:
-    return ThreadpoolController()
+_thread_pools = cache(ThreadpoolController)
 
 
 def _sift(channels: np.ndarray, grid: PatchGrid) -> np.ndarray:
@@ -100,14 +101,6 @@ def _points(side: int, grid: PatchGrid) -> list[cv2.KeyPoint]:
     """Upright keypoints in the centres of the squares. A SIFT bin (of 4 x 4) is 3/2 of the keypoint size wide."""
     centres = [corner + grid.patch / 2 for corner in range(0, side - grid.patch + 1, grid.step)]
     return [cv2.KeyPoint(x, y, grid.patch / 6, 0.0) for y in centres for x in centres]
-
-
-def _normalise_contrast(image: np.ndarray) -> np.ndarray:
-    """log(1 + image) less its local mean, divided by the local standard deviation over all channels."""
-    image = np.log1p(image)
-    image -= cv2.GaussianBlur(image, (0, 0), CONTRAST_SIGMA)
-    variance = cv2.GaussianBlur((image**2).mean(axis=2), (0, 0), CONTRAST_SIGMA)
-    return image / (CONTRAST_FLOOR + np.sqrt(np.maximum(variance, 0))[..., None])
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -61,27 +62,22 @@ def detect(
     are processed one by one: torchvision pads a batch to one size, which changes the results near the edges.
     """
     network = network.to(device)
-    find = {"detections": _detections, "rpn": _objects}[stage]
+    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
     for pixels in images:
-        if isinstance(pixels, Failure) or _vanishes(network, pixels.shape[:2]):
+        # The network's own resizing rounds down, which may leave less than a pixel of the shorter side.
+        if isinstance(pixels, Failure) or (
+            min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) < 1 + 1e-3
+        ):
             yield NONE
             continue
         image = torch.from_numpy(pixels).to(device).permute(2, 0, 1).float() / 255
         with torch.inference_mode():
-            boxes, scores = find(network, image)
+            if stage == "rpn":
+                boxes, scores = _objects(network, image)
+            else:
+                boxes, scores = itemgetter("boxes", "scores")(network([image])[0])
         order = scores.argsort(descending=True, stable=True)
         yield Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy())
-
-
-def _vanishes(network: nn.Module, sides: tuple[int, int]) -> bool:
-    """Whether the network's own resizing, which rounds down, makes the shorter side less than a pixel."""
-    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
-    return min(shortest, min(sides) * longest / max(sides)) < 1 + 1e-3
-
-
-def _detections(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    found = network([image])[0]
-    return found["boxes"], found["scores"]
 
 
 def _objects(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -63,7 +63,11 @@ def split(body: fx.GraphModule, side: int) -> tuple[fx.GraphModule, fx.GraphModu
     body = fx.GraphModule(body, copy.deepcopy(body.graph))
     with torch.inference_mode():
         ShapeProp(body).propagate(torch.zeros(1, 3, side, side, dtype=next(body.parameters()).dtype))
-    chain = _tail(body.graph)
+    # The last nodes, in order, that form a single chain to the output.
+    chain = [next(node for node in body.graph.nodes if node.op == "output").all_input_nodes[0]]
+    while len(chain[-1].all_input_nodes) == 1:
+        chain.append(chain[-1].all_input_nodes[0])
+    chain.reverse()
     pools = [node for node in chain if _pools(body, node)]
     maps = [node for node in chain if _is_map(node)]
     border = pools[0].args[0] if pools else (maps[-1] if maps else None)
@@ -80,14 +84,6 @@ def split(body: fx.GraphModule, side: int) -> tuple[fx.GraphModule, fx.GraphModu
         copies[node] = head.node_copy(node, copies.__getitem__)
     head.output(copies[chain[-1]])
     return fx.GraphModule(body, trunk), fx.GraphModule(body, head), border.meta["tensor_meta"].shape[-1]
-
-
-def _tail(graph: fx.Graph) -> list[fx.Node]:
-    """The last nodes, in order, that form a single chain to the output."""
-    chain = [next(node for node in graph.nodes if node.op == "output").all_input_nodes[0]]
-    while len(chain[-1].all_input_nodes) == 1:
-        chain.append(chain[-1].all_input_nodes[0])
-    return chain[::-1]
 
 
 def _pools(body: fx.GraphModule, node: fx.Node) -> bool:

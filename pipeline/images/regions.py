@@ -91,17 +91,22 @@ class RegionExtractor:
     """An encoder prepared for a plan, for regions rendered by `view`."""
 
     def __init__(self, encoder: NetworkEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
-        by_map = isinstance(view, WholeImages)
-        self.extractor = Extractor(region_encoder(encoder) if by_map else encoder, plan)
-        self._describe = self._describe_maps if by_map else self._describe_crops
+        self._by_map = isinstance(view, WholeImages)
+        self.extractor = Extractor(region_encoder(encoder) if self._by_map else encoder, plan)
         self._crop_pixels = encoder.spec.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """The features (regions, dim) float32 of each image; `images` are read as the network needs them."""
-        return self._describe(images)
+        """The features (regions, dim) float32 of each image; `images` are read as the network needs them.
 
-    def _describe_crops(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """Batches of crops, across images."""
+        A batch has whole images of the same size, in any order, or crops from one or more images.
+        """
+        if self._by_map:
+            under_way: deque[list[tuple[int, int]]] = deque()
+            features: dict[int, np.ndarray] = {}
+            for block in self.extractor.run(self._buckets(images, under_way)):
+                for (place, count), rows in zip(under_way.popleft(), block, strict=True):
+                    features[place] = rows[:count]
+            return [features[place] for place in sorted(features)]
         counts = []
 
         def crops() -> Iterator[np.ndarray]:
@@ -111,15 +116,6 @@ class RegionExtractor:
 
         blocks = list(self.extractor(crops()))
         return np.split(np.concatenate(blocks), np.cumsum(counts)[:-1]) if blocks else []
-
-    def _describe_maps(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """Batches of images of the same size, in any order."""
-        under_way: deque[list[tuple[int, int]]] = deque()
-        features: dict[int, np.ndarray] = {}
-        for block in self.extractor.run(self._buckets(images, under_way)):
-            for (place, count), rows in zip(under_way.popleft(), block, strict=True):
-                features[place] = rows[:count]
-        return [features[place] for place in sorted(features)]
 
     def _buckets(
         self, images: Iterable[PreparedImage], under_way: deque[list[tuple[int, int]]]

@@ -65,8 +65,14 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
     for number, line in enumerate(itertools.chain(lines, [""]), start=1):
         line = line.rstrip("\r\n")
         if not line.strip():
+            heads = [int(row[6]) - 1 for row in rows]
+            if fault := tree_fault(heads):
+                raise InputError(f"{name}, sentence before line {number}: {fault}; correct column 7 (HEAD)")
+            columns = zip(*rows, strict=True) if rows else ((),) * COLUMNS
+            _, words, _, upos, xpos, _, _, relations, _, misc = columns
+            spaces = tuple("SpaceAfter=No" not in value.split("|") for value in misc)
             if rows or comments:
-                yield Entry(comments, _parse(rows, f"{name}, sentence before line {number}"))
+                yield Entry(comments, Parse(words, upos, xpos, tuple(heads), relations, spaces))
             comments, rows = {}, []
         elif line.startswith("#"):
             key, equals, value = line[1:].partition("=")
@@ -92,15 +98,6 @@ def _row(line: str, expected: int, where: str) -> list[list[str]]:
     if not (head.isascii() and head.isdigit()):
         raise InputError(f"{where}: head {head!r} is not a word number; write 0 for the root")
     return [columns]
-
-
-def _parse(rows: list[list[str]], where: str) -> Parse:
-    heads = [int(row[6]) - 1 for row in rows]
-    if fault := tree_fault(heads):
-        raise InputError(f"{where}: {fault}; correct column 7 (HEAD)")
-    _, words, _, upos, xpos, _, _, relations, _, misc = zip(*rows, strict=True) if rows else ((),) * COLUMNS
-    spaces = tuple("SpaceAfter=No" not in value.split("|") for value in misc)
-    return Parse(words, upos, xpos, tuple(heads), relations, spaces)
 
 
 def tree_fault(heads: Sequence[int]) -> str | None:
