@@ -17,7 +17,7 @@ runtime.configure()
 import torch  # noqa: E402  after the BLAS kernels are chosen
 
 from pipeline.generate.beam import BeamSearch, Hypothesis, beam_search  # noqa: E402
-from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder  # noqa: E402
+from pipeline.generate.mrnn import DescribingNetwork, RecurrentDecoder  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
 from pipeline.precision import choose_precision  # noqa: E402
 

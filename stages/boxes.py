@@ -142,7 +142,7 @@ def read_naming_phrases(
     import numpy as np
 
     from pipeline.evaluate.phrases import named_boxes
-    from pipeline.text.noun_phrases import list_noun_phrases
+    from pipeline.text.heads import list_noun_phrases
 
     images = np.array([box["image_id"] for box in boxes])
     sentence_id = np.flatnonzero(np.isin(manifest.sentence_images, images))

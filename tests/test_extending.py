@@ -136,7 +136,7 @@ LINES = {
         '_spec("cell-colours", "cell_colours:CellColours", section="pipeline.settings.images:Cells"),\n',
     ),
     "stages/rules/results.smk": ("", RULE),
-    "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda _: halve,\n'),
+    "pipeline/images/proposals.py": ("    return known\n", HALVES, 'Propose]] = {\n', '"halves": lambda *_: halve,\n'),
     "pipeline/settings/images.py": ('    proposals: Literal["boxes", ', '"halves", ', "", CELLS),
     "pipeline/collections/formats/__init__.py": (
         "import coco, ", "reds, ", "Iterator[Record]]] = {\n", '"reds": reds.read,\n',

@@ -1,4 +1,4 @@
-"""Images to describe, in batches with their features: from stored ones, or from photographs encoded here."""
+"""Batches of images to describe: with stored features, or photographs encoded here."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ from pipeline.specs.stored import restore_encoder
 
 
 class ImageBatch(NamedTuple):
-    """`images`: what the answers show of each; `features` encoder -> (n, its dim)."""
+    """`images`: what the descriptions show of each; `features`: encoder -> (n, its dim)."""
 
     images: Sequence[Mapping[str, Any]]
     features: Mapping[str, np.ndarray]
 
 
 class QueryPhotograph(NamedTuple):
-    """A photograph, or its part within `box` (x1, y1, x2, y2 in pixels): what the answer shows of it, and its bytes."""
+    """A photograph, or its part in `box` (x1, y1, x2, y2 in pixels): what its description shows, and its bytes."""
 
     shown: Mapping[str, Any]
     box: tuple[float, float, float, float] | None
@@ -31,7 +31,7 @@ class QueryPhotograph(NamedTuple):
 def stored_batches(
     rows: Mapping[str, RowSource], shown: Sequence[Mapping[str, Any]], size: int
 ) -> Iterator[ImageBatch]:
-    """`size` images at a time of those whose features are `rows`, encoder -> (n, its dim)."""
+    """Batches of `size` images with the features `rows`: encoder -> (n, its dim)."""
     for start in range(0, len(shown), size):
         part = np.arange(start, min(start + size, len(shown)))
         yield ImageBatch(shown[start : start + size], {name: block[part] for name, block in rows.items()})
@@ -40,10 +40,7 @@ def stored_batches(
 def encode_photographs(
     photographs: Sequence[QueryPhotograph], encoders: Mapping[str, EncoderParts], limits: ImageLimits, size: int
 ) -> Iterator[ImageBatch]:
-    """`size` photographs at a time, encoded; one that cannot be used is left out with a warning.
-
-    Raises InputError where none can be used.
-    """
+    """Batches of `size` photographs, encoded. Warns of each unusable one, and raises InputError if all are."""
     restored, batch, made = {name: restore_encoder(p.settings, p.tensors) for name, p in encoders.items()}, [], False
     for number, photograph in enumerate(photographs, 1):
         try:

@@ -1,4 +1,4 @@
-"""Searching a language model for sentences: greedy, sampled, and with a beam, for many images at once."""
+"""Decoding sentences from a language model, for many images at once: beam search, greedy, or sampling."""
 
 import itertools
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
-"""What a decoder carries from word to word: tensors whose first axis is the hypotheses."""
+"""A decoder's state: tensors whose first axis is the hypotheses."""
 CHUNK = 64
-"""Classes whose greatest is taken first when the best of many are sought."""
+"""Classes per chunk; a search for the best classes first compares the maxima of chunks."""
 
 
 class Decoder(Protocol):
-    """A language model that n sentences are drawn from. Classes are V words, the unknown word V, and the boundary."""
+    """A language model for n sentences. Classes are V words, the unknown word V, and the boundary V + 1."""
 
     boundary: int
 
@@ -23,15 +23,15 @@ class Decoder(Protocol):
         ...
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        """Logits (k, V + 2) after `words` (k,), each read in its row of `state`."""
+        """Logits (k, V + 2) and the state after `words` (k,), given `state`."""
         ...
 
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """`beam` hypotheses an image (1 is greedy), at most `longest` words.
+    """`beam` hypotheses per image (1 is greedy) of at most `longest` words.
 
-    Hypotheses compare by log P / L ** `length_power`, L their words and END; 0 compares probabilities.
+    Hypotheses are ranked by log P / L ** `length_power`, where L counts the words and END.
     """
 
     beam: int
@@ -41,7 +41,7 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """The ids of a sentence's words, and the natural logarithm of its probability."""
+    """The ids of a sentence's words, and its natural log probability."""
 
     words: tuple[int, ...]
     log_probability: float
@@ -49,10 +49,10 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
-    """For every image the `beam` hypotheses that are left, best first.
+    """The final `beam` hypotheses of every image, best first.
 
-    All images advance together, and leave when their hypotheses have all ended; what an image gets does not depend on
-    the others. A sentence has one word or more, and never the unknown word.
+    All images advance together, and leave when all their hypotheses have ended; results do not depend on the other
+    images. A sentence has at least one word, and never the unknown word.
     """
     logits, state = decoder.begin()
     n, beam, boundary = len(logits), min(search.beam, logits.shape[1] - 2), decoder.boundary
@@ -75,9 +75,9 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
         rows = torch.arange(len(parent), device=parent.device)[:, None] * beam + parent
         going = ~ended.all(dim=1)
         goes = going.tolist()
-        for place in range(len(live)):
+        for place, image in enumerate(live):
             if not goes[place]:
-                found[live[place]] = _hypotheses(history[place], total[place], boundary)
+                found[image] = _hypotheses(history[place], total[place], boundary)
         state = tuple(part[rows[going].flatten()] for part in state)
         live = list(itertools.compress(live, goes))
         history, total, length, ended = history[going], total[going], length[going], ended[going]
@@ -90,7 +90,7 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
 
 @torch.inference_mode()
 def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.Generator) -> list[Hypothesis]:
-    """A sentence for every image, each word drawn from softmax(logits / temperature); log P is at temperature 1."""
+    """A sentence for every image, with words sampled from softmax(logits / temperature); log P is at temperature 1."""
     logits, state = decoder.begin()
     boundary = decoder.boundary
     logits[:, boundary] = -torch.inf
@@ -112,13 +112,13 @@ def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.
 
 
 def _mask(logits: Tensor, boundary: int) -> Tensor:
-    """`logits` without the unknown word, which stands before the boundary, in place."""
+    """`logits`, changed in place, without the unknown word, which is the class before the boundary."""
     logits[:, boundary - 1] = -torch.inf
     return logits
 
 
 class Extended(NamedTuple):
-    """Each (n, beam), best first: the hypothesis that goes on, its last word, and its log probability with it."""
+    """Each (n, beam), best first: the extended hypothesis, its new last word, and its new log probability."""
 
     parent: Tensor
     words: Tensor
@@ -128,11 +128,11 @@ class Extended(NamedTuple):
 def _extend(
     logits: Tensor, total: Tensor, length: Tensor, ended: Tensor, beam: int, power: float, boundary: int
 ) -> Extended:
-    """The best hypotheses of every image after one more word, whose `logits` are (n b, C), by total / length ** power.
+    """The best hypotheses of every image after one more word with `logits` (n b, C), by total / length ** power.
 
-    Given of the b hypotheses of n images, each (n, b): the log probability `total` before that word, the `length` with
-    it, and whether it has `ended`; such a one goes on as it is, once, with the word `boundary`. Of all classes of an
-    image's hypotheses the best `beam` lie in the `beam` chunks with the greatest maxima, so that only these are sorted.
+    For the b hypotheses of n images, each (n, b): the log probability `total` before that word, the `length` with it,
+    and whether it has `ended`; an ended one is kept once, with the word `boundary`. The best `beam` classes of an image
+    lie in the `beam` chunks with the greatest maxima, so only these are sorted.
     """
     n, b = total.shape
     classes, whole = logits.shape[1], logits.shape[1] // CHUNK * CHUNK
@@ -160,6 +160,6 @@ def _extend(
 
 
 def _hypotheses(history: Tensor, total: Tensor, boundary: int) -> list[Hypothesis]:
-    """Of one image: history (b, T) padded with boundaries, total (b,)."""
+    """The hypotheses of one image: history (b, T) padded with boundaries, total (b,)."""
     sentences = ([word for word in row if word != boundary] for row in history.tolist())
     return [Hypothesis(tuple(words), value) for words, value in zip(sentences, total.tolist(), strict=True)]

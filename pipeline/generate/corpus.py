@@ -1,8 +1,9 @@
-"""The training sentences: what a generator has read, and how near to it a new sentence comes."""
+"""The training sentences, and their similarity to new ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
@@ -13,12 +14,12 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 BLOCK = 256
-"""Sentences that are compared with all training sentences at once."""
+"""Sentences compared with all training sentences at once."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """The training sentence `row` nearest to a sentence, their cosine, and whether they are the same word by word."""
+    """The position `row` of the nearest training sentence, its cosine, and whether it is the same word by word."""
 
     row: int
     cosine: float
@@ -26,35 +27,27 @@ class Likeness:
 
 
 class Corpus:
-    """m training sentences, `texts` (m,) and their words `tokens` over `vocabulary`."""
+    """m training sentences: `texts` (m,) and their `tokens` over `vocabulary`."""
 
     def __init__(self, texts: Sequence[str], tokens: Tokens, vocabulary: Vocabulary) -> None:
         self.texts, self.tokens, self.vocabulary = texts, tokens, vocabulary
 
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
-        """Of each of `sentences`, by the cosine of bags of words that are weighted by inverse document frequency."""
+        """The nearest training sentence to each of `sentences`, by the cosine of idf-weighted bags of words."""
         tokens = encode_tokens(sentences, self.vocabulary)
         queries, found = self._bags(tokens), []
         for start in range(0, len(sentences), BLOCK):
             cosines = (queries[start : start + BLOCK] @ self._transposed).tocsr()
-            for i in range(cosines.shape[0]):
-                part = slice(cosines.indptr[i], cosines.indptr[i + 1])
-                best = cosines.data[part].argmax() if part.start < part.stop else None
-                row, cosine = (0, 0.0) if best is None else (cosines.indices[part][best], cosines.data[part][best])
-                found.append((int(row), float(cosine)))
-        known = [ids.tobytes() for ids in tokens]
-        rows = [self._rows.get(ids) for ids in known]
-        return [
-            Likeness(row, cosine, False) if same is None else Likeness(same, 1.0, True)
-            for (row, cosine), same in zip(found, rows, strict=True)
-        ]
-
-    def words(self, row: int) -> tuple[str, ...]:
-        """The words of sentence `row`, known or not."""
-        return tuple(self._analyze(self.texts[row]))
+            for first, last in pairwise(cosines.indptr):
+                best = first + cosines.data[first:last].argmax() if first < last else None
+                row, cosine = (0, 0.0) if best is None else (cosines.indices[best], cosines.data[best])
+                found.append(Likeness(int(row), float(cosine), False))
+        same = (self._rows.get(ids.tobytes()) for ids in tokens)
+        return [near if row is None else Likeness(row, 1.0, True) for near, row in zip(found, same, strict=True)]
 
     @cached_property
-    def _analyze(self) -> Callable[[str], list[str]]:
+    def analyze(self) -> Callable[[str], list[str]]:
+        """The function text -> words."""
         return make_analyzer(self.vocabulary.settings)
 
     @cached_property
@@ -73,8 +66,8 @@ class Corpus:
         return self._bags(self.tokens).T.tocsr()
 
     def _counts(self, tokens: Tokens) -> sparse.csr_array:
-        """(m, V + 1) how often each sentence has each word, the unknown one last."""
-        # Summing duplicates changes ids and offsets in place.
+        """(m, V + 1) counts of each sentence's words, the unknown word last."""
+        # sum_duplicates changes ids and offsets in place.
         parts = (np.ones(len(tokens.ids), np.float32), tokens.ids.copy(), tokens.offsets.copy())
         counts = sparse.csr_array(parts, shape=(len(tokens), len(self.vocabulary.terms) + 1))
         counts.sum_duplicates()

@@ -1,4 +1,4 @@
-"""What every generator answers with, and what it may ask while it describes."""
+"""Generators' interface: their inputs and their descriptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.corpus import Corpus, Likeness
+from pipeline.generate.corpus import Corpus
 from pipeline.generate.space import JointSpace
 from pipeline.generate.trigram import Trigram
 from pipeline.settings.generators import CandidatesSettings
 
 
 class Description(NamedTuple):
-    """A sentence's words, and its score: the greater, the better among one generator's."""
+    """A sentence's words, and its score; higher is better within one generator."""
 
     words: tuple[str, ...]
     score: float
@@ -24,8 +24,10 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """What a generator may draw on: the training sentences, how to search, and for those that take them the joint
-    space and a trigram. Sentences are drawn at `temperature` where it is not None, else the best are sought."""
+    """The inputs of generators: the training sentences, search settings, and for some the joint space and a trigram.
+
+    With a `temperature`, sentences are sampled; without, the most probable are searched for.
+    """
 
     corpus: Corpus
     search: BeamSearch
@@ -36,7 +38,7 @@ class Sources:
     trigram: Trigram | None
 
     def generator(self, device: torch.device) -> torch.Generator:
-        """Random numbers of `device`, from their beginning."""
+        """A freshly seeded random number generator on `device`."""
         return torch.Generator(device).manual_seed(self.seed)
 
     @cached_property
@@ -46,34 +48,29 @@ class Sources:
 
 
 class Generator(Protocol):
-    """A registered generator."""
+    """A registered generator: takes the features of `encoders`, and the joint space if it is `in_space`."""
 
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """The encoders whose features it takes."""
-        ...
-
-    @property
-    def in_space(self) -> bool:
-        """Whether it needs the joint space."""
-        ...
+    encoders: tuple[str, ...]
+    in_space: bool
 
     def to(self, device: torch.device) -> "Generator":
-        """Itself, its network computing on `device` from now on."""
+        """Moves its network to `device`; returns itself."""
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """At most `count` descriptions, best first, of every image given as encoder -> (n, its dim)."""
         ...
 
-    def settings(self) -> dict[str, Any]: ...
+    def settings(self) -> dict[str, Any]:
+        """As JSON; `from_parts(settings, tensors)` restores the generator."""
+        ...
 
     def tensors(self) -> dict[str, np.ndarray]: ...
 
 
 class Told(NamedTuple):
-    """A generated sentence, and the training sentence `nearest` to it by the `cosine` of weighted bags of words, which
-    is the sentence itself, word by word, where it is `verbatim`."""
+    """A generated sentence and the training sentence `nearest` to it, by the `cosine` of weighted bags of words;
+    `verbatim`: the two are the same word by word."""
 
     text: str
     score: float
@@ -82,7 +79,7 @@ class Told(NamedTuple):
     cosine: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in descriptions.json."""
+        """The entry in descriptions.json."""
         nearest = {"text": self.nearest, "cosine": self.cosine}
         return {"text": self.text, "score": self.score, "verbatim": self.verbatim, "nearest": nearest}
 
@@ -93,9 +90,10 @@ def describe_images(
     """At most `count` sentences, best first, of every image given as encoder -> (n, its dim)."""
     described, corpus = generator.describe(features, sources, count), sources.corpus
     likenesses = iter(corpus.likeness([" ".join(one.words) for group in described for one in group]))
-    return [[_tell(one, next(likenesses), corpus) for one in group] for group in described]
-
-
-def _tell(one: Description, likeness: Likeness, corpus: Corpus) -> Told:
-    nearest = corpus.texts[likeness.row]
-    return Told(" ".join(one.words), one.score, likeness.verbatim, nearest, likeness.cosine)
+    return [
+        [
+            Told(" ".join(one.words), one.score, near.verbatim, corpus.texts[near.row], near.cosine)
+            for one, near in zip(group, likenesses, strict=False)
+        ]
+        for group in described
+    ]

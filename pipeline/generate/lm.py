@@ -1,5 +1,7 @@
-"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models, and descriptions by ranked candidates (Kiros et al.
-2014)."""
+"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
+
+They describe an image by many candidate sentences, ranked by two feature functions (supplement 5.2).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -9,29 +11,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import place
-from pipeline.generate.candidates import rank_candidates
+from pipeline.device import upload
+from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.framing import log_frequencies
-from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent
+from pipeline.generate.framing import log_frequencies, windows
+from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
 from pipeline.generate.material import HeldOut, Learned, Material, require_space
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import TAGS, require_tagger
 from pipeline.generate.training import perplexity_of, train
-from pipeline.generate.windows import Windows, windows
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
+from pipeline.settings.generators import CandidatesSettings
 from pipeline.text.sequences import Tokens, encode_tokens
+from pipeline.text.tokens import english_stop_words
 from pipeline.text.vocabulary import Vocabulary
-
-BLOCK = 512
-"""Sentences that are judged at once."""
 
 
 @dataclass(frozen=True)
 class LanguageText:
-    """Sentences to learn from: `tokens` of m, what errors call them, `names` (m,), their vectors `u` (m, c) in the
-    joint space, and `tags`, a part of speech for every word, where a model takes them."""
+    """m training sentences: `tokens`, `names` (m,) for error messages, their vectors `u` (m, c) in the joint space, and
+    `tags`, the part of speech of every word, if a model needs it."""
 
     tokens: Tokens
     names: np.ndarray
@@ -40,14 +40,14 @@ class LanguageText:
 
     @classmethod
     def of(cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace) -> "LanguageText":
-        """`texts` given their own vectors, without tags; one without words is left out. Names are rows of `texts`."""
+        """`texts` with words, with their own vectors and without tags. Names are positions in `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         kept = np.flatnonzero(tokens.lengths)
         return cls(tokens.take(kept), kept, space.sentences([texts[row] for row in kept]), None)
 
 
 class LanguageModel:
-    """A log-bilinear network and the structures, sequences of parts of speech, that it has met in training."""
+    """A log-bilinear network and the structures (sequences of parts of speech) of its training sentences."""
 
     network_type: ClassVar[type[LogBilinear]]
     in_space = True
@@ -58,7 +58,7 @@ class LanguageModel:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """The model trained on the training sentences and the extra ones, all embedded in the joint space."""
+        """The model trained on the training and extra sentences, embedded in the joint space."""
         settings, words = material.settings, len(material.vocabulary.terms)
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
         space = require_space(material.space)
@@ -72,43 +72,31 @@ class LanguageModel:
         frequencies = log_frequencies(text["train"].tokens, words + 2)
         with seeded(material.seed):
             network = cls.network_type(sizes, torch.tensor(frequencies))
-        network.precision = material.precision
         model = cls(material.view.encoders, network, text["train"].tags).to(material.device)
+        learned, dev = text["train"], text["dev"]
         log = train(
-            network, lambda rows: model._batch(text["train"], rows), text["train"].names,
-            lambda: model.perplexity(text["dev"]), settings, material.seed, material.checkpoint, material.after_step,
-        )  # fmt: skip
-        network.precision = torch.float32
+            network, lambda rows: model._batch(learned, rows), learned.names, lambda: model.perplexity(dev), material
+        )
         return Learned(model, log)
 
     def to(self, device: torch.device) -> "LanguageModel":
-        """This generator, whose network computes on `device` from now on."""
+        """Moves the network to `device`; returns itself."""
         self.network.to(device)
         return self
-
-    @property
-    def boundary(self) -> int:
-        return len(self.network.bias) - 1
 
     def _batch(self, text: LanguageText, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         tags = text.tags.take(rows) if self.network.structured else None
         sizes = self.network.sizes
-        found: Windows = windows(text.tokens.take(rows), self.boundary, sizes.context, tags, sizes.tags, sizes.ahead)
+        boundary = len(self.network.bias) - 1
+        found = windows(text.tokens.take(rows), boundary, sizes.context, tags, sizes.tags, sizes.ahead)
         return found.context, found.targets, torch.from_numpy(text.u[rows])[found.sentences], found.tags
 
     def perplexity(self, text: LanguageText) -> float:
-        """Of the sentences of `text`, over words and ENDs, given its vectors; unknown words are one word."""
-        losses, counts = [], []
-        with torch.inference_mode():
-            for start in range(0, len(text.tokens), BLOCK):
-                batch = self._batch(text, np.arange(start, min(start + BLOCK, len(text.tokens))))
-                batch = place(batch, self.network.bias.device)
-                losses.append(self.network(*batch).item())
-                counts.append(len(batch[1]))
-        return perplexity_of(losses, counts)
+        """The perplexity of `text` given its vectors, over words and ENDs; unknown words count as one word."""
+        return perplexity_of(self.network, lambda rows: self._batch(text, rows), text.tokens)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """Of sentences that it has not learned from, given their own vectors as in training, and their images'."""
+        """The perplexity of held-out sentences, given their own vectors (as in training) and given their images'."""
         space, pairs = require_space(held_out.space), held_out.pairs
         text = LanguageText.of(held_out.texts, held_out.vocabulary, space)
         if self.network.structured:
@@ -118,7 +106,7 @@ class LanguageModel:
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The best of many candidates for every image; scores are those of pipeline.generate.candidates."""
+        """The best of many candidates for every image; for scores see `score`."""
         return rank_candidates(self.network, self.structures, sources.space.images(features), sources, count)
 
     def settings(self) -> dict[str, Any]:
@@ -127,15 +115,12 @@ class LanguageModel:
     def tensors(self) -> dict[str, np.ndarray]:
         tensors = arrays_of(self.network)
         if self.structures is not None:
-            tensors |= {
-                "structures/ids": self.structures.ids.astype(np.uint8),
-                "structures/offsets": self.structures.offsets,
-            }
+            tensors["structures/ids"] = self.structures.ids.astype(np.uint8)
+            tensors["structures/offsets"] = self.structures.offsets
         return tensors
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LanguageModel":
-        """The model that `settings` and `tensors` came from."""
         sizes = LogBilinearSizes(**{field.name: settings[field.name] for field in fields(LogBilinearSizes)})
         parts = {name: torch.tensor(array) for name, array in tensors.items() if not name.startswith("structures/")}
         network = cls.network_type(sizes, parts["bias"])
@@ -147,18 +132,84 @@ class LanguageModel:
 
 
 class LogBilinearModel(LanguageModel):
-    """`lbl`: no notice is taken of the image but in ranking."""
+    """`lbl`: the image matters only for ranking."""
 
     network_type = LogBilinear
 
 
 class MultiplicativeModel(LanguageModel):
-    """`mnlm`: words are weighed by the place in the joint space."""
+    """`mnlm`: the vector in the joint space weights the factors of words."""
 
     network_type = Multiplicative
 
 
 class StructureContentModel(LanguageModel):
-    """`sc-nlm`: and by the parts of speech of the words to come."""
+    """`sc-nlm`: so do the parts of speech of the words to come."""
 
     network_type = StructureContent
+
+
+def rank_candidates(
+    network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
+) -> list[list[Description]]:
+    """The `count` best different candidates, best first, for each of `images` (n, c) in the joint space."""
+    conditions, device = conditioning(images, sources), network.bias.device
+    random = sources.generator(device)
+    described, terms = [], sources.corpus.vocabulary.terms
+    for image, u in zip(images, conditions, strict=True):
+        found = propose(network, structures, upload(u, device), sources.candidates, random)
+        texts = [" ".join(terms[i] for i in ids) for ids in found]
+        scores = score(texts, image, sources)
+        best = np.argsort(-scores, kind="stable")[:count]
+        described.append([Description(tuple(texts[i].split(" ")), float(scores[i])) for i in best])
+    return described
+
+
+def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
+    """(n, 2, c) unit vectors: each image's embedding, and the mean of its nearest words and training sentences."""
+    count, nearest = sources.candidates.neighbours, []
+    for gallery in (sources.space.words, sources.sentence_vectors):
+        scores = images @ gallery.T
+        nearest.append(gallery[np.argpartition(-scores, min(count, scores.shape[1]) - 1, axis=1)[:, :count]])
+    mean = np.concatenate(nearest, axis=1).mean(axis=1)
+    mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
+    return np.stack([images, mean], axis=1)
+
+
+def propose(
+    network: LogBilinear, structures: Tokens | None, u: Tensor, settings: CandidatesSettings, random: torch.Generator
+) -> list[tuple[int, ...]]:
+    """Different sentences, as word ids, for one image: half from each of the conditioning vectors `u` (2, c).
+
+    With `structures`, one is sampled and the most probable words are chosen one by one (MAP); without, words are
+    sampled.
+    """
+    drawn = u[torch.arange(settings.count, device=u.device) % len(u)]
+    if structures is None:
+        hypotheses = sample(WindowDecoder(network, drawn, None), settings.longest, settings.temperature, random)
+    else:
+        lengths = structures.lengths
+        legal = np.flatnonzero((lengths >= settings.shortest) & (lengths <= settings.longest))
+        chosen = torch.randint(len(legal), (settings.count,), generator=random, device=random.device)
+        rows = legal[chosen.cpu().numpy()]
+        decoder = WindowDecoder(network, drawn, structures.take(rows))
+        hypotheses = [best[0] for best in beam_search(decoder, BeamSearch(1, 0.0, settings.longest + 1))]
+    return list(dict.fromkeys(hypothesis.words for hypothesis in hypotheses))
+
+
+def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
+    """(k,) scores of candidates for `image` (c,): penalised cosine plus weighted log P per word."""
+    settings, vocabulary = sources.candidates, sources.corpus.vocabulary
+    translation = sources.space.sentences(texts) @ image
+    stop = frozenset(english_stop_words())
+    content = [[word for word in text.split(" ") if word not in stop] for text in texts]
+    repeated = np.array([len(words) - len(set(words)) for words in content])
+    tokens = encode_tokens(texts, vocabulary)
+    language = sources.trigram.log_probability(tokens) / (tokens.lengths + 1)
+    return penalise(translation, repeated, settings.repeat_penalty) + settings.language_weight * language
+
+
+def penalise(cosines: np.ndarray, repeated: np.ndarray, penalty: float) -> np.ndarray:
+    """(k,) `cosines` reduced for `repeated` words: each multiplies a positive one by `penalty` (Kiros et al. 2014); a
+    negative one, which the factor would raise, loses the same amount."""
+    return cosines - (1 - penalty**repeated) * np.abs(cosines)

@@ -1,7 +1,6 @@
-"""The networks of `lbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): from a window of words to the
-next one.
+"""The networks of `lbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): a window of words to the next.
 
-Classes are V words, the unknown word V, and the boundary V + 1, which also stands before the first word.
+Classes are V words, the unknown word V, and the boundary V + 1, which also pads the context of the first words.
 """
 
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from pipeline.text.sequences import Tokens
 
 @dataclass(frozen=True)
 class LogBilinearSizes:
-    """`context` n - 1 words, K `dimensions`, F `factors`, `condition` c of the joint space, `ahead` k of the parts of
-    speech after the next word's own, `tags` of them in all, and `dropout` of word vectors and factors."""
+    """`context`: n - 1 words; `dimensions`: K; `factors`: F; `condition`: c, the joint space's; `ahead`: k parts of
+    speech after the next word's own; `tags`: T parts of speech; `dropout` of word vectors and factors."""
 
     context: int
     dimensions: int
@@ -38,15 +37,14 @@ def _uniform(*shape: int, scale: float = INITIAL) -> nn.Parameter:
 class LogBilinear(nn.Module):
     """Equations 7 and 8: r^ = sum_i C_i w_i; P(w_n = j) is proportional to exp(r^ . r_j + b_j).
 
-    Paper to code: R `words` (V + 2, K), C_i the rows i K to (i + 1) K of `contexts` ((n - 1) K, K), b `bias`. It takes
-    no notice of the image. C_i begin near the identity's share, 1 / (n - 1).
+    Paper to code: R `words` (V + 2, K), C_i the rows i K to (i + 1) K of `contexts` ((n - 1) K, K), b `bias`. The image
+    is ignored. C_i are initialised near I / (n - 1).
     """
 
-    conditioned = False
     structured = False
 
     def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
-        """`frequencies` (V + 2,): log shares of the classes, which the biases begin with."""
+        """`frequencies` (V + 2,): log shares of the classes, the initial biases."""
         super().__init__()
         self.sizes, self.precision = sizes, torch.float32
         self.bias = nn.Parameter(frequencies)
@@ -58,7 +56,7 @@ class LogBilinear(nn.Module):
         self.words = _uniform(classes, self.sizes.dimensions)
 
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """The mean of -log P of `targets` (k,) after `context` (k, n - 1), given u (k, c) and `tags` (k, 1 + ahead)."""
+        """The mean -log P of `targets` (k,) after `context` (k, n - 1), given u (k, c) and `tags` (k, 1 + ahead)."""
         return functional.cross_entropy(self.logits(context, u, tags), targets)
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
@@ -66,7 +64,7 @@ class LogBilinear(nn.Module):
         return self.output(self.predict(functional.embedding(context, self.words)), self.words)
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
-        """(k, V + 2) float32 from (k, d) and the vectors of the classes (V + 2, d); multiplied in `precision`."""
+        """(k, V + 2) float32 of `predicted` (k, d) and the vectors of `classes` (V + 2, d), computed in `precision`."""
         parts = (part.to(self.precision) for part in (predicted, classes, self.bias))
         return functional.linear(*parts).float()
 
@@ -80,10 +78,8 @@ class Multiplicative(LogBilinear):
     """Equations 9 and 10: word vectors E = (W^fk)' W^fv, f = (W^fk r^) * (W^fd u), P prop. to exp(W^fv_j . f + b_j).
 
     Paper to code: W^fv `factors` (V + 2, F), W^fk `to_factors` (F, K), W^fd `gates` (F, G). `gate_bias` (F,), which the
-    paper lacks, lets the model do without u where u says nothing. Vectors u of unit length are scaled by sqrt(c).
+    paper lacks, lets the model ignore an uninformative u. Unit vectors u are scaled by sqrt(c).
     """
-
-    conditioned = True
 
     def make_words(self, classes: int) -> None:
         sizes = self.sizes
@@ -98,7 +94,7 @@ class Multiplicative(LogBilinear):
         return self.sizes.condition
 
     def attribute(self, u: Tensor, tags: Tensor | None) -> Tensor:
-        """What gates the factors, (k, G)."""
+        """The input (k, G) of the gates."""
         return u * self.sizes.condition**0.5
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
@@ -110,7 +106,7 @@ class Multiplicative(LogBilinear):
 
 
 class StructureContent(Multiplicative):
-    """Equation 11: u^ = ReLU(sum_i T_i t_i + T_u u + b) takes the place of u, over the parts of speech t_n to t_{n+k}.
+    """Equation 11: u^ = ReLU(sum_i T_i t_i + T_u u + b) replaces u, over the parts of speech t_n to t_{n+k}.
 
     Paper to code: t_i rows of `tags` (T + 1, G), the boundary's last, T_i the rows i G to (i + 1) G of `structure`
     ((1 + k) G, G), T_u `content` (G, c), b `attribute_bias`. G is K.
@@ -136,10 +132,10 @@ class StructureContent(Multiplicative):
 
 
 class WindowDecoder:
-    """A network word by word for k sentences; see pipeline.generate.beam.Decoder.
+    """Runs a network word by word for k sentences; see pipeline.generate.beam.Decoder.
 
-    The state holds each sentence's window of words, its position, its row of `u`, and of `structures` where there are
-    some: the sentence's parts of speech.
+    The state holds each sentence's window of words, its position, and its row of `u` and of `structures` (the parts of
+    speech), if any.
     """
 
     def __init__(self, network: LogBilinear, u: Tensor, structures: Tokens | None) -> None:

@@ -1,4 +1,4 @@
-"""What generators learn from: pairs of images and sentences, texts, the joint space, and further text."""
+"""The training inputs of generators: pairs of images and sentences, texts, the joint space, and extra text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from pipeline.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Material:
-    """`train` and `dev`: images with sentences as words over `vocabulary`, whose `texts` have these names too.
+    """`train` and `dev`: images with sentences over `vocabulary`; `texts` has the sentences of both by name.
 
-    `space` is the joint space where one is given; `extra` are sentences without images; `treebank` the tagged sentences
-    that a tagger learns from. `settings` are the generator's own section, `precision` the dtype of heavy products.
-    Training goes on from `checkpoint`, on `device`, and calls `after_step` after every batch.
+    `extra` are sentences without images, `treebank` the tagged sentences that a tagger learns from. `settings` is the
+    generator's own section, `precision` the dtype of heavy products. Training resumes from `checkpoint`, on `device`,
+    and calls `after_step` after every batch.
     """
 
     view: ImageView
@@ -41,14 +41,14 @@ class Material:
 
 
 def require_space(space: JointSpace | None) -> JointSpace:
-    """`space`; raises UsageError where there is none."""
+    """`space`; raises UsageError if it is None."""
     if space is None:
-        raise UsageError("this generator stands on a joint space; give it one")
+        raise UsageError("this generator needs a joint space; set describe.space")
     return space
 
 
 class HeldOut(NamedTuple):
-    """Sentences that perplexity is measured on: `pairs` of a split and their `texts`, and the rest as in Material."""
+    """Sentences to measure perplexity on: the `pairs` of a split and their `texts`; the rest as in Material."""
 
     pairs: TrainingPairs
     texts: Sequence[str]

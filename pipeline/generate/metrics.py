@@ -1,7 +1,7 @@
-"""How near generated sentences come to those that people wrote: BLEU, ROUGE-L, CIDEr and METEOR by pycocoevalcap.
+"""Comparing generated sentences with human ones: BLEU, ROUGE-L, CIDEr and METEOR by pycocoevalcap.
 
-Its Penn Treebank tokeniser needs Java and is left out: references and candidates are both the words of the token
-vocabulary's own analyzer (lowercase, without punctuation where the configuration says so), joined by spaces.
+Its Penn Treebank tokeniser, which needs Java, is not used: references and candidates are both tokenised by the token
+vocabulary's analyzer (by configuration lowercase, without punctuation).
 """
 
 import shutil
@@ -19,7 +19,7 @@ METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 @dataclass(frozen=True)
 class Judgement:
-    """Percent, but CIDEr, which is 10 for a perfect match, times 100. `not_measured` has the reason of each that is
+    """In percent; CIDEr (10 for a perfect match) times 100. `not_measured` has the reason for each metric that is
     None."""
 
     bleu_1: float | None = None
@@ -33,9 +33,9 @@ class Judgement:
 
 
 def judge(candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool) -> Judgement:
-    """Of one candidate for each image against its references; BLEU is of the corpus, with the closest reference length.
+    """One candidate per image against its references; BLEU is the corpus's, with the closest reference length.
 
-    METEOR is measured where `meteor` asks for it and there is Java, and none of them without pycocoevalcap.
+    METEOR is measured if `meteor` is set and Java is installed; without pycocoevalcap nothing is.
     """
     if find_spec(PACKAGE) is None:
         reason = "pycocoevalcap is not installed; pip install 'jointspace[metrics]' and run evaluate-descriptions again"
@@ -62,8 +62,8 @@ def judge(candidates: Sequence[Words], references: Sequence[Sequence[Words]], me
 
 @dataclass(frozen=True)
 class Variety:
-    """Shares of the candidates in percent: `copied` word by word from a training sentence, `distinct` among themselves;
-    and their mean `length` in words."""
+    """Percent of the candidates `copied` word by word from a training sentence, percent `distinct`, and their mean
+    `length` in words."""
 
     copied: float
     distinct: float
@@ -71,6 +71,6 @@ class Variety:
 
 
 def variety(candidates: Sequence[Words], copied: Sequence[bool]) -> Variety:
-    """What the candidates are made of; `copied` says which of them are a training sentence."""
+    """The variety of the candidates; `copied` says which are a training sentence."""
     distinct = len(set(map(tuple, candidates))) / len(candidates)
     return Variety(100 * float(np.mean(copied)), 100 * distinct, float(np.mean(list(map(len, candidates)))))

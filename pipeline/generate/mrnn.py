@@ -5,26 +5,105 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from pipeline.device import place
-from pipeline.generate.beam import beam_search, sample
+from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
-from pipeline.generate.framing import framed, log_frequencies
+from pipeline.generate.framing import Framed, framed, log_frequencies
 from pipeline.generate.material import HeldOut, Learned, Material
-from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder
 from pipeline.generate.training import perplexity_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
+from pipeline.models.neural.recurrence import Recurrence
+from pipeline.models.neural.sentences import INITIAL, Recurrent
 from pipeline.models.neural.task import TrainingPairs
 from pipeline.models.neural.training import seeded
 
 BLOCK = 512
-"""Images, or sentences, that are taken at once."""
+"""Images processed at once."""
+
+
+class DescribingNetwork(Recurrent):
+    """Karpathy and Fei-Fei 2015, equations 13 to 15:
+
+        b_v = W_hi I;  h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v);  y_t = softmax(W_oh h_t + b_o)
+
+    Paper to code: W_hi `image_map`, W_hx `w`, W_hh `u`, b_h `bias` + `hidden_bias`, x_t rows of `words`, W_oh `output`,
+    b_o `output_bias`. The cell `rnn` is the equation with f = tanh; `lstm` and `gru` add b_v to all their gates.
+    Classes are the vocabulary's V words, the unknown word V, and the boundary V + 1: START as input, END as output.
+    The image I is the stacked features, centred and divided by their root mean square over the training images.
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        word_dim: int,
+        dimensions: int,
+        mean: Tensor,
+        scale: Tensor,
+        frequencies: Tensor,
+        dropout: float,
+    ) -> None:
+        """`frequencies` (V + 2,): log shares of the classes, the initial b_o (supplement 6.5)."""
+        super().__init__(cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL, INITIAL), dimensions, dropout)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+        self.image_map = nn.Parameter(torch.empty(len(self.w), len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
+        self.output = nn.Parameter(torch.empty(len(frequencies), dimensions).uniform_(-INITIAL, INITIAL))
+        self.output_bias = nn.Parameter(frequencies)
+
+    def image_bias(self, x: Tensor) -> Tensor:
+        """b_v (n, gates H) of stacked features (n, D)."""
+        x = functional.dropout((x - self.mean) / self.scale, self.dropout, self.training)
+        return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
+
+    def forward(self, x: Tensor, sentences: Framed) -> Tensor:
+        """The mean -log P over all words and ENDs, a scalar; sentence i describes image i of x (n, D)."""
+        packed = sentences.inputs
+        first = self.image_bias(x)[packed.order]
+        bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        parts = (part.to(self.precision) for part in (words, self.w, self.u, bias, self.hidden_bias))
+        hidden = Recurrence.apply(self.cell, packed.sizes, *parts)
+        hidden = functional.dropout(hidden, self.dropout, self.training)
+        return functional.cross_entropy(self.logits(hidden), sentences.targets.ids)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(k, V + 2) float32 after hidden states (k, H)."""
+        parts = (part.to(self.precision) for part in (hidden, self.output, self.output_bias))
+        return functional.linear(*parts).float()
+
+
+class RecurrentDecoder:
+    """Runs the network word by word, with its weights converted once; see pipeline.generate.beam.Decoder."""
+
+    def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
+        """For the images x (n, D), stacked features."""
+        self.cell, self.precision = network.cell, network.precision
+        self.boundary = len(network.words) - 1
+        parts = (network.u, network.hidden_bias, network.output, network.output_bias)
+        self.u, self.hidden_bias, self.output, self.output_bias = (part.to(self.precision) for part in parts)
+        # A word's contribution to the gates depends on nothing else.
+        self.inputs = functional.linear(network.words, network.w, network.bias).to(self.precision)
+        self.first = network.image_bias(x)
+
+    def begin(self) -> tuple[Tensor, State]:
+        state = (self.first.new_zeros(len(self.first), self.u.shape[1], dtype=torch.float32),) * self.cell.states
+        return self._advance(self.inputs[self.boundary] + self.first, state)
+
+    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        return self._advance(self.inputs[words], state)
+
+    def _advance(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden = functional.linear(state[0].to(self.precision), self.u, self.hidden_bias)
+        state, _ = self.cell.step(inputs, hidden, state)
+        return functional.linear(state[0].to(self.precision), self.output, self.output_bias).float(), state
 
 
 class MultimodalRNN:
-    """A recurrent language model that the image starts; see DescribingNetwork for the equations."""
+    """A recurrent language model that starts from the image; see DescribingNetwork for the equations."""
 
     in_space = False
 
@@ -34,82 +113,66 @@ class MultimodalRNN:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """The model trained on whole images, or on whatever else the pairs of `material` are."""
+        """The model trained on the pairs of `material`: whole images, or regions with snippets."""
         view, pairs, settings = material.view, material.train, material.settings
         mean, scale = image_moments(view, pairs)
         frequencies = log_frequencies(pairs.sentences, len(material.vocabulary.terms) + 2)
         sizes = (settings.cell, settings.word_dim, settings.dimensions)
         with seeded(material.seed):
             network = DescribingNetwork(*sizes, *map(torch.tensor, (mean, scale, frequencies)), settings.dropout)
-        network.precision = material.precision
         model = cls(view, settings.cell, network).to(material.device)
         log = train(
-            network, lambda rows: model._batch(pairs, rows), pairs.names, lambda: model.perplexity(material.dev),
-            settings, material.seed, material.checkpoint, material.after_step,
-        )  # fmt: skip
-        network.precision = torch.float32
+            network,
+            lambda rows: model._batch(pairs, rows),
+            pairs.names,
+            lambda: model.perplexity(material.dev),
+            material,
+        )
         return Learned(model, log)
 
     def to(self, device: torch.device) -> "MultimodalRNN":
-        """This generator, whose network computes on `device` from now on."""
+        """Moves the network to `device`; returns itself."""
         self.network.to(device)
         return self
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network computes."""
-        return self.network.words.device
 
     @property
     def encoders(self) -> tuple[str, ...]:
         return self.view.encoders
 
-    @property
-    def words(self) -> int:
-        """V, the words of the vocabulary."""
-        return len(self.network.words) - 2
-
     def _batch(self, pairs: TrainingPairs, rows: np.ndarray) -> tuple:
-        x = stack_on(self.view, pairs.images(pairs.owners[rows]), self.device)
-        return x, framed(pairs.sentences.take(rows), self.words + 1)
+        words = self.network.words
+        x = stack_on(self.view, pairs.images(pairs.owners[rows]), words.device)
+        return x, framed(pairs.sentences.take(rows), len(words) - 1)
 
     def perplexity(self, pairs: TrainingPairs) -> float:
-        """Of the sentences of `pairs` given their images, over words and ENDs; unknown words are one word."""
-        losses, counts = [], []
-        with torch.inference_mode():
-            for start in range(0, len(pairs.owners), BLOCK):
-                rows = np.arange(start, min(start + BLOCK, len(pairs.owners)))
-                x, sentences = place(self._batch(pairs, rows), self.device)
-                losses.append(self.network(x, sentences).item())
-                counts.append(len(sentences.targets.ids))
-        return perplexity_of(losses, counts)
+        """The perplexity of `pairs` given their images, over words and ENDs; unknown words count as one word."""
+        return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """Of sentences that it has not learned from, by what is given."""
+        """The perplexity of held-out sentences."""
         return {"given_image": self.perplexity(held_out.pairs)}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The best sentences of a beam, or drawn ones; scores are log P, in a beam over L ** length_power."""
+        """The best sentences of a beam, scored by log P / L ** length_power, or sampled ones, scored by log P."""
         decoder, search = self.decoder(features), sources.search
         if sources.temperature is None:
             found = [best[:count] for best in beam_search(decoder, search)]
         else:
-            random = sources.generator(self.device)
+            random = sources.generator(self.network.words.device)
             drawn = [sample(decoder, search.longest, sources.temperature, random) for _ in range(count)]
             found = [sorted(group, key=lambda one: -one.log_probability) for group in zip(*drawn, strict=True)]
         terms, power = sources.corpus.vocabulary.terms, search.length_power if sources.temperature is None else 0
-        return [
-            [
-                Description(tuple(terms[i] for i in one.words), one.log_probability / (len(one.words) + 1) ** power)
-                for one in group
-            ]
-            for group in found
-        ]
+
+        def describe(one: Hypothesis) -> Description:
+            score = one.log_probability / (len(one.words) + 1) ** power
+            return Description(tuple(terms[i] for i in one.words), score)
+
+        return [list(map(describe, group)) for group in found]
 
     def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
-        """To draw sentences for images given as encoder -> (n, its dim)."""
+        """The decoder for images given as encoder -> (n, its dim)."""
         with torch.inference_mode():
-            return RecurrentDecoder(self.network, stack_on(self.view, features, self.device))
+            return RecurrentDecoder(self.network, stack_on(self.view, features, self.network.words.device))
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "cell": self.cell}
@@ -119,7 +182,6 @@ class MultimodalRNN:
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "MultimodalRNN":
-        """The model that `settings` and `tensors` came from."""
         parts = {name: torch.tensor(array) for name, array in tensors.items()}
         sizes = (settings["cell"], parts["words"].shape[1], parts["output"].shape[1])
         network = DescribingNetwork(*sizes, parts["mean"], parts["scale"], parts["output_bias"], dropout=0)
@@ -128,7 +190,7 @@ class MultimodalRNN:
 
 
 def image_moments(view: ImageView, pairs: TrainingPairs) -> tuple[np.ndarray, np.ndarray]:
-    """The mean (D,) of the images of `pairs`, and the root mean square of what is left, both float32."""
+    """The mean (D,) of the images of `pairs`, and the root mean square of the deviations, both float32."""
     total, squares, n = np.zeros(view.dim), 0.0, pairs.n_images
     for start in range(0, n, BLOCK):
         x = view.stack(pairs.images(np.arange(start, min(start + BLOCK, n)))).astype(float)

@@ -1,5 +1,4 @@
-"""`nearest`: the description of an image is a training sentence, the baseline of Karpathy and Fei-Fei 2015, section
-4.3."""
+"""`nearest`: describes an image by a training sentence (the baseline of Karpathy and Fei-Fei 2015, section 4.3)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,15 +12,15 @@ from pipeline.models.linear.views import ImageView
 from pipeline.precision import to_float32
 
 BLOCK = 1 << 16
-"""Rows of the gallery that are compared at once."""
+"""Rows of the gallery compared at once."""
 
 
 class Nearest:
-    """A sentence of the nearest training image, by its features or in a joint space, or the nearest training sentence.
+    """A sentence of the nearest training image, by features or in a joint space, or the nearest training sentence.
 
-    `gallery` (k, d) float16, unit rows: training images by their standardised view where `by` is `features`, embedded
-    ones where it is `joint-image`, and embedded training sentences where it is `joint-sentence`. `rows` (k,): which
-    training sentence stands for each; of an image, the first.
+    `gallery` (k, d) float16, unit rows: training images by their standardised view if `by` is `features`, their
+    embeddings if it is `joint-image`, and those of training sentences if it is `joint-sentence`. `rows` (k,): the
+    training sentence of each; an image's first.
     """
 
     def __init__(self, by: str, view: ImageView, mean: np.ndarray, gallery: np.ndarray, rows: np.ndarray) -> None:
@@ -30,7 +29,6 @@ class Nearest:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """The gallery of the training images or sentences."""
         by, pairs, view = material.settings.by, material.train, material.view
         rows = np.unique(pairs.owners, return_index=True)[1]
         model = cls(by, view, image_moments(view, pairs)[0], np.empty((0, 0), np.float16), rows)
@@ -45,7 +43,7 @@ class Nearest:
         return Learned(model, {"criterion": by, "sentences": len(pairs.owners), "chosen": {"rows": len(model.rows)}})
 
     def to(self, device: Any) -> "Nearest":
-        """Itself: it has no network, and compares by numpy."""
+        """Returns itself: there is no network."""
         return self
 
     @property
@@ -54,13 +52,12 @@ class Nearest:
 
     @property
     def in_space(self) -> bool:
-        """Whether it needs the joint space."""
         return self.by != "features"
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """For every image the `count` nearest, best first, none twice; scores are cosines."""
+        """The `count` nearest sentences of every image, best first; scores are cosines."""
         queries = sources.space.images(features) if self.in_space else self.standardise(features)
-        count = min(count, len(self.rows))
+        corpus, count = sources.corpus, min(count, len(self.rows))
         scores, found = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         for start in range(0, len(self.rows), BLOCK):
             block = queries @ to_float32(self.gallery[start : start + BLOCK]).T
@@ -70,12 +67,12 @@ class Nearest:
         described = []
         for rows, values in zip(found, scores, strict=True):
             order = np.argsort(-values, kind="stable")[:count]
-            texts = [sources.corpus.words(int(self.rows[row])) for row in rows[order]]
+            texts = [tuple(corpus.analyze(corpus.texts[self.rows[row]])) for row in rows[order]]
             described.append(list(map(Description, texts, values[order].tolist())))
         return described
 
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, D) float32 unit rows: the view less the training images' mean."""
+        """(n, D) float32 unit rows: the view minus the training images' mean."""
         x = self.view.stack(features) - self.mean
         return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
 
@@ -87,6 +84,5 @@ class Nearest:
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Nearest":
-        """The model that `settings` and `tensors` came from."""
         view = ImageView.from_dict(settings)
         return cls(settings["by"], view, *(tensors[name] for name in ("mean", "gallery", "rows")))

@@ -1,4 +1,4 @@
-"""The joint space as generators use it: images, sentences and words as unit vectors."""
+"""The joint space for generators: images, sentences and words as unit vectors."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK = 8192
-"""Sentences that are embedded at once."""
+"""Sentences embedded at once."""
 
 
 class JointSpace:
-    """The model of a bundle, on `gpu` where there is one. Raises UsageError where vectors are not of unit length."""
+    """The model of a bundle, on `gpu` if given. Raises UsageError if its vectors are not of unit length."""
 
     def __init__(self, parts: SearchParts, gpu: "torch.device | None" = None) -> None:
         parameters = parts.model()
@@ -39,13 +39,10 @@ class JointSpace:
     def sentences(self, texts: Sequence[str]) -> np.ndarray:
         """(m, c) of sentences."""
         form = FORMS[self.model.sentence_view]
-        parts = [
-            self.model.embed_sentences(form(texts[start : start + BLOCK], self.vocabulary))
-            for start in range(0, len(texts), BLOCK)
-        ]
-        return np.concatenate(parts)
+        blocks = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
+        return np.concatenate([self.model.embed_sentences(form(block, self.vocabulary)) for block in blocks])
 
     @cached_property
     def words(self) -> np.ndarray:
-        """(V, c) of every term of its vocabulary, as a sentence of that term alone."""
+        """(V, c) of every term of the vocabulary, as a sentence by itself."""
         return self.sentences(self.vocabulary.terms)

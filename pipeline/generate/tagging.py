@@ -1,6 +1,7 @@
-"""Parts of speech for sentences of ours, by a tagger that learns from any treebank in CoNLL-U."""
+"""Part-of-speech tagging, learned from any treebank in CoNLL-U."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,9 @@ from pipeline.text.sequences import Tokens
 TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB", "X",
 )  # fmt: skip
-"""The universal parts of speech but those of punctuation and signs, which sentences of ours have not."""
-
+"""The universal parts of speech, except punctuation and symbols, which our sentences do not have."""
 UNKNOWN = "-"
-"""What the tagger reads in place of an unknown word."""
+"""The tagger's input for an unknown word."""
 
 
 class Tagged(NamedTuple):
@@ -27,10 +27,10 @@ class Tagged(NamedTuple):
 def read_treebank(lines: Iterable[str], source: str) -> Iterator[list[Tagged]]:
     """The sentences of CoNLL-U `lines` without punctuation, from columns 2 (FORM) and 4 (UPOS).
 
-    Raises InputError naming `source` and the line of a row that has too few columns.
+    Raises InputError naming `source` and the line of a row with too few columns.
     """
     sentence: list[Tagged] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(chain(lines, [""]), 1):
         line = line.rstrip("\r\n")
         if not line:
             if sentence:
@@ -44,15 +44,13 @@ def read_treebank(lines: Iterable[str], source: str) -> Iterator[list[Tagged]]:
             raise InputError(f"{source}, line {number} has {len(columns)} columns and no part of speech; give CoNLL-U")
         if columns[0].isdigit() and columns[3] in TAGS:
             sentence.append(Tagged(columns[1].lower(), columns[3]))
-    if sentence:
-        yield sentence
 
 
 class Tagger:
-    """nltk's averaged perceptron, taught by a treebank."""
+    """nltk's averaged perceptron, trained on a treebank."""
 
     def __init__(self, treebank: Sequence[Sequence[Tagged]], seed: int) -> None:
-        """Raises InputError where `treebank` is empty."""
+        """Raises InputError if `treebank` is empty."""
         import random
 
         from nltk.tag.perceptron import PerceptronTagger
@@ -66,7 +64,7 @@ class Tagger:
         random.setstate(before)
 
     def tag(self, tokens: Tokens, terms: Sequence[str]) -> Tokens:
-        """The part of speech of every word of `tokens` over `terms`, as numbers of TAGS; of an unknown word, X."""
+        """The part of speech, a position in TAGS, of every word of `tokens` over `terms`; X for unknown words."""
         numbers = {name: i for i, name in enumerate(TAGS)}
         ids, unknown, start = np.empty(len(tokens.ids), np.int32), len(terms), 0
         for words in tokens:
@@ -78,7 +76,7 @@ class Tagger:
 
 
 def require_tagger(treebank: Sequence[Sequence[Tagged]] | None, seed: int) -> Tagger:
-    """A tagger taught by `treebank`; raises UsageError where there is none."""
+    """A tagger trained on `treebank`; raises UsageError if it is None."""
     if treebank is None:
         raise UsageError("sc-nlm needs parts of speech; give a CoNLL-U file as language_text.treebank")
     return Tagger(treebank, seed)

@@ -1,14 +1,22 @@
-"""Training a language model by the loop of the neural models: likelihood, clipped gradients, perplexity on dev."""
+"""Training a language model with the loop of the neural models: likelihood, clipped gradients, perplexity on dev."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule
-from pipeline.settings.generators import OptimisationSettings
+from pipeline.device import place
+from pipeline.generate.material import Material
+from pipeline.models.neural.training import Training, TrainingSchedule
+from pipeline.text.sequences import Tokens
+
+BLOCK = 512
+"""Sentences whose loss is computed at once."""
+Batches = Callable[[np.ndarray], Sequence[Any]]
+"""Sentence numbers -> the arguments of the network, which returns their mean loss."""
 
 
 class Likelihood:
@@ -21,29 +29,27 @@ class Likelihood:
 
 
 def train(
-    module: nn.Module,
-    draw: Callable[[np.ndarray], Sequence[Any]],
-    names: np.ndarray,
-    perplexity: Callable[[], float],
-    optimisation: OptimisationSettings,
-    seed: int,
-    checkpoint: Checkpoint | None,
-    after_step: Callable[[Training], None],
+    network: nn.Module, batch: Batches, names: np.ndarray, perplexity: Callable[[], float], material: Material
 ) -> Mapping[str, Any]:
-    """Minimise what `module` makes of `draw(rows)`, the sentences `rows` of those called `names` (m,), until
-    `perplexity()` on dev no longer falls; leaves the best epoch's parameters in the module, and returns the log.
+    """Minimise the loss of `network` on the sentences `names` (m,) until `perplexity()` on dev no longer falls.
 
-    Raises as `Training.run` does.
+    Leaves the best epoch's parameters in the network, and returns the log. Raises like `Training.run`.
     """
-    for parameter in module.parameters():
+    settings = material.settings
+    for parameter in network.parameters():
         if parameter.requires_grad:
-            parameter.register_hook(lambda gradient: gradient.clamp(-optimisation.clip, optimisation.clip))
+            parameter.register_hook(lambda gradient: gradient.clamp(-settings.clip, settings.clip))
+    kept = settings.model_dump(include={one.name for one in fields(TrainingSchedule)})
+    # The elements of the gradient are clipped, not its norm.
+    kept |= {"clip": float("inf"), "seed": material.seed, "adagrad_reset": settings.epochs}
+    network.precision = material.precision
     training = Training(
-        module, draw, np.arange(len(names)), names, Likelihood(), _schedule(optimisation, seed), lambda: -perplexity()
+        network, batch, np.arange(len(names)), names, Likelihood(), TrainingSchedule(**kept), lambda: -perplexity()
     )
-    if checkpoint:
-        training.resume(checkpoint)
-    history = [{**entry, "dev": -entry["dev"]} for entry in training.run(after_step)]
+    if material.checkpoint:
+        training.resume(material.checkpoint)
+    history = [{**entry, "dev": -entry["dev"]} for entry in training.run(material.after_step)]
+    network.precision = torch.float32
     best = training.progress.best_epoch
     return {
         "criterion": "perplexity on dev",
@@ -54,12 +60,12 @@ def train(
     }
 
 
-def _schedule(optimisation: OptimisationSettings, seed: int) -> TrainingSchedule:
-    """Without a limit to the whole gradient: its elements are clipped."""
-    kept = optimisation.model_dump(include={one.name for one in fields(TrainingSchedule)})
-    return TrainingSchedule(**kept | {"clip": float("inf"), "seed": seed, "adagrad_reset": optimisation.epochs})
-
-
-def perplexity_of(losses: Sequence[float], words: Sequence[int]) -> float:
-    """exp of the mean -log P over all words and ENDs, from block means and their word counts; at most e ** 700."""
+def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
+    """exp of the mean -log P of the sentences `tokens`, over words and ENDs; at most e ** 700."""
+    losses, words, device = [], [], next(network.parameters()).device
+    with torch.inference_mode():
+        for start in range(0, len(tokens), BLOCK):
+            rows = np.arange(start, min(start + BLOCK, len(tokens)))
+            losses.append(network(*place(batch(rows), device)).item())
+            words.append((tokens.lengths[rows] + 1).sum())
     return float(np.exp(min(np.average(losses, weights=words), 700)))

@@ -1,4 +1,4 @@
-"""Boxes in a user's file, in one of three forms, to rows of one."""
+"""Boxes from a user's files, in one of three formats."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ COLUMNS = ("file", "x1", "y1", "x2", "y2")
 
 
 class Known(NamedTuple):
-    """Boxes that are known of some images: for each of them, and for how many of the rows no image was found."""
+    """The `candidates` of each image, and the file names that match no image."""
 
     candidates: list[Candidates]
     unmatched: list[str]
@@ -25,12 +25,12 @@ class Known(NamedTuple):
 def parse_all(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Known:
     """The boxes in `files` (name, bytes) of the images with the paths `images`, matched by path or file name."""
     known = match_boxes(files, images)
-    scores = np.array([box.score for box in known.boxes], np.float32)
-    return Known(group(known.images, Candidates(known.corners, scores), len(images)), known.unmatched)
+    boxes = Candidates(known.corners, np.array([box.score for box in known.boxes], np.float32))
+    return Known(group(known.images, boxes, len(images)), known.unmatched)
 
 
 class Box(NamedTuple):
-    """Corners in pixels of the image `file`, a score, and a label, which may be empty."""
+    """Corners in pixels of the image `file`, a score, and a label (may be empty)."""
 
     file: str
     corners: tuple[float, float, float, float]
@@ -39,7 +39,7 @@ class Box(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Boxes (n) of known images, the position `images` (n,) of each one's, and the names of files that are unknown."""
+    """`boxes` (n) of known images, the position `images` (n,) of each box's image, and the unknown file names."""
 
     boxes: list[Box]
     images: np.ndarray
@@ -62,14 +62,14 @@ def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str]) -> Ma
 
 
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
-    """The boxes in the bytes of the file `source`, whose ending names its form: .xml, .json or .tsv.
+    """The boxes in the bytes of the file `source`, whose extension decides the format: .xml, .json or .tsv.
 
-    Raises InputError naming the file and the row of what cannot be read.
+    Raises InputError naming the file and the object, annotation or row that cannot be read.
     """
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:
         raise InputError(
-            f"{source}: boxes come as .xml (Flickr30k Entities), .json (COCO) or .tsv; rename or convert it"
+            f"{source}: boxes must be .xml (Flickr30k Entities), .json (COCO) or .tsv; rename or convert it"
         )
     try:
         text = data.decode("utf-8-sig")
@@ -79,7 +79,7 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
 
 
 def _parse_entities(text: str, source: str) -> Iterator[Box]:
-    """Annotations of Flickr30k Entities (Plummer et al. 2015): one file an image; the label is the phrase chain."""
+    """Annotations of Flickr30k Entities (Plummer et al. 2015), one file per image; the label is the phrase chain."""
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InputError(f"{source} declares XML entities, which no annotation needs; remove them")
     try:
@@ -88,35 +88,32 @@ def _parse_entities(text: str, source: str) -> Iterator[Box]:
         raise InputError(f"{source} is not valid XML ({error}); get the file again") from error
     file = root.findtext("filename")
     if not file:
-        raise InputError(f"{source} has no <filename>, so that its image is not known; get the file again")
+        raise InputError(f"{source} has no <filename>, so its image is unknown; get the file again")
     for number, item in enumerate(root.iter("object")):
         box = item.find("bndbox")
-        if box is None:  # a phrase about the scene, or about nothing that can be seen
+        if box is None:  # a phrase about the scene or about nothing visible
             continue
-        corners = _numbers(
-            [box.findtext(name) for name in ("xmin", "ymin", "xmax", "ymax")], source, f"object {number}"
-        )
-        yield Box(file, corners, 1.0, item.findtext("name") or "")
+        corners = [box.findtext(name) for name in ("xmin", "ymin", "xmax", "ymax")]
+        yield Box(file, _numbers(corners, source, f"object {number}"), 1.0, item.findtext("name") or "")
 
 
 def _parse_coco(text: str, source: str) -> Iterator[Box]:
-    """COCO's instances, or its results (a list, images named by `file_name` or by `image_id`); boxes are x, y, w, h."""
+    """COCO instances, or COCO results (a list naming images by `file_name` or `image_id`); boxes are x, y, w, h."""
     try:
         value = json.loads(text)
-        rows = value if isinstance(value, list) else list(value["annotations"])
-        images = {} if isinstance(value, list) else {image["id"]: image["file_name"] for image in value["images"]}
-        labels = {} if isinstance(value, list) else {c["id"]: c["name"] for c in value.get("categories", ())}
+        whole = {"annotations": value, "images": ()} if isinstance(value, list) else value
+        rows = list(whole["annotations"])
+        images = {image["id"]: image["file_name"] for image in whole["images"]}
+        labels = {category["id"]: category["name"] for category in whole.get("categories", ())}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{source} is not COCO's JSON ({type(error).__name__}: {error}); get the file again"
-        ) from error
+        raise InputError(f"{source} is not COCO JSON ({type(error).__name__}: {error}); get the file again") from error
     for number, row in enumerate(rows):
         where = f"annotation {number}"
         box = row.get("bbox") if isinstance(row, dict) else None
         if not isinstance(box, list) or len(box) != 4:
             raise InputError(f"{source}: {where} has no bbox of four numbers; repair or remove it")
         if any(isinstance(row.get(name), list | dict) for name in ("image_id", "category_id")):
-            raise InputError(f"{source}: {where} has an id that is none; repair or remove it")
+            raise InputError(f"{source}: {where} has an id that is not a number or name; repair or remove it")
         x, y, width, height = _numbers(box, source, where)
         file = row.get("file_name") or images.get(row.get("image_id"), row.get("image_id"))
         label = labels.get(row.get("category_id"), row.get("category_id"))
@@ -125,10 +122,10 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
-    """Tabs between the columns file, x1, y1, x2, y2 and, if there, score and label, which the first row names."""
+    """Tab-separated; the first row names the columns file, x1, y1, x2, y2 and optionally score and label."""
     rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-        raise InputError(f"{source}: its first row does not name the column {missing[0]}; add a row of names")
+        raise InputError(f"{source}: the first row does not name the column {missing[0]}; add a header row")
     for number, row in enumerate(rows, start=2):
         numbers = _numbers([*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0], source, f"row {number}")
         yield Box(row["file"], numbers[:4], numbers[4], row.get("label") or "")
@@ -138,7 +135,7 @@ def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{source}: {where} has not only numbers: {values}; repair or remove it") from None
+        raise InputError(f"{source}: {where} has a value that is not a number: {values}; repair or remove it") from None
 
 
 PARSERS = {"xml": _parse_entities, "json": _parse_coco, "tsv": _parse_table}

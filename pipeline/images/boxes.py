@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Candidates(NamedTuple):
-    """Proposals of one image before they are chosen from: `boxes` (n, 4) float32, `scores` (n,) float32."""
+    """Proposals in one image, before selection: `boxes` (n, 4) float32, `scores` (n,) float32."""
 
     boxes: np.ndarray
     scores: np.ndarray
@@ -20,10 +20,10 @@ NONE = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32))
 
 
 def tidy(given: Candidates, size: tuple[int, int], min_side: float) -> tuple[Candidates, Counter[str]]:
-    """Candidates cut to an image of `size` (width, height), without those that cannot be used, and why not.
+    """The usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
 
-    The counter holds how many were `clipped`, and how many left out because they were `not-finite`, in the
-    `wrong-order` (x2 < x1 or y2 < y1), `outside` of the image, or had a side below `min_side` pixels: `too-small`.
+    The counter says how many were `clipped`, and how many dropped because they are `not-finite`, in the `wrong-order`
+    (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
     """
     boxes = np.asarray(given.boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(given.scores, np.float32)
@@ -48,7 +48,7 @@ def tidy(given: Candidates, size: tuple[int, int], min_side: float) -> tuple[Can
 
 
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(n, m) the intersection over union of boxes a (n, 4) with b (m, 4)."""
+    """(n, m) intersection over union of the boxes a (n, 4) and b (m, 4)."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
     common = np.clip(high - low, 0, None).prod(axis=2)
@@ -60,9 +60,9 @@ def areas(boxes: np.ndarray) -> np.ndarray:
 
 
 def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
-    """Rows of at most `limit` candidates, best first, none of which overlaps a better one by more than `iou`.
+    """Greedy non-maximum suppression: the rows of at most `limit` candidates, best first (ties: the earlier row).
 
-    Greedy non-maximum suppression; of equal scores the earlier row comes first.
+    None overlaps a better one by more than `iou`.
     """
     order = np.argsort(-candidates.scores, kind="stable")
     kept: list[int] = []
@@ -74,7 +74,7 @@ def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
 
 
 def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candidates]:
-    """For each of `count` images its candidates; `image` (n,) int64 is the image that each row is of."""
+    """The candidates of each of `count` images; `image` (n,) int64 is the image of each row."""
     order = np.argsort(image, kind="stable")
     ends = np.searchsorted(image[order], np.arange(count + 1))
     return [candidates.take(order[ends[i] : ends[i + 1]]) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Regions drawn into their images, many images on one sheet: for people to look at."""
+"""Contact sheets: images with their regions drawn in."""
 
 import colorsys
 import io
@@ -9,17 +9,16 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 CELL = 256
-"""Pixels of the square that an image lies in."""
+"""Side in pixels of the square for an image."""
 LINE = 14
-"""Pixels of a line of text."""
+"""Height in pixels of a line of text."""
 DARK, LIGHT = (24, 24, 28), (235, 235, 235)
 
 
 class SheetPicture(NamedTuple):
-    """An RGB image, the regions to draw with their scores, best first, and the line under it.
+    """An RGB image, its regions and scores (best first), and the line of text below.
 
-    `image` is None where it could not be read: the line says why. Where there are `labels` (n,), they stand at the
-    regions in place of the scores.
+    `image` is None if it could not be read; the line then says why. `labels` (n,) replace the scores in the drawing.
     """
 
     image: Image.Image | None
@@ -32,9 +31,9 @@ class SheetPicture(NamedTuple):
 def picture_spoken_of(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
 ) -> SheetPicture:
-    """The `top` regions with the greatest sum of `scores`, each with all the texts that are of its box.
+    """The `top` regions with the greatest sum of `scores`, each labelled with all its texts.
 
-    boxes (n, 4), texts (n,) and scores (n,): what is said, and where; several may have the same box.
+    boxes (n, 4), texts (n,) and scores (n,); several texts may share a box.
     """
     by_box: dict[tuple[float, ...], list[int]] = {}
     for number, box in enumerate(np.asarray(boxes).tolist()):
@@ -46,12 +45,11 @@ def picture_spoken_of(
 
 
 def draw_sheet(pictures: Sequence[SheetPicture], columns: int) -> Image.Image:
-    """One RGB image of all pictures, `columns` side by side."""
+    """All pictures on one RGB image with `columns` columns."""
     rows = -(-len(pictures) // columns)
     sheet = Image.new("RGB", (columns * CELL, rows * (CELL + LINE)), DARK)
     for number, picture in enumerate(pictures):
-        place = (number % columns * CELL, number // columns * (CELL + LINE))
-        sheet.paste(_draw(picture), place)
+        sheet.paste(_draw(picture), (number % columns * CELL, number // columns * (CELL + LINE)))
     return sheet
 
 
@@ -62,7 +60,7 @@ def to_png(image: Image.Image) -> bytes:
 
 
 def _draw(picture: SheetPicture) -> Image.Image:
-    """(CELL, CELL + LINE) of one picture: the image as large as fits, its boxes, weakest below, and its line."""
+    """One picture, (CELL, CELL + LINE): the image scaled to fit, its boxes with the best on top, and its line."""
     cell = Image.new("RGB", (CELL, CELL + LINE), DARK)
     pen = ImageDraw.Draw(cell)
     if picture.image is not None:
@@ -73,21 +71,13 @@ def _draw(picture: SheetPicture) -> Image.Image:
         cell.paste(picture.image.resize(size), (left, top))
         for number in range(len(picture.boxes) - 1, -1, -1):
             x1, y1, x2, y2 = picture.boxes[number] * np.tile(np.divide(size, (width, height)), 2)
-            corner = (left + x1, top + y1)
             opposite = (left + max(x1, min(x2, size[0] - 1)), top + max(y1, min(y2, size[1] - 1)))
             text = picture.labels[number] if picture.labels else f"{picture.scores[number]:.2f}"
-            _frame(pen, corner, opposite, text, _colour(number))
+            hue = number * 0.382 % 1  # the golden angle, which keeps successive hues far apart
+            colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.7, 1))
+            pen.rectangle((left + x1, top + y1, *opposite), outline=colour, width=2)
+            at = (left + x1 + 2, top + y1)
+            pen.rectangle(pen.textbbox(at, text), fill=colour)
+            pen.text(at, text, DARK)
     pen.text((3, CELL + 1), picture.line[: CELL // 6], LIGHT)
     return cell
-
-
-def _frame(pen: ImageDraw.ImageDraw, corner: tuple, opposite: tuple, text: str, colour: tuple[int, int, int]) -> None:
-    pen.rectangle((*corner, *opposite), outline=colour, width=2)
-    label = pen.textbbox((corner[0] + 2, corner[1]), text)
-    pen.rectangle(label, fill=colour)
-    pen.text((corner[0] + 2, corner[1]), text, DARK)
-
-
-def _colour(number: int) -> tuple[int, int, int]:
-    """Neighbouring numbers get hues far apart (the golden angle)."""
-    return tuple(round(255 * part) for part in colorsys.hsv_to_rgb(number * 0.382 % 1, 0.7, 1))

@@ -1,22 +1,23 @@
 """Bytes of a photograph to pixels, or the reason why not.
 
-Pillow alone decodes: one flipped bit in a PNG can kill the process in other decoders. The size is read from
-the header and judged before any pixel is decoded; a truncated file is refused, never completed with grey.
+Only Pillow decodes: in other decoders one flipped bit in a PNG can kill the process. The size in the header is checked
+before any pixel is decoded; a truncated file is refused, never filled up with grey.
 
-An image may take `ImageLimits.seconds` of processor time. In a worker process (`isolated_map`, `DecodingProcess`) that
-limit holds at any point of any decoder; elsewhere it is looked at whenever Pillow reads on, and at the end.
+An image may take `ImageLimits.seconds` of processor time. In a worker process (`isolated_map`, `DecodingProcess`) the
+limit always applies; elsewhere it is checked when Pillow reads the next block, and at the end.
 """
 
+import hashlib
 import io
 import math
 import re
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -24,24 +25,24 @@ from pipeline.errors import InputError, Refused
 from pipeline.worker_process import Failure, processor_limit
 from pipeline.workers import Worker
 
-# Formats in which photographs come. Pillow's others include EPS, which starts a PostScript interpreter.
+# Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
-"""Greatest samples that are usual for Pillow's modes of more than 8 bits."""
+"""Usual greatest samples of Pillow's modes of more than 8 bits."""
 PNG_END = b"IEND\xaeB`\x82"
 MOST_SCANS = 100
-"""Of a JPEG: each is a pass over all pixels, for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
+"""In a JPEG. Each is a pass over all pixels for as few as 14 bytes. Encoders write ten; libtiff has this limit."""
 BLOCK = 1 << 10
-"""Bytes; what reads less at once reads a header."""
+"""Bytes; smaller reads are of a header."""
 JPEG_SCAN, JPEG_END = 0xDA, 0xD9
 JPEG_MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker that ends the data of a scan: not a stuffed zero, nor one of the restarts within it."""
+"""A marker that ends a scan's data: neither a stuffed zero nor a restart within it."""
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What an image may be: at most `max_pixels`, sides of at least `min_side`, longer / shorter <= `max_aspect`, and
-    decoded in at most `seconds` of processor time."""
+    """Limits on an image: at most `max_pixels`, sides of at least `min_side`, longer / shorter side <= `max_aspect`,
+    and at most `seconds` of processor time to decode it."""
 
     max_pixels: int
     min_side: int
@@ -50,26 +51,25 @@ class ImageLimits:
 
     @classmethod
     def from_settings(cls, collection: Any) -> "ImageLimits":
-        """Those of the section `collection` of a configuration."""
+        """The limits in the section `collection` of a configuration."""
         pixels, side = collection.max_image_pixels, collection.min_image_side
         return cls(pixels, side, collection.max_aspect_ratio, collection.decode_seconds)
 
 
 class UnreadableImage(Refused):
-    """An image that cannot be used. `reason` is one of not-an-image, truncated, damaged, not-finite, too-large,
-    too-small, too-elongated and too-slow; `detail` says more."""
+    """An unusable image. `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated
+    or too-slow; `detail` says more."""
 
 
 def decode(data: bytes, limits: ImageLimits) -> Image.Image:
     """The first frame of an encoded image as 8-bit RGB, upright by its EXIF orientation.
 
-    Transparent parts become white; 16-bit and floating-point samples are scaled into the range, not cut.
-    Raises UnreadableImage.
+    Transparent parts become white; 16-bit and floating-point samples are scaled, not clipped. Raises UnreadableImage.
     """
     begun = time.thread_time()
     try:
         with processor_limit(limits.seconds, str(_too_slow(limits.seconds))), _pixel_limit(limits.max_pixels):
-            image = _to_rgb(_upright(_load(data, limits, begun)))
+            image = _to_rgb(_load(data, limits, begun))
     except UnreadableImage:
         raise
     except UnidentifiedImageError:
@@ -77,7 +77,7 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
         raise UnreadableImage("not-an-image", f"no {', '.join(FORMATS)}; it starts with {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
-    except Exception as error:  # whatever a decoder makes of hostile bytes is the image's fault
+    except Exception as error:  # any failure on hostile bytes is the image's fault
         reason = "truncated" if "truncated" in str(error).lower() else "damaged"
         raise UnreadableImage(reason, f"{type(error).__name__}: {error}") from error
     if time.thread_time() - begun > limits.seconds:
@@ -86,9 +86,9 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
 
 
 class DecodingProcess:
-    """`decoding(data)` is `decode(data, limits)` in a process of its own, which an image that takes too long costs.
+    """A callable that runs `decode(data, limits)` in a process of its own, which an image that takes too long kills.
 
-    To be closed. Raises InputError.
+    Raises InputError. Close it, or use it as a context manager.
     """
 
     def __init__(self, limits: ImageLimits) -> None:
@@ -112,28 +112,42 @@ def _decode_to_bytes(limits: ImageLimits, data: bytes) -> tuple[tuple[int, int],
     return image.size, image.tobytes()
 
 
+class Inspection(NamedTuple):
+    """A decodable image: its size in pixels, upright, and the SHA-256 of its encoded bytes."""
+
+    width: int
+    height: int
+    sha256: str
+
+
+def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any, ...]) -> Inspection:
+    """Read `location` and decode it fully. Raises InputError saying what is wrong with the image."""
+    data = read(*location)
+    return Inspection(*decode(data, limits).size, hashlib.sha256(data).hexdigest())
+
+
 def _load(data: bytes, limits: ImageLimits, begun: float) -> Image.Image:
-    """The first frame as it is stored."""
+    """The first frame, as stored."""
     image = Image.open(_Timed(data, begun, limits.seconds), formats=FORMATS)
     _check_size(image.size, limits)
     if image.format == "JPEG":
         _check_scans(data)
     image.load()
-    # Pillow is content once it has the last pixel, and does not miss what belongs after it.
+    # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
     return image
 
 
 class _Timed(io.BytesIO):
-    """Bytes that a decoder may read on in only until the thread has used so many seconds since `begun`."""
+    """Bytes that can be read until the thread has used `seconds` of processor time since `begun`."""
 
     def __init__(self, data: bytes, begun: float, seconds: float) -> None:
         super().__init__(data)
         self._begun, self._seconds = begun, seconds
 
     def read(self, size: int | None = -1, /) -> bytes:
-        # The clock is asked for blocks of pixels only: a header is read in dozens of small pieces.
+        # Only blocks of pixels are timed: a header is read in dozens of small pieces.
         if (size is None or not 0 <= size < BLOCK) and time.thread_time() - self._begun > self._seconds:
             raise _too_slow(self._seconds)
         return io.BytesIO.read(self, size)
@@ -144,8 +158,8 @@ def _too_slow(seconds: float) -> UnreadableImage:
 
 
 def _check_scans(data: bytes) -> None:
-    """Refuse a JPEG of more than MOST_SCANS scans."""
-    if data.count(bytes((0xFF, JPEG_SCAN))) <= MOST_SCANS:  # some of which may stand in a thumbnail or behind the end
+    """Raise for a JPEG of more than MOST_SCANS scans."""
+    if data.count(bytes((0xFF, JPEG_SCAN))) <= MOST_SCANS:  # some may be in a thumbnail or after the end
         return
     at, scans = 2, 0
     while (found := JPEG_MARKER.search(data, at)) and found[1][0] != JPEG_END:
@@ -157,10 +171,10 @@ def _check_scans(data: bytes) -> None:
 
 @contextmanager
 def _pixel_limit(max_pixels: int) -> Iterator[None]:
-    """Have Pillow refuse, rather than warn of, images and inner frames above our limit."""
+    """Makes Pillow refuse, rather than warn about, images and inner frames above our limit."""
     usual = Image.MAX_IMAGE_PIXELS
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata, which does no harm
+        warnings.simplefilter("ignore")  # about odd metadata, which is harmless
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
         try:
@@ -180,14 +194,9 @@ def _check_size(size: tuple[int, int], limits: ImageLimits) -> None:
         raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # damaged EXIF does not make the pixels bad
-        return image
-
-
 def _to_rgb(image: Image.Image) -> Image.Image:
+    with suppress(Exception):  # damaged EXIF does not affect the pixels
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
         image = _to_grey(image)
     if image.has_transparency_data:
@@ -197,8 +206,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_grey(image: Image.Image) -> Image.Image:
-    """16-bit integer, 32-bit integer or float samples to 8 bits, from the smallest of the usual ranges that holds
-    them all, else from their least to their greatest."""
+    """16-bit integer, 32-bit integer or float samples scaled to 8 bits, from the smallest usual range that holds
+    them, or else from their own range."""
     kind = image.mode[:4]
     image = image.convert("I" if kind == "I;16" else kind).convert("F")
     if not math.isfinite(sum(memoryview(image.tobytes()).cast("f"))):

@@ -1,7 +1,8 @@
-"""Faster R-CNN (Ren et al. 2015) as a source of proposals: torchvision's detectors with their weights or a user's."""
+"""Faster R-CNN (Ren et al. 2015) as a source of proposals: torchvision's detectors with its or the user's weights."""
 
 import warnings
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -19,28 +20,27 @@ CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 
 
 def require_detector(architecture: str) -> None:
-    """UsageError lists the known detectors."""
+    """Raises UsageError listing the known detectors."""
     known = [name for name in list_models(module=detection) if name.startswith("fasterrcnn")]
     if architecture not in known:
         raise UsageError(f"unknown detector {architecture}; torchvision has {', '.join(known)}")
 
 
 def download_detector(architecture: str) -> Download:
-    """Torchvision's weights of a detector, and their name. InputError where they cannot be had."""
+    """Torchvision's weights of a detector, and their name. Raises InputError if the download fails."""
     require_detector(architecture)
     return fetch(architecture, "name it in regions.detector.file")
 
 
 def build_detector(architecture: str, state: State, source: str, min_score: float) -> nn.Module:
-    """A detector of as many classes as `state` has. Raises InputError naming `source` where the two do not fit."""
+    """A detector with the classes of `state`. Raises InputError naming `source` if they do not fit together."""
     require_detector(architecture)
-    if CLASSES not in state or CORNERS not in state:
-        missing = next(name for name in (CLASSES, CORNERS) if name not in state)
-        raise InputError(f"{source} lacks {missing}: it holds no Faster R-CNN of torchvision's; get the right file")
+    if missing := [name for name in (CLASSES, CORNERS) if name not in state]:
+        raise InputError(f"{source} lacks {missing[0]}: it is not a torchvision Faster R-CNN; get the right file")
     classes, corners = len(state[CLASSES]), len(state[CORNERS])
     if corners != 4 * classes:
         raise InputError(
-            f"{source}: its head scores {classes} classes but places boxes for {corners / 4:g}; get a whole file"
+            f"{source}: its head scores {classes} classes but places boxes for {corners / 4:g}; get an intact file"
         )
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
@@ -55,38 +55,33 @@ def build_detector(architecture: str, state: State, source: str, min_score: floa
 def detect(
     network: nn.Module, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str
 ) -> Iterator[Candidates]:
-    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first; none for a Failure, and
-    none in an image so elongated that nothing is left of its shorter side once its longer one fits the network.
+    """Proposals in each of `images` (height, width, 3) uint8, in original pixels, best first.
 
-    `stage` is detections (of every class) or rpn: what the region proposal network alone takes for objects. Images
-    go through one by one: in a batch torchvision pads them to one size, which changes what is found near the edges.
+    A Failure has none, nor does an image so elongated that its shorter side vanishes when its longer one is resized to
+    fit the network. `stage` is detections (of all classes) or rpn (the output of the region proposal network). Images
+    are processed one by one: torchvision pads a batch to one size, which changes the results near the edges.
     """
     network = network.to(device)
-    find = {"detections": _detections, "rpn": _objects}[stage]
+    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
     for pixels in images:
-        if isinstance(pixels, Failure) or _vanishes(network, pixels.shape[:2]):
+        # The network's own resizing rounds down, which may leave less than a pixel of the shorter side.
+        if isinstance(pixels, Failure) or (
+            min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) < 1 + 1e-3
+        ):
             yield NONE
             continue
         image = torch.from_numpy(pixels).to(device).permute(2, 0, 1).float() / 255
         with torch.inference_mode():
-            boxes, scores = find(network, image)
+            if stage == "rpn":
+                boxes, scores = _objects(network, image)
+            else:
+                boxes, scores = itemgetter("boxes", "scores")(network([image])[0])
         order = scores.argsort(descending=True, stable=True)
         yield Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy())
 
 
-def _vanishes(network: nn.Module, sides: tuple[int, int]) -> bool:
-    """Whether the network's own resizing, which rounds down, leaves less than a pixel of an image's shorter side."""
-    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
-    return min(shortest, min(sides) * longest / max(sides)) < 1 + 1e-3
-
-
-def _detections(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    found = network([image])[0]
-    return found["boxes"], found["scores"]
-
-
 def _objects(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the region proposal network hands on, with its scores, which its own `forward` keeps to itself."""
+    """The output of the region proposal network, with its scores, which its own `forward` does not return."""
     images, _ = network.transform([image])
     features = list(network.backbone(images.tensors).values())
     rpn = network.rpn
@@ -96,7 +91,5 @@ def _objects(network: nn.Module, image: torch.Tensor) -> tuple[torch.Tensor, tor
     objectness, offsets = concat_box_prediction_layers(objectness, offsets)
     boxes = rpn.box_coder.decode(offsets, anchors).view(1, -1, 4)
     boxes, scores = rpn.filter_proposals(boxes, objectness, images.image_sizes, per_level)
-    scale = torch.tensor(image.shape[:0:-1], device=image.device) / torch.tensor(
-        images.image_sizes[0][::-1], device=image.device
-    )
-    return boxes[0] * scale.repeat(2), scores[0]
+    original, resized = torch.tensor([image.shape[:0:-1], images.image_sizes[0][::-1]], device=image.device)
+    return boxes[0] * (original / resized).repeat(2), scores[0]

@@ -1,4 +1,4 @@
-"""What all image encoders have in common, and what one is made from."""
+"""The base class of image encoders, and the inputs for making one."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from pipeline.images.preprocess import Photograph, Preprocessing, load_all, prep
 
 
 class EncoderParts(Protocol):
-    """What an encoder is rebuilt from."""
+    """What an encoder is restored from."""
 
     settings: Mapping[str, Any]
     tensors: Mapping[str, np.ndarray]
@@ -25,7 +25,7 @@ class EncoderParts(Protocol):
 
 @dataclass(frozen=True)
 class TrainImages:
-    """The images of the train split: `rows` of the table `images` of the manifest with the fingerprint `manifest`."""
+    """The images of the train split: `rows` of the table `images`, in the manifest with the fingerprint `manifest`."""
 
     images: Any
     rows: np.ndarray
@@ -35,14 +35,14 @@ class TrainImages:
     processes: int
 
     def draw(self, count: int, seed: int) -> list[Photograph]:
-        """`count` of them, or all where there are fewer."""
+        """A random sample of `count`, or all if there are fewer."""
         rows = np.random.default_rng(seed).permutation(self.rows)[:count]
         return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
 
     def describe(
         self, what: str, photographs: Sequence[Photograph], preprocessing: Preprocessing, describe: Callable
     ) -> list:
-        """What `describe` makes of the pixels of each; `what` names the bar."""
+        """`describe` applied to the pixels of each photograph; `what` labels the progress bar."""
         from tqdm import tqdm
 
         made = load_all(photographs, self.read, self.limits, preprocessing, self.processes, describe)
@@ -51,9 +51,9 @@ class TrainImages:
 
 @dataclass(frozen=True)
 class EncoderMaterial:
-    """What an encoder is made from beside its entry: the `seed`; `regions`, the settings that decide which regions an
-    image has; a file of weights by its name and SHA-256, with the latter; another encoder by its name; and the images
-    to learn from."""
+    """The inputs for making an encoder, beside its entry: the `seed`; `regions`, the settings that define an image's
+    regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256),
+    another encoder by name, and the images to learn from."""
 
     seed: int
     regions: Mapping[str, Any]
@@ -63,17 +63,17 @@ class EncoderMaterial:
 
 
 class Work(NamedTuple):
-    """An encoder's work: `describe` the pixels of one picture where they are decoded (None: leave them as they are),
-    and extract the features of many at once."""
+    """How an encoder extracts features: `describe` processes one picture's pixels in the decoding process (None:
+    nothing), `extractor` batches of the results."""
 
     describe: Callable[[np.ndarray], np.ndarray] | None
     extractor: Extractor
 
 
 class ImageEncoder(nn.Module):
-    """Pixels (n, side, side, 3) uint8, as `preprocessing` makes them, to features (n, dim) float32.
+    """Maps pixels (n, side, side, 3) uint8, made by `preprocessing`, to features (n, dim) float32.
 
-    pipeline.specs.encoders.EncoderSpec says what its class has beside `forward`.
+    pipeline.specs.encoders.EncoderSpec describes the methods that a subclass has beside `forward`.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
@@ -93,10 +93,9 @@ class ImageEncoder(nn.Module):
             return self(torch.from_numpy(pixels)).numpy()
 
     def work(self, device: str, precision: str, batch_size: int) -> Work:
-        """How to run it on `device` (auto, cpu, cuda, cuda:N), `batch_size` images at once, in float32 unless it says
-        otherwise."""
+        """How to extract on `device` (auto, cpu, cuda, cuda:N), `batch_size` images at once; in float32 by default."""
         return Work(None, Extractor(self, ExtractionPlan(find_device(device), torch.float32, batch_size)))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """The same encoder made fast: on `device`, in `dtype`."""
+        """A faster copy on `device`, in `dtype`."""
         return copy.deepcopy(self).to(device, dtype)

@@ -1,7 +1,8 @@
-"""Running an encoder over many images: where, in which arithmetic, how many at once."""
+"""Running an encoder over many images: device, precision and batch size."""
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from pipeline.images.encoders import ImageEncoder
 
 BFLOAT16_COSINE = 0.9997
-"""What the features of every probe must keep to those in float32, or bfloat16 is not chosen by itself. Photographs
-were seen to lie up to three times as far off as probes: for them this means 0.999."""
+"""Least cosine between a probe's features in bfloat16 and float32 for which `auto` chooses bfloat16. Photographs were
+up to three times as far off as probes in our measurements, which makes it 0.999 for them."""
 PROBES = 8
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """How to run an encoder; `batch_size` is the most images at once."""
+    """How to run an encoder, on at most `batch_size` images at once."""
 
     device: torch.device
     dtype: torch.dtype
@@ -41,8 +42,8 @@ class ExtractionPlan:
 def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size: int) -> ExtractionPlan:
     """A plan for `device` (auto, cpu, cuda, cuda:N) and `precision` (auto, float32, bfloat16).
 
-    `auto` is bfloat16 where the device is fast at it and the encoder's features bear it. Raises UsageError for a
-    device that is not there.
+    `auto` is bfloat16 if it is fast on the device and accurate enough for the encoder. Raises UsageError for a missing
+    device.
     """
     chosen = find_device(device)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -54,7 +55,7 @@ def choose_plan(encoder: "ImageEncoder", device: str, precision: str, batch_size
 
 
 def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
-    """The least cosine, over generated images, of an encoder's features in bfloat16 to those in float32."""
+    """The least cosine, over generated images, between an encoder's features in bfloat16 and in float32."""
     probes = make_probes(encoder.preprocessing.side)
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     exact, fast = (torch.from_numpy(np.concatenate(list(Extractor(encoder, plan)(probes)))) for plan in plans)
@@ -62,7 +63,7 @@ def bfloat16_cosine(encoder: "ImageEncoder", device: torch.device) -> float:
 
 
 def make_probes(side: int) -> np.ndarray:
-    """(PROBES, side, side, 3) uint8: noise at every scale, the coarser the stronger, as in photographs."""
+    """(PROBES, side, side, 3) uint8: noise at every scale, stronger at coarser scales, as in photographs."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.zeros(PROBES, 3, side, side)
     cells = 2
@@ -74,9 +75,9 @@ def make_probes(side: int) -> np.ndarray:
 
 
 class Extractor:
-    """An encoder made ready by a plan: `extractor(images)` yields blocks of features.
+    """An encoder prepared for a plan: `extractor(images)` yields blocks of features.
 
-    When a GPU has no memory for a batch, that batch and all that follow are halved.
+    If a GPU runs out of memory, that batch and all later ones are halved.
     """
 
     def __init__(self, encoder: "ImageEncoder", plan: ExtractionPlan) -> None:
@@ -84,16 +85,16 @@ class Extractor:
         self._encoder = encoder.optimised(plan.device, plan.dtype)
 
     def __call__(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Features (n, dim) float32, a block for each batch of `images` (side, side, 3) uint8, in their order.
+        """Features (n, dim) float32, one block per batch of `images` (side, side, 3) uint8, in order.
 
-        The next batch is drawn while a GPU works on the last one.
+        The next batch is read while a GPU works on the last one.
         """
         images = iter(images)
         batches = iter(lambda: list(islice(images, self.plan.batch_size)), [])
         return self.run((torch.from_numpy(np.stack(batch)),) for batch in batches)
 
     def run(self, batches: Iterable[tuple[torch.Tensor, ...]]) -> Iterator[np.ndarray]:
-        """What the encoder makes of each batch, the tensors (n, ...) that it takes, in their order."""
+        """The encoder's output for each batch, a tuple of its input tensors (n, ...), in order."""
         under_way: torch.Tensor | None = None
         for batch in batches:
             features = self._start(*batch)
@@ -104,32 +105,32 @@ class Extractor:
             yield under_way.cpu().numpy()
 
     def _start(self, *batch: torch.Tensor) -> torch.Tensor:
-        portions, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
+        batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
+
+        def encode(rows: slice) -> torch.Tensor:
+            return self._encoder(*(upload(tensor[rows], device) for tensor in batch))
+
         with torch.inference_mode():
-            pieces = portions.map(
-                lambda rows: self._encoder(*(upload(tensor[rows], device) for tensor in batch)), len(batch[0])
-            )
-            features = torch.cat(pieces)
-        self.plan = replace(self.plan, batch_size=portions.size)
+            features = torch.cat(batcher.map(encode, len(batch[0])))
+        self.plan = replace(self.plan, batch_size=batcher.size)
         return features
 
 
 class Stopwatch:
-    """Where the time of an extraction goes; what is neither waiting for pixels nor writing is the forward pass."""
+    """Where the time of an extraction goes; the rest, beside decoding and writing, is the forward pass."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._seconds = {"decode": 0.0, "write": 0.0}
+        self._seconds = Counter(decode=0.0, write=0.0)
 
     def iterate(self, what: str, items: Iterable[Any]) -> Iterator[Any]:
-        """`items`, with the time until each is there counted as `what`, but for what is counted otherwise meanwhile."""
+        """`items`; waiting for each counts as `what`, except for time counted under another name meanwhile."""
         items = iter(items)
         while True:
             with self.measure(what):
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
+                item = next(items, self)
+            if item is self:
+                return
             yield item
 
     @contextmanager
@@ -139,13 +140,13 @@ class Stopwatch:
             yield
         finally:
             meanwhile = sum(self._seconds.values()) - counted
-            self._seconds[what] = self._seconds.get(what, 0.0) + time.perf_counter() - start - meanwhile
+            self._seconds[what] += time.perf_counter() - start - meanwhile
 
     def move(self, source: str, target: str, share: float) -> None:
-        """Count this share of `source` as `target`, which went on in the same processes."""
+        """Count this share of `source` as `target`, which runs in the same processes."""
         seconds = self._seconds[source] * share
         self._seconds[source] -= seconds
-        self._seconds[target] = self._seconds.get(target, 0.0) + seconds
+        self._seconds[target] += seconds
 
     def describe(self, images: int) -> str:
         total = time.perf_counter() - self._start

@@ -1,4 +1,4 @@
-"""A network trained to tell what regions show, as the CNN of R-CNN is (Girshick et al. 2014, section 2.3)."""
+"""Finetuning a network to classify regions, as in R-CNN (Girshick et al. 2014, section 2.3)."""
 
 import copy
 import math
@@ -12,21 +12,21 @@ from torch import nn
 
 from pipeline.device import drawn_from
 from pipeline.errors import JointspaceError
-from pipeline.images.classifier import Classifier
 from pipeline.images.networks import NetworkEncoder
+from pipeline.images.region_features import Classifier
 from pipeline.images.sampling import RegionSample
 
 WARM_UP = 0.1
-"""Share of the iterations in which the learning rate rises to its highest."""
+"""Share of the iterations in which the learning rate rises to its maximum."""
 LENGTH = 5
-"""Root mean square length that a pretrained network's features are brought to, about that of one that begins untrained:
-with ImageNet's weights it is 505 for SqueezeNet's, and steps that suit the one tear the other apart."""
+"""Root mean square length that a pretrained network's features are scaled to, about that of an untrained network. With
+ImageNet's weights SqueezeNet's is 505, and training diverges at learning rates that suit an untrained one."""
 
 
 @dataclass(frozen=True)
 class FinetuneSchedule:
-    """Gradient descent with momentum for `iterations` steps; `learning_rate` is the highest, that of the body is
-    `body_rate` times as high. `clip` is the greatest norm of the gradient."""
+    """Gradient descent with momentum for `iterations` steps; `learning_rate` is the maximum, `body_rate` a factor for
+    the body, `clip` the greatest norm of the gradient."""
 
     iterations: int
     learning_rate: float
@@ -36,7 +36,7 @@ class FinetuneSchedule:
     clip: float
 
     def rate(self, iteration: int) -> float:
-        """Rises in a line, then falls to zero by half a cosine."""
+        """Linear warm-up, then a half cosine to zero."""
         warm = max(1, round(WARM_UP * self.iterations))
         if iteration < warm:
             return self.learning_rate * (iteration + 1) / warm
@@ -59,10 +59,9 @@ class Head(nn.Linear):
 class Finetuning:
     """Minimises the cross-entropy of softmax(W f(x) + b) with the class of region x; class 0 is the background.
 
-    f is the encoder's layer, whose weights are learned along with W and b. Where they are `pretrained`, W learns from
-    features brought to the length LENGTH, and batch normalisations keep the statistics that they have. Random numbers
-    follow from the seed and the number of the iteration, so that `tensors` and `iteration` are all that training goes
-    on from.
+    f is the encoder's layer, trained together with W and b. If it is `pretrained`, its features are scaled to the
+    length LENGTH, and batch norms keep their statistics. Random numbers depend only on the seed and the iteration, so
+    training can resume from `tensors` and `iteration`.
     """
 
     def __init__(
@@ -74,8 +73,7 @@ class Finetuning:
         body = NetworkEncoder(replace(encoder.spec, flip=False), copy.deepcopy(encoder.body), encoder.node, {})
         self.head = Head(self.dim, 1 + classes, seed)
         self.network = nn.Sequential(body, self.head).to(device, memory_format=torch.channels_last)
-        self.schedule, self.device, self.dtype, self.seed = schedule, device, dtype, seed
-        self.pretrained = pretrained
+        self.schedule, self.device, self.dtype, self.seed, self.pretrained = schedule, device, dtype, seed, pretrained
         groups = [
             {"params": list(body.parameters()), "share": schedule.body_rate},
             {"params": list(self.head.parameters()), "share": 1},
@@ -86,24 +84,20 @@ class Finetuning:
         self.iteration = 0
 
     def learn(self, batches: Iterable[RegionSample]) -> Iterator[float]:
-        """The loss of each batch, after a step down its gradient. Raises JointspaceError when the loss or the gradient
-        is not finite, before it changes a weight."""
+        """The loss of each batch, after a gradient step. Raises JointspaceError, before the step, if the loss or the
+        gradient is not finite."""
         for batch in batches:
             if self.pretrained and self.iteration == 0:
-                self._measure(batch)
-            self._prepare()
+                self._scale_head(batch)
+            self.network.train()
+            for module in self.network.modules() if self.pretrained else ():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
             loss = self._step(batch)
             self.iteration += 1
             yield loss
 
-    def _prepare(self) -> None:
-        self.network.train()
-        for module in self.network.modules() if self.pretrained else ():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
-
-    def _measure(self, batch: RegionSample) -> None:
-        """Set the head's scale by the features of `batch`."""
+    def _scale_head(self, batch: RegionSample) -> None:
         self.network.eval()
         with torch.inference_mode():
             features = self.network[0](torch.from_numpy(batch.pixels).to(self.device)).float()
@@ -124,14 +118,14 @@ class Finetuning:
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
             raise JointspaceError(
-                f"training came apart at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}); lower"
+                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}); lower"
                 " finetune.learning_rate; the last checkpoint is kept"
             )
         self.optimiser.step()
         return loss.item()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Weights and momenta, to go on from."""
+        """Weights and momenta, for `restore`."""
         state = {f"weights.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             if (momentum := self.optimiser.state[parameter].get("momentum_buffer")) is not None:
@@ -139,10 +133,11 @@ class Finetuning:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray], iteration: int) -> None:
-        """Go on from what `tensors` returned after that many iterations."""
+        """Resume from what `tensors` returned after that many iterations."""
         state = self.network.state_dict()
-        given = {name: torch.from_numpy(tensors[f"weights.{name}"]).reshape(t.shape) for name, t in state.items()}
-        self.network.load_state_dict(given)
+        self.network.load_state_dict(
+            {name: torch.from_numpy(tensors[f"weights.{name}"]).reshape(t.shape) for name, t in state.items()}
+        )
         for name, parameter in self.network.named_parameters():
             if f"momentum.{name}" in tensors:
                 momentum = torch.from_numpy(tensors[f"momentum.{name}"]).to(self.device)
@@ -150,11 +145,11 @@ class Finetuning:
         self.iteration = iteration
 
     def encoder(self, weights: Mapping[str, Any]) -> NetworkEncoder:
-        """The encoder as it is now, on the CPU; `weights` says where it comes from."""
+        """The current encoder, on the CPU; `weights` says where its weights come from."""
         body = copy.deepcopy(self.network[0].body).to("cpu", memory_format=torch.contiguous_format).eval()
         return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> Classifier:
-        """The classifier as it is now."""
+        """The current classifier."""
         weight, bias = self.head.scale * self.head.weight, self.head.bias
         return Classifier(*(tensor.detach().cpu().numpy().copy() for tensor in (weight, bias)))

@@ -1,4 +1,4 @@
-"""Features of many regions from one map of activations per image: region-of-interest alignment."""
+"""Features of many regions from one activation map per image: region-of-interest alignment."""
 
 import copy
 
@@ -12,25 +12,22 @@ from pipeline.images.backbones import fold_batch_norms
 from pipeline.images.networks import NetworkEncoder
 
 PROBE_SIDE = 224
-"""Pixels of an image whose map has more than one cell in every network."""
+"""Side in pixels of an image whose map has more than one cell in every network."""
 POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 POOL_FUNCTIONS = (functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, torch.mean, "mean")
 
 
 class RegionEncoder(nn.Module):
-    """Pixels (n, height, width, 3) uint8 and boxes (n, k, 4) in [0, 1] of their sides to features (n, k, dim) float32.
+    """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4), in [0, 1], to features (n, k, dim) float32.
 
-    `trunk` makes the map; regions are taken from it by the exact integral of its bilinear interpolation over each of
-    `bins` x `bins` parts of the box: RoIAlign (He et al. 2017) with infinitely many samples. For the layer `average`
-    one bin is all there is to do; for fc6 and fc7 `head` turns the bins into the layer.
+    `trunk` computes the map, whose bilinear interpolation is integrated exactly over `bins` x `bins` parts of each box:
+    RoIAlign (He et al. 2017) with infinitely many samples. The layer `average` is one bin; `head` computes fc6 and fc7
+    from the bins.
     """
 
     def __init__(self, encoder: NetworkEncoder, trunk: fx.GraphModule, head: fx.GraphModule, bins: int) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.trunk = trunk
-        self.head = head
-        self.bins = bins
+        self.encoder, self.trunk, self.head, self.bins = encoder, trunk, head, bins
 
     def forward(self, pixels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
         images = self.encoder.normalise(pixels)
@@ -47,50 +44,46 @@ class RegionEncoder(nn.Module):
         return self.head(pooled.flatten(0, 1).to(self.encoder.dtype)).float().reshape(*boxes.shape[:2], -1)
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "RegionEncoder":
-        """The same on `device`, in `dtype`, in fewer passes."""
+        """A faster copy on `device`, in `dtype`, in fewer passes."""
         encoder = self.encoder.optimised(device, dtype)
         trunk = fold_batch_norms(copy.deepcopy(self.trunk)).to(device, dtype, memory_format=torch.channels_last)
         return RegionEncoder(encoder, trunk, copy.deepcopy(self.head).to(device, dtype), self.bins)
 
 
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
-    """`encoder` with its body split where its map of activations is complete. UsageError where it has no such map."""
+    """`encoder` with its body split at its activation map. Raises UsageError if it has none."""
     average, side = encoder.spec.layer == "average", encoder.spec.preprocessing.side
     trunk, head, extent = split(encoder.body, max(side, PROBE_SIDE) if average else side)
     return RegionEncoder(encoder, trunk, head, 1 if average else extent)
 
 
 def split(body: fx.GraphModule, side: int) -> tuple[fx.GraphModule, fx.GraphModule, int]:
-    """The part of `body` before its last pooling to a fixed size, the part from there, and the sides of the map
-    between them for images of `side` x `side` pixels. Both share the tensors of `body`."""
+    """The part of `body` before its last pooling to a fixed size, the rest, and the side of the map between them for
+    images of `side` x `side` pixels. Both parts share the tensors of `body`."""
     body = fx.GraphModule(body, copy.deepcopy(body.graph))
     with torch.inference_mode():
         ShapeProp(body).propagate(torch.zeros(1, 3, side, side, dtype=next(body.parameters()).dtype))
-    chain = _tail(body.graph)
+    # The last nodes, in order, that form a single chain to the output.
+    chain = [next(node for node in body.graph.nodes if node.op == "output").all_input_nodes[0]]
+    while len(chain[-1].all_input_nodes) == 1:
+        chain.append(chain[-1].all_input_nodes[0])
+    chain.reverse()
     pools = [node for node in chain if _pools(body, node)]
     maps = [node for node in chain if _is_map(node)]
     border = pools[0].args[0] if pools else (maps[-1] if maps else None)
     if border is None or not _is_map(border):
         raise UsageError("roi-align needs a network with a map of activations; set regions.features to crops")
-    trunk, head = fx.Graph(), fx.Graph()
+    trunk, head, rest = fx.Graph(), fx.Graph(), chain[chain.index(border) + 1 :]
     copies: dict[fx.Node, fx.Node] = {}
     for node in body.graph.nodes:
-        if node.op != "output" and node not in chain[chain.index(border) + 1 :]:
+        if node.op != "output" and node not in rest:
             copies[node] = trunk.node_copy(node, copies.__getitem__)
     trunk.output(copies[border])
     copies = {border: head.placeholder("map")}
-    for node in chain[chain.index(border) + 1 :]:
+    for node in rest:
         copies[node] = head.node_copy(node, copies.__getitem__)
     head.output(copies[chain[-1]])
     return fx.GraphModule(body, trunk), fx.GraphModule(body, head), border.meta["tensor_meta"].shape[-1]
-
-
-def _tail(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes, in order, through which alone everything passes to the output."""
-    chain = [next(node for node in graph.nodes if node.op == "output").all_input_nodes[0]]
-    while len(chain[-1].all_input_nodes) == 1:
-        chain.append(chain[-1].all_input_nodes[0])
-    return chain[::-1]
 
 
 def _pools(body: fx.GraphModule, node: fx.Node) -> bool:
@@ -105,10 +98,10 @@ def _is_map(node: fx.Node) -> bool:
 
 
 def pool_regions(maps: torch.Tensor, boxes: torch.Tensor, bins: int) -> torch.Tensor:
-    """(n, k, channels, bins, bins) means over parts of boxes (n, k, 4), in [0, 1], of maps (n, channels, h, w).
+    """(n, k, channels, bins, bins): means of maps (n, channels, h, w) over parts of boxes (n, k, 4), in [0, 1].
 
-    A cell of the map stands for its middle; between the middles the map is bilinear, beyond the outermost constant.
-    The interpolation is a product of two linear ones, so that all regions of an image are one matrix product.
+    A cell's value is that of its centre; the map is bilinear between the centres and constant beyond the outermost.
+    The interpolation is separable, so all regions of an image are one matrix product.
     """
     height, width = maps.shape[-2:]
     across = cell_weights(boxes[..., 0] * width, boxes[..., 2] * width, bins, width)
@@ -120,18 +113,16 @@ def pool_regions(maps: torch.Tensor, boxes: torch.Tensor, bins: int) -> torch.Te
 
 
 def cell_weights(start: torch.Tensor, stop: torch.Tensor, bins: int, cells: int) -> torch.Tensor:
-    """(..., bins, cells) the share of each cell in the mean over each of `bins` equal parts of [start, stop).
+    """(..., bins, cells): the weight of each cell in the mean over each of `bins` equal parts of [start, stop).
 
-    Cell i covers [i, i + 1); the weights of a part add up to 1.
+    Cell i covers [i, i + 1); the weights of a part sum to 1.
     """
     edges = start[..., None] + (stop - start)[..., None] * torch.linspace(0, 1, bins + 1, device=start.device)
-    edges = edges - 0.5
-    low, high = edges[..., :-1], edges[..., 1:]
+    low, high = (edges - 0.5)[..., :-1], (edges - 0.5)[..., 1:]
     last = cells - 1
-    middles = torch.arange(cells, device=start.device, dtype=start.dtype)
-    weights = _hat_integral(high[..., None].clamp(0, last) - middles) - _hat_integral(
-        low[..., None].clamp(0, last) - middles
-    )
+    centres = torch.arange(cells, device=start.device, dtype=start.dtype)
+    below, above = (_hat_integral(edge[..., None].clamp(0, last) - centres) for edge in (low, high))
+    weights = above - below
     weights[..., 0] += high.clamp(max=0) - low.clamp(max=0)
     weights[..., -1] += high.clamp(min=last) - low.clamp(min=last)
     return weights / (high - low).clamp(min=1e-9)[..., None]

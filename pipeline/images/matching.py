@@ -1,4 +1,4 @@
-"""Which row of features made elsewhere belongs to which image, by name."""
+"""Matching rows of imported features to images, by name."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from pipeline.errors import InputError
 
 @dataclass(frozen=True)
 class Matching:
-    """`rows` (n_images,) int64: the row of each image, -1 where there is none; `unmatched`: names of no image."""
+    """`rows` (n_images,) int64: the row of each image, or -1; `unmatched`: names that match no image."""
 
     rows: np.ndarray
     unmatched: list[str]
 
     def missing(self, images: Sequence[str]) -> list[str]:
-        """Those of `images` that have no row."""
+        """Those of `images` without a row."""
         return [images[i] for i in np.flatnonzero(self.rows < 0)]
 
 
 def match_names(names: Sequence[str], images: Sequence[str]) -> Matching:
-    """Match the rows' `names` with the paths `images`: by the whole name, else by a file name that is unique in both.
+    """Match the rows' `names` to the paths `images`: by the full name, or by a file name that is unique in both.
 
-    Raises InputError naming an image that has several rows.
+    Raises InputError naming an image with several rows.
     """
     rows = np.full(len(images), -1, np.int64)
     place = {image: i for i, image in enumerate(images)}
@@ -45,13 +45,13 @@ def match_names(names: Sequence[str], images: Sequence[str]) -> Matching:
 
 
 def _by_unique_file(names: Sequence[str]) -> dict[str, int]:
-    """File name -> position, of those file names that only one of `names` has."""
+    """File name -> position, for file names that occur once in `names`."""
     files = [basename(name) for name in names]
     counts = Counter(files)
     return {file: position for position, file in enumerate(files) if counts[file] == 1}
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
-    """The first few of `names`, and how many there are."""
+    """The first `count` of `names`, and how many more there are."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more

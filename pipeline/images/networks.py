@@ -1,4 +1,4 @@
-"""Networks as encoders: a backbone cut off after a layer, its weights, and the preprocessing that belongs to them."""
+"""Networks as encoders: a backbone cut after a layer, its weights, and their preprocessing."""
 
 import copy
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from pipeline.images.weights import State, download, parse, select
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a network is apart from its weights: `layer` is average, fc6 or fc7, `flip` averages over mirror images."""
+    """A network without its weights: `layer` is average, fc6 or fc7; `flip` averages over mirror images."""
 
     architecture: str
     layer: str
@@ -27,17 +27,14 @@ class NetworkSpec:
 
 
 class NetworkEncoder(ImageEncoder):
-    """Pixels (n, side, side, 3) uint8 to features (n, dim) float32, in the arithmetic of `body`.
+    """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
 
     `body` is the network up to the node `node` of its graph; `weights` says where its weights come from.
     """
 
     def __init__(self, spec: NetworkSpec, body: fx.GraphModule, node: str, weights: Mapping[str, Any]) -> None:
         super().__init__(spec.preprocessing)
-        self.spec = spec
-        self.body = body
-        self.node = node
-        self.weights = weights
+        self.spec, self.body, self.node, self.weights = spec, body, node, weights
         self.dtype = next(body.parameters()).dtype
         for name in ("mean", "std"):
             values = torch.tensor(getattr(spec.preprocessing, name)).reshape(3, 1, 1) * 255
@@ -49,7 +46,7 @@ class NetworkEncoder(ImageEncoder):
         return (features + self._features(images.flip(3))) / 2 if self.spec.flip else features
 
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (n, height, width, 3) uint8 to what the network takes (n, 3, height, width)."""
+        """Pixels (n, height, width, 3) uint8 to the network's input (n, 3, height, width)."""
         return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:
@@ -57,35 +54,32 @@ class NetworkEncoder(ImageEncoder):
         return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "NetworkEncoder":
-        """The same encoder made fast: on `device`, in `dtype`, in fewer passes, channels last as the pixels come."""
+        """A faster copy on `device`, in `dtype`: batch norms folded, channels last like the pixels."""
         body = fold_batch_norms(copy.deepcopy(self.body)).to(dtype=dtype, memory_format=torch.channels_last)
         return NetworkEncoder(self.spec, body, self.node, self.weights).to(device)
 
     def work(self, device: str, precision: str, batch_size: int) -> Work:
-        """How to run it; see `choose_plan`."""
+        """See `choose_plan`."""
         return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))
 
     def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The weights that the layer needs, under their names in the whole network."""
+        """The weights up to the layer, by their names in the whole network."""
         return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "NetworkEncoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
-        names = ("architecture", "layer", "flip")
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
-        spec = NetworkSpec(preprocessing=preprocessing, **{name: settings[name] for name in names})
+        spec = NetworkSpec(settings["architecture"], settings["layer"], preprocessing, settings["flip"])
         body = cut(build(spec.architecture, seed=0), settings["node"])
         body.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
         return cls(spec, body, settings["node"], settings["weights"])
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "NetworkEncoder":
-        """That of its entry: untrained, or with torchvision's weights or those of a file."""
+        """The encoder of a configuration entry: untrained, with torchvision's weights, or with a file's."""
         spec = NetworkSpec(entry.architecture, entry.layer, Preprocessing.from_entry(entry), entry.flip)
         if entry.weights == "untrained":
             return untrained(spec, material.seed)
@@ -97,16 +91,16 @@ class NetworkEncoder(ImageEncoder):
 
 
 def untrained(spec: NetworkSpec, seed: int) -> NetworkEncoder:
-    """An encoder whose weights are drawn from `seed`, as its architecture's are before training."""
+    """An encoder with the untrained weights that its architecture draws from `seed`."""
     network = build(spec.architecture, seed)
     node = find_node(network, spec.layer, spec.preprocessing.side)
     return NetworkEncoder(spec, cut(network, node), node, {"origin": "untrained", "seed": seed})
 
 
 def trained(spec: NetworkSpec, state: State, weights: Mapping[str, Any]) -> NetworkEncoder:
-    """An encoder that carries `state`: the weights of its network, or as many of them as the layer needs.
+    """An encoder with the weights `state`, which must cover the network up to the layer.
 
-    `weights["origin"]` names their source in errors. Raises InputError where they do not fit.
+    Raises InputError, naming their source `weights["origin"]`, if they do not fit.
     """
     network = build(spec.architecture, seed=0)
     node = find_node(network, spec.layer, spec.preprocessing.side)

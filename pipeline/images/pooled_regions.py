@@ -1,4 +1,4 @@
-"""An image as the mean or the maximum of the features of its regions: one more view of whole images."""
+"""Encoders of whole images that average, or take the maximum of, the features of their regions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,33 +17,28 @@ from pipeline.images.regions import RegionExtractor
 
 POOLING = {"mean": np.add, "max": np.maximum}
 BATCH = 32
-"""Regions that go through the network at once."""
+"""Regions encoded at once."""
 
 
 def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
-    """(n, dim) float32 of the regions `features` (total, dim), of which image i has the rows [offsets[i], offsets[i +
-    1]), at least one. `pooling` is mean or max."""
+    """(n, dim) float32: the mean or max (`pooling`) of region `features` (total, dim); those of image i are the rows
+    offsets[i] to offsets[i + 1], at least one."""
     pooled = POOLING[pooling].reduceat(features, offsets[:-1], axis=0)
     return pooled / np.diff(offsets)[:, None].astype(np.float32) if pooling == "mean" else pooled
 
 
 class PooledEncoder(ImageEncoder):
-    """Images to features (n, dim) float32: `network` describes the regions that `regions` (a section of that name of a
-    configuration) tells to cut out.
+    """Maps images to features (n, dim) float32, pooled over the regions that the section `regions` defines.
 
-    Nothing is known of the boxes of an image that comes alone: where they were read from a file or found by a detector,
-    its regions are the windows that fill up.
+    A query image has no boxes from a file or detector; its regions are then the grid windows that fill up.
     """
 
     def __init__(self, network: NetworkEncoder, regions: Mapping[str, Any], pooling: str) -> None:
         super().__init__(network.preprocessing)
-        self.network = network
-        self.regions = regions
-        self.pooling = pooling
+        self.network, self.regions, self.pooling = network, regions, pooling
         self._cutting = Cutting.from_settings(regions, network.preprocessing)
-        self._extractor = RegionExtractor(
-            network, ExtractionPlan(torch.device("cpu"), torch.float32, BATCH), self._cutting.view
-        )
+        plan = ExtractionPlan(torch.device("cpu"), torch.float32, BATCH)
+        self._extractor = RegionExtractor(network, plan, self._cutting.view)
 
     @property
     def dim(self) -> int:
@@ -55,11 +50,10 @@ class PooledEncoder(ImageEncoder):
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
 
     def work(self, device: str, precision: str, batch_size: int) -> Work:
-        """Raises UsageError: the regions are extracted first."""
-        raise UsageError("an encoder of pooled regions takes them, and not images; extract-regions and pool-regions do")
+        """Raises UsageError: regions must be extracted first."""
+        raise UsageError("an encoder of pooled regions takes regions, not images; extract-regions and pool-regions do")
 
     def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
         network = self.network.settings()
         return {
             "architecture": "pooled",
@@ -71,16 +65,14 @@ class PooledEncoder(ImageEncoder):
         }
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """The network's."""
         return self.network.tensors()
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "PooledEncoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
         return cls(NetworkEncoder.from_parts(settings["network"], tensors), settings["regions"], settings["pooling"])
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "PooledEncoder":
-        """On the network of the encoder that its entry names."""
+        """The encoder of a configuration entry, on the network of the encoder `entry.of`."""
         network = material.encoder(entry.of)
         return cls(NetworkEncoder.from_parts(network.settings, network.tensors), material.regions, entry.pooling)

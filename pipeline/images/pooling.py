@@ -1,4 +1,4 @@
-"""A picture's descriptors to one vector: codebooks, VLAD, and the order of the parts."""
+"""A picture's descriptors pooled to one vector: codebooks, VLAD, and the order of the parts."""
 
 import zlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pipeline.images.descriptors import GLOBAL, LOCAL, PatchGrid, one_thread
 
 
 class Codebook(NamedTuple):
-    """Descriptors x (n, raw_dim) become (x - mean) @ directions.T (n, dim), whose words are `words` (n_words, dim)."""
+    """Descriptors x (n, raw_dim) are reduced to (x - mean) @ directions.T (n, dim); `words` is (n_words, dim)."""
 
     mean: np.ndarray
     directions: np.ndarray
@@ -23,11 +23,10 @@ class Codebook(NamedTuple):
 
 
 def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """(n_words * dim,) float32 of unit length (zero for a picture that lies on the words): for each word, the sum of
-    what its descriptors differ from it by.
+    """(n_words * dim,) float32 of unit length (or zero): for each word, the sum of its residuals.
 
-    descriptors (n, dim), words (n_words, dim). Jégou et al., as Gong et al. 2014 [26]; the signed square root before
-    the length is from their later version.
+    descriptors (n, dim), words (n_words, dim). Jégou et al. ([26] in Gong et al. 2014), with the signed square root of
+    their later version.
     """
     nearest = (descriptors @ words.T - (words**2).sum(axis=1) / 2).argmax(axis=1)
     chosen = np.zeros((len(words), len(descriptors)), np.float32)
@@ -39,9 +38,9 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DescriptorSampler:
-    """`sampler(pixels)`: kind -> at most `count` of a picture's local descriptors, drawn by the seed and the pixels.
+    """`sampler(pixels)`: kind -> at most `count` of a picture's local descriptors, sampled by the seed and the pixels.
 
-    Like a Describer it travels to other processes by pickle.
+    Can be pickled.
     """
 
     grid: PatchGrid
@@ -57,9 +56,9 @@ class DescriptorSampler:
 
 @dataclass(frozen=True)
 class StandardDescriber:
-    """`describer(pixels)`: one float32 vector, the parts GLOBAL and LOCAL one after the other.
+    """`describer(pixels)`: one float32 vector, the parts GLOBAL and LOCAL concatenated.
 
-    With `flip` the mean of those of the picture and of its mirror image.
+    With `flip`, the mean over the picture and its mirror image.
     """
 
     grid: PatchGrid

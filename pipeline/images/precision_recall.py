@@ -1,4 +1,4 @@
-"""How well objects are found: average precision, as the PASCAL VOC challenge has it since 2010."""
+"""Average precision of object detection, as in PASCAL VOC since 2010."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.images.boxes import Candidates, overlaps, suppress
-from pipeline.images.classifier import Classifier
+from pipeline.images.region_features import Classifier
 from pipeline.images.regions import DescribedRegions
 from pipeline.images.sampling import LabelledImage
 
 HIT = 0.5
-"""Least overlap of a detection with the object that it finds."""
+"""Least intersection over union of a detection and its object."""
 WEAKEST = 0.01
-"""Detections of lower probability are not looked at."""
+"""Least probability of a detection."""
 
 
 class Judged(NamedTuple):
-    """One image: candidates `boxes` (n, 4) with the `probabilities` (n, 1 + classes) of showing what (0: nothing), and
-    what there is: boxes `truth` (m, 4) of `classes` (m,), from 1."""
+    """One image: candidate `boxes` (n, 4) with `probabilities` (n, 1 + classes; 0 is the background), and its objects:
+    boxes `truth` (m, 4) of `classes` (m,), from 1."""
 
     boxes: np.ndarray
     probabilities: np.ndarray
@@ -29,24 +29,24 @@ class Judged(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """`mean` of the `average` precisions (classes,), in [0, 1], NaN for classes that are nowhere; `reachable` is the
-    share of objects that some candidate overlaps enough, which no classifier can exceed in recall."""
+    """`mean` of the `average` precisions (classes,), in [0, 1], NaN for classes without objects; `reachable` is the
+    share of objects that some candidate overlaps enough, an upper bound on recall."""
 
     mean: float
     average: np.ndarray
     reachable: float
 
     def to_dict(self, labels: Sequence[str]) -> dict[str, Any]:
-        """As JSON; classes that are nowhere have null."""
-        average = [None if math.isnan(value) else value for value in self.average.tolist()]
-        named = dict(zip(labels, average, strict=True))
+        """As JSON, with null for NaN."""
+        pairs = zip(labels, self.average.tolist(), strict=True)
+        named = {label: None if math.isnan(value) else value for label, value in pairs}
         return {"mean_average_precision": self.mean, "reachable": self.reachable, "average_precision": named}
 
 
 def judge_regions(
     described: DescribedRegions, classifier: Classifier, images: Sequence[LabelledImage], iou: float
 ) -> Precision:
-    """What `classifier` makes of the regions of `images`, against their labelled boxes."""
+    """The precision of `classifier` on the regions of `images`, against their labelled boxes."""
     ends = np.cumsum(described.lengths)
     probabilities = classifier.probabilities(described.features) if len(described.features) else None
     judged = []
@@ -59,7 +59,7 @@ def judge_regions(
 
 
 def judge_detections(images: Sequence[Judged], iou: float) -> Precision:
-    """Average precision of each class, after suppression at `iou` of the weaker of two detections of a class."""
+    """Average precision of each class, after non-maximum suppression at `iou` within the class."""
     classes = images[0].probabilities.shape[1] - 1
     average = np.array([_average_precision(images, label, iou) for label in range(1, classes + 1)])
     reached = [overlaps(image.truth, image.boxes).max(axis=1, initial=0) >= HIT for image in images]
@@ -84,7 +84,7 @@ def _average_precision(images: Sequence[Judged], label: int, iou: float) -> floa
 
 
 def match(boxes: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """(n,) whether each detection, best first, finds an object that no better one has found."""
+    """(n,): whether each detection, best first, finds an object that no better detection found."""
     overlap = overlaps(boxes, truth)
     hits, free = np.zeros(len(boxes), bool), np.ones(len(truth), bool)
     for row in range(len(boxes) if len(truth) else 0):
@@ -95,7 +95,7 @@ def match(boxes: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def interpolated_precision(hits: np.ndarray, objects: int) -> float:
-    """The area under precision against recall, of detections `hits` (n,), best first, where there are `objects`."""
+    """The area under the interpolated precision-recall curve of detections `hits` (n,), best first, of `objects`."""
     found = np.cumsum(hits)
     precision = found / np.arange(1, len(hits) + 1)
     best_from_here = np.maximum.accumulate(precision[::-1])[::-1]

@@ -1,4 +1,4 @@
-"""A photograph to its regions as a network takes them: proposals, which of them become regions, and their pixels."""
+"""A photograph to the regions that a network takes: proposals, selection, pixels."""
 
 import time
 from collections import Counter
@@ -12,22 +12,22 @@ from PIL import Image
 from pipeline.images.boxes import Candidates
 from pipeline.images.decode import ImageLimits
 from pipeline.images.preprocess import Photograph, Preprocessing, open_photograph
-from pipeline.images.proposals import ProposalSettings, Propose, Selection, proposer, select
+from pipeline.images.proposals import Propose, Selection, proposer, select
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.settings.images import GridSettings, SearchSettings
 
 
 class Request(NamedTuple):
-    """An image whose regions are wanted, and the boxes that are known of it."""
+    """An image whose regions are wanted, and its known boxes."""
 
     photograph: Photograph
     known: Candidates
 
 
 class PreparedImage(NamedTuple):
-    """An image ready for the network: its regions, what a view rendered, (width, height), and `select`'s counts.
+    """An image ready for the network: its regions, the view's pixels, (width, height), and the counts of `select`.
 
-    `seconds` were spent on it, wherever that was, and `proposal_seconds` of them on its proposals.
+    `seconds` is the time spent on it, of which `proposal_seconds` on its proposals.
     """
 
     regions: Candidates
@@ -40,14 +40,14 @@ class PreparedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Cutting:
-    """How an image is cut into regions: what proposes them, which remain, and how `view` renders these."""
+    """How an image is cut into regions: proposals, selection, and rendering by `view`."""
 
     propose: Propose
     selection: Selection
     view: Crops | WholeImages
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
-        """The regions of an RGB image, of which the boxes `known` are known already."""
+        """The regions of an RGB image with the `known` boxes."""
         begun = time.perf_counter()
         regions, counts = select(self.propose(np.asarray(image), known), image.size, self.selection)
         proposed = time.perf_counter()
@@ -56,16 +56,15 @@ class Cutting:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], preprocessing: Preprocessing) -> "Cutting":
-        """That of the section `regions` of a configuration, for a network with `preprocessing`."""
+        """The cutting that the section `regions` of a configuration defines, for a network with `preprocessing`."""
         grid = GridSettings(**settings["grid"])
-        names = ("min_score", "min_side", "iou", "count", "fill")
-        chosen = {name: settings[name] for name in names}
+        chosen = {name: settings[name] for name in ("min_score", "min_side", "iou", "count", "fill")}
         if settings["score"] == "classifier":
-            chosen["count"] = settings["candidates"]  # of which the classifier chooses
+            chosen["count"] = settings["candidates"]  # the classifier chooses among them
         crops = Crops(settings["crop_side"] or preprocessing.side, settings["context"], preprocessing.mean)
         maps = WholeImages(settings["map_side"], settings["map_step"], settings["map_aspect"])
         return cls(
-            proposer(ProposalSettings(settings["proposals"], grid, SearchSettings(**settings["search"]))),
+            proposer(settings["proposals"], grid, SearchSettings(**settings["search"])),
             Selection(grid=grid, **chosen),
             crops if settings["features"] == "crops" else maps,
         )
@@ -73,7 +72,7 @@ class Cutting:
 
 @dataclass(frozen=True)
 class Preparation:
-    """`preparation(request)` opens an image and cuts it into regions. Travels to other processes by pickle."""
+    """`preparation(request)` opens an image and cuts it into regions. Can be pickled."""
 
     read: Callable[..., bytes]
     limits: ImageLimits

@@ -1,4 +1,4 @@
-"""A photograph to the pixels that an encoder takes: the right square, the right size, still 8 bits."""
+"""A photograph to an encoder's input pixels: cropped, resized, 8 bits."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +16,10 @@ from pipeline.workers import Failure, isolated_map
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What belongs to an encoder's weights: its input's geometry in pixels, and its channels' mean and std in [0, 1].
+    """The preprocessing of an encoder's weights: geometry in pixels, and the channels' mean and std in [0, 1].
 
-    The shorter side becomes `resize`, of which the central square of side `crop` remains; with `crop` None the
-    whole image is squashed to a square of side `resize`.
+    The shorter side is resized to `resize`, then the central square of side `crop` is cut; if `crop` is None, the whole
+    image is squashed to a square of side `resize`.
     """
 
     resize: int
@@ -29,12 +29,11 @@ class Preprocessing:
 
     @property
     def side(self) -> int:
-        """Of the square of pixels that the encoder sees."""
+        """Side of the encoder's square input."""
         return self.crop or self.resize
 
     @classmethod
     def from_entry(cls, entry: Any) -> "Preprocessing":
-        """That of an encoder's entry in a configuration."""
         return cls(entry.resize, entry.crop, entry.mean, entry.std)
 
     @classmethod
@@ -43,7 +42,7 @@ class Preprocessing:
 
 
 def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
-    """(side, side, 3) uint8 of an RGB image. Resized once, from exactly the part that remains, with antialiasing."""
+    """(side, side, 3) uint8 of an RGB image, cropped and resized in one pass, with antialiasing."""
     width, height = image.size
     box = (0.0, 0.0, float(width), float(height))
     if preprocessing.crop is not None:
@@ -54,7 +53,7 @@ def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
 
 
 class Photograph(NamedTuple):
-    """An image to read: its name in errors, the SHA-256 that its bytes must have, and where they are."""
+    """An image to read: its name in errors, the SHA-256 that its bytes must have, and their location."""
 
     name: str
     sha256: str
@@ -62,7 +61,7 @@ class Photograph(NamedTuple):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Photograph":
-        """That of a row of a manifest's images."""
+        """From a row of the manifest's images."""
         name = "::".join(filter(None, (row["path"], row["member"])))
         return cls(name, row["sha256"], (row["path"], row["offset"], row["size"]))
 
@@ -75,14 +74,11 @@ def load_all(
     processes: int,
     describe: Callable[[np.ndarray], Any] | None = None,
 ) -> Iterator[Any]:
-    """(side, side, 3) uint8 of each photograph, in order; `read` of a location gives its bytes, in other processes.
+    """The result of `load` for each photograph, in order, computed in other processes.
 
-    With `describe` it is what that makes of the pixels, there. Raises InputError naming the first photograph that is
-    no longer what it was when it was ingested.
+    Raises InputError naming the first photograph that has changed since it was ingested.
     """
-    function = partial(load, read, limits, preprocessing)
-    if describe is not None:
-        function = partial(_describe, describe, function)
+    function = partial(load, read, limits, preprocessing, describe=describe)
     outcomes = isolated_map(function, photographs, processes)
     for photograph, outcome in zip(photographs, outcomes, strict=True):
         if isinstance(outcome, Failure):
@@ -91,19 +87,23 @@ def load_all(
 
 
 def load(
-    read: Callable[..., bytes], limits: ImageLimits, preprocessing: Preprocessing, photograph: Photograph
-) -> np.ndarray:
-    """(side, side, 3) uint8 of one photograph. Raises InputError saying what is wrong with it."""
-    return prepare(open_photograph(read, limits, photograph), preprocessing)
+    read: Callable[..., bytes],
+    limits: ImageLimits,
+    preprocessing: Preprocessing,
+    photograph: Photograph,
+    describe: Callable[[np.ndarray], Any] | None = None,
+) -> Any:
+    """(side, side, 3) uint8 of one photograph, or what `describe` makes of it; `read` maps a location to bytes.
+
+    Raises InputError saying what is wrong with the photograph.
+    """
+    pixels = prepare(open_photograph(read, limits, photograph), preprocessing)
+    return pixels if describe is None else describe(pixels)
 
 
 def open_photograph(read: Callable[..., bytes], limits: ImageLimits, photograph: Photograph) -> Image.Image:
-    """The whole of one photograph, 8-bit RGB and upright. Raises InputError saying what is wrong with it."""
+    """The whole photograph, 8-bit RGB and upright. Raises InputError saying what is wrong with it."""
     data = read(*photograph.location)
     if hashlib.sha256(data).hexdigest() != photograph.sha256:
         raise InputError("changed: its bytes are not those that were ingested")
     return decode(data, limits)
-
-
-def _describe(describe: Callable[[np.ndarray], Any], load: Callable[[Photograph], np.ndarray], item: Photograph) -> Any:
-    return describe(load(item))

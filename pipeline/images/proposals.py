@@ -1,4 +1,4 @@
-"""Where in an image something may be: proposals, and which of them become its regions."""
+"""Proposals in an image, and the selection of regions among them."""
 
 import ctypes
 from collections import Counter
@@ -13,24 +13,15 @@ from pipeline.images.boxes import Candidates, overlaps, suppress, tidy
 from pipeline.settings.images import GridSettings, SearchSettings
 
 Propose = Callable[[np.ndarray, Candidates], Candidates]
-"""Pixels (height, width, 3) uint8, and the boxes that are known already, to proposals."""
+"""(pixels (height, width, 3) uint8, known boxes) -> proposals."""
 WHOLE_SCORE = 1.0
 WINDOW_SCORE = 0.0
 
 
 @dataclass(frozen=True)
-class ProposalSettings:
-    """`method` is a name in METHODS; each method reads its own part of the rest."""
-
-    method: str
-    grid: GridSettings
-    search: SearchSettings
-
-
-@dataclass(frozen=True)
 class Selection:
-    """Which proposals become regions: of at least `min_score` and `min_side` pixels, after non-maximum suppression at
-    `iou`, the best `count`; where these are fewer and `fill` is set, windows of `grid` make up the number."""
+    """Which proposals become regions: the best `count` with at least `min_score` and `min_side` pixels, after
+    non-maximum suppression at `iou`. If there are fewer and `fill` is set, windows of `grid` make up the number."""
 
     min_score: float
     min_side: float
@@ -41,41 +32,36 @@ class Selection:
 
 
 def grid_windows(size: tuple[int, int], grid: GridSettings) -> np.ndarray:
-    """(n, 4) float32 windows inside an image of `size`: scale by scale as given, those in the middle first."""
+    """(n, 4) float32 windows in an image of `size`: by scale as given, the most central first."""
     windows = [_windows(size, scale, aspect, grid.overlap) for scale in grid.scales for aspect in grid.aspects]
     return np.concatenate([np.empty((0, 4)), *windows]).astype(np.float32)
 
 
 def _windows(size: tuple[int, int], scale: float, aspect: float, overlap: float) -> np.ndarray:
     shape = np.minimum(np.multiply(size, scale) * (aspect**0.5, aspect**-0.5), size)
-    places = [_places(side, length, overlap) for side, length in zip(size, shape, strict=True)]
+    steps = np.ceil((size - shape) / (shape * (1 - overlap)) - 1e-9).astype(int)
+    places = [np.linspace(0, room, count + 1) for room, count in zip(size - shape, steps, strict=True)]
     corners = np.stack(np.meshgrid(*places), axis=-1).reshape(-1, 2)
     from_middle = (((corners + shape / 2) / size - 0.5) ** 2).sum(axis=1)
     corners = corners[np.argsort(from_middle.round(9), kind="stable")]
     return np.hstack([corners, corners + shape])
 
 
-def _places(side: float, length: float, overlap: float) -> np.ndarray:
-    steps = int(np.ceil((side - length) / (length * (1 - overlap)) - 1e-9))
-    return np.linspace(0, side - length, steps + 1)
-
-
 def propose_windows(grid: GridSettings, pixels: np.ndarray, known: Candidates) -> Candidates:
-    """The windows of `grid`, which nothing has judged: of score 0, in the order of `grid_windows`."""
+    """The windows of `grid`, with score 0, in the order of `grid_windows`."""
     boxes = grid_windows((pixels.shape[1], pixels.shape[0]), grid)
     return Candidates(boxes, np.full(len(boxes), WINDOW_SCORE, np.float32))
 
 
 def keep_known(pixels: np.ndarray, known: Candidates) -> Candidates:
-    """The boxes that a file or a detector gave for this image."""
+    """The boxes from a file or a detector."""
     return known
 
 
 def search_selectively(search: SearchSettings, pixels: np.ndarray, known: Candidates) -> Candidates:
-    """Selective search (Uijlings et al. 2013, as Niu et al. 2017 [32]) by OpenCV; scores fall evenly from 1 with its
-    ranks.
+    """Selective search (Uijlings et al. 2013; [32] in Niu et al. 2017) by OpenCV; scores fall evenly from 1 by rank.
 
-    Raises UsageError where OpenCV's contributed modules are not installed.
+    Raises UsageError if OpenCV's contributed modules are not installed.
     """
     segmentation = _import_ximgproc()
     height, width = pixels.shape[:2]
@@ -88,7 +74,9 @@ def search_selectively(search: SearchSettings, pixels: np.ndarray, known: Candid
     engine = segmentation.createSelectiveSearchSegmentation()
     engine.setBaseImage(np.ascontiguousarray(pixels[:, :, ::-1]))
     {"fast": engine.switchToSelectiveSearchFast, "quality": engine.switchToSelectiveSearchQuality}[search.mode]()
-    _seed_c_library()
+    # OpenCV ranks with the C library's rand(); an image must get the same order in every process.
+    if srand := getattr(ctypes.CDLL(None), "srand", None):
+        srand(0)
     found = np.asarray(engine.process(), np.float32).reshape(-1, 4)
     boxes = np.hstack([found[:, :2], found[:, :2] + found[:, 2:]]) / np.float32(scale)
     return Candidates(boxes, np.linspace(1, 0, len(boxes), endpoint=False, dtype=np.float32))
@@ -108,37 +96,28 @@ def _import_ximgproc():
     return segmentation
 
 
-def _seed_c_library() -> None:
-    # OpenCV ranks with rand() of the C library; the same image must give the same order in whichever process.
-    if srand := getattr(ctypes.CDLL(None), "srand", None):
-        srand(0)
-
-
-def _selective_search(settings: ProposalSettings) -> Propose:
-    _import_ximgproc()  # to fail here, once, and not in another process with every image
-    return partial(search_selectively, settings.search)
-
-
-METHODS: Mapping[str, Callable[[ProposalSettings], Propose]] = {
-    "selective-search": _selective_search,
-    "faster-rcnn": lambda settings: keep_known,
-    "grid": lambda settings: partial(propose_windows, settings.grid),
-    "boxes": lambda settings: keep_known,
+METHODS: Mapping[str, Callable[[GridSettings, SearchSettings], Propose]] = {
+    "selective-search": lambda grid, search: partial(search_selectively, search),
+    "faster-rcnn": lambda grid, search: keep_known,
+    "grid": lambda grid, search: partial(propose_windows, grid),
+    "boxes": lambda grid, search: keep_known,
 }
-"""What proposes, by name. A detector works on a GPU and on many images, so it has run before: see detectors.py."""
+"""Sources of proposals. A detector, which runs on many images and a GPU, has run before: see detectors.py."""
 
 
-def proposer(settings: ProposalSettings) -> Propose:
-    """The method of `settings`, ready to travel to other processes. UsageError lists the known methods."""
-    if settings.method not in METHODS:
-        raise UsageError(f"unknown proposals {settings.method}; there are {', '.join(METHODS)}")
-    return METHODS[settings.method](settings)
+def proposer(method: str, grid: GridSettings, search: SearchSettings) -> Propose:
+    """The function of `method`, which can be pickled. Raises UsageError listing the known methods."""
+    if method not in METHODS:
+        raise UsageError(f"unknown proposals {method}; there are {', '.join(METHODS)}")
+    if method == "selective-search":
+        _import_ximgproc()  # a missing package fails here, once, not in another process for every image
+    return METHODS[method](grid, search)
 
 
 def select(given: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
-    """The regions of an image of `size` (width, height), and how many proposals were clipped or left out, and why.
+    """The regions of an image of `size` (width, height), and counts of proposals clipped, dropped (and why) and filled.
 
-    Row 0 is the whole image, of score 1; the others follow by falling score, windows that fill up last.
+    Row 0 is the whole image, with score 1; the others follow by falling score, then the windows that fill up.
     """
     chosen, counts = tidy(given, size, selection.min_side)
     counts["low-score"] = int((chosen.scores < selection.min_score).sum())
@@ -155,7 +134,7 @@ def select(given: Candidates, size: tuple[int, int], selection: Selection) -> tu
 
 
 def _fill(boxes: np.ndarray, size: tuple[int, int], selection: Selection) -> np.ndarray:
-    """Windows that overlap neither `boxes` nor one another by more than `selection.iou`."""
+    """Windows that overlap neither `boxes` nor each other by more than `selection.iou`."""
     windows = grid_windows(size, selection.grid)
     sides = (windows[:, 2:] - windows[:, :2]).min(axis=1, initial=np.inf)
     free = (overlaps(windows, boxes) <= selection.iou).all(axis=1) & (sides >= selection.min_side)

@@ -1,4 +1,4 @@
-"""The features of images' regions: from what was cut out of photographs to (regions, dim) for each image."""
+"""The features of images' regions: from prepared images to (regions, dim) for each image."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,20 +8,20 @@ import numpy as np
 import torch
 
 from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.classifier import Classifier, rescore
 from pipeline.images.extraction import ExtractionPlan, Extractor
 from pipeline.images.maps import region_encoder
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import PreparedImage
+from pipeline.images.region_features import Classifier, rescore
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.workers import Failure
 
 
 class DescribedRegions(NamedTuple):
-    """Regions of some images, one image after another: `features` (total, dim) float32, `boxes` (total, 4), `scores`
-    (total,), and `lengths` (n,) of the images, 0 for those whose number `faults` names with its reason.
+    """Regions of n images, image by image: `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and
+    `lengths` (n,), 0 for the images in `faults` (number -> reason).
 
-    `counts` are `select`'s of all, `proposal_share` is that of the proposals in the work before the network.
+    `counts` sums those of `select`; `proposal_share` is the proposals' share of the time before the network.
     """
 
     features: np.ndarray
@@ -33,11 +33,11 @@ class DescribedRegions(NamedTuple):
     proposal_share: float
 
     def names(self, images: Sequence[str]) -> list[str]:
-        """For each row the name of its image, of which `images` are all."""
+        """The name of each row's image; `images` (n,) are all names."""
         return np.repeat(np.asarray(images, object), self.lengths).tolist()
 
     def arrays(self, stored: np.ndarray) -> dict[str, np.ndarray]:
-        """What a shard holds, with the features as they are `stored`."""
+        """The arrays of a shard, with the features as `stored`."""
         return {"features": stored, "boxes": self.boxes, "scores": self.scores, "lengths": self.lengths}
 
 
@@ -48,9 +48,9 @@ def describe(
     iou: float,
     count: int,
 ) -> DescribedRegions:
-    """Every image's regions and their features; an image that could not be prepared has none and hinders no other.
+    """Every image's regions and their features; an image that could not be prepared has none.
 
-    With a classifier, the best `count` of each image's regions by its judgement, of which none overlap by `iou`.
+    With a classifier, only the best `count` regions of each image after rescoring and suppression at `iou`.
     """
     faults: dict[int, str] = {}
     places: list[int] = []
@@ -88,20 +88,25 @@ def describe(
 
 
 class RegionExtractor:
-    """An encoder made ready by a plan, for the regions of images that `view` has rendered."""
+    """An encoder prepared for a plan, for regions rendered by `view`."""
 
     def __init__(self, encoder: NetworkEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
-        by_map = isinstance(view, WholeImages)
-        self.extractor = Extractor(region_encoder(encoder) if by_map else encoder, plan)
-        self._describe = self._describe_maps if by_map else self._describe_crops
+        self._by_map = isinstance(view, WholeImages)
+        self.extractor = Extractor(region_encoder(encoder) if self._by_map else encoder, plan)
         self._crop_pixels = encoder.spec.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """The features (regions, dim) float32 of each image. `images` are drawn as the network needs them."""
-        return self._describe(images)
+        """The features (regions, dim) float32 of each image; `images` are read as the network needs them.
 
-    def _describe_crops(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """Batches are of crops, whichever images they are of."""
+        A batch has whole images of the same size, in any order, or crops from one or more images.
+        """
+        if self._by_map:
+            under_way: deque[list[tuple[int, int]]] = deque()
+            features: dict[int, np.ndarray] = {}
+            for block in self.extractor.run(self._buckets(images, under_way)):
+                for (place, count), rows in zip(under_way.popleft(), block, strict=True):
+                    features[place] = rows[:count]
+            return [features[place] for place in sorted(features)]
         counts = []
 
         def crops() -> Iterator[np.ndarray]:
@@ -112,19 +117,10 @@ class RegionExtractor:
         blocks = list(self.extractor(crops()))
         return np.split(np.concatenate(blocks), np.cumsum(counts)[:-1]) if blocks else []
 
-    def _describe_maps(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """Batches are of images of the same size, whichever order they come in."""
-        under_way: deque[list[tuple[int, int]]] = deque()
-        features: dict[int, np.ndarray] = {}
-        for block in self.extractor.run(self._buckets(images, under_way)):
-            for (place, count), rows in zip(under_way.popleft(), block, strict=True):
-                features[place] = rows[:count]
-        return [features[place] for place in sorted(features)]
-
     def _buckets(
         self, images: Iterable[PreparedImage], under_way: deque[list[tuple[int, int]]]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Pixels and boxes of images of one size; to `under_way` go their places and how many boxes are theirs."""
+        """Pixels and boxes of images of one size; appends their positions and numbers of boxes to `under_way`."""
         buckets: dict[tuple[int, ...], list[tuple[int, PreparedImage]]] = {}
 
         def close(bucket: list[tuple[int, PreparedImage]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,7 +140,7 @@ class RegionExtractor:
 
 
 def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
-    """(n, k, 4) float32 in [0, 1] of each image's sides; where an image has fewer than k, the whole image."""
+    """(n, k, 4) float32, as shares of each image's sides, padded with the whole image."""
     boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
     boxes[:, :, 2:] = 1
     for row, image in zip(boxes, images, strict=True):

@@ -1,7 +1,8 @@
-"""Regions to train on: squares of pixels from labelled images, objects and background in a fixed proportion."""
+"""Training regions: crops of labelled images, objects and background in a fixed proportion."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from pipeline.workers import Failure
 
 TRIES = 20
 JITTER = 0.25
-"""How far a corner of an object's region may lie from its box's, as a share of the box's side."""
+"""How far a region's corner may be from the object's, as a share of the object's side."""
 SMALLEST = 0.1
 """Least side of a background region, as a share of the image's."""
 
@@ -37,8 +38,8 @@ class RegionSample(NamedTuple):
 
 @dataclass(frozen=True)
 class Proportions:
-    """Regions of each image: `positives` that overlap an object by at least `positive_iou`, and `background` that
-    overlap every object by less than `background_iou` (R-CNN's 32 and 96 of a batch are 1 and 3 of 32 images)."""
+    """Regions per image: `positives` with an overlap of at least `positive_iou` with an object, `background` with less
+    than `background_iou` with every object (R-CNN's 32 and 96 per batch are 1 and 3 of each of 32 images)."""
 
     positives: int
     background: int
@@ -48,7 +49,7 @@ class Proportions:
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """`sampler((number, image))`: a Sample that follows from the seed and the number. Travels to other processes."""
+    """`sampler((number, image))`: a RegionSample determined by the seed and the number. Can be pickled."""
 
     read: Callable[..., bytes]
     limits: ImageLimits
@@ -57,7 +58,7 @@ class RegionSampler:
     seed: int
 
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
-        """Half of the regions are mirrored. Raises InputError where the image cannot be read."""
+        """Half of the regions are mirrored. Raises InputError if the image cannot be read."""
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])
         image = open_photograph(self.read, self.limits, labelled.photograph)
@@ -73,7 +74,7 @@ def sample_regions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Boxes (n, 4) in an image of `size` (width, height), and their classes (n,): objects first, then background.
 
-    Where no background is found beside large objects there is less of it.
+    There is less background if large objects leave no room for it.
     """
     chosen = rng.integers(len(boxes), size=proportions.positives)
     positives = [_near(boxes[row], size, proportions.positive_iou, rng) for row in chosen]
@@ -87,7 +88,7 @@ def sample_regions(
 
 
 def _near(box: np.ndarray, size: tuple[int, int], iou: float, rng: np.random.Generator) -> np.ndarray:
-    """A box in the image that overlaps `box` by at least `iou`; itself where none is found."""
+    """A random box in the image that overlaps `box` by at least `iou`, or `box` itself if none is found."""
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))
     good = np.flatnonzero(overlaps(tries, box[None])[:, 0] >= iou)
@@ -95,26 +96,17 @@ def _near(box: np.ndarray, size: tuple[int, int], iou: float, rng: np.random.Gen
 
 
 def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> np.ndarray:
-    """(iterations * per_batch,) numbers below `images`: one shuffled epoch after another."""
+    """(iterations * per_batch,) image numbers, in shuffled epochs."""
     wanted, rng = iterations * per_batch, np.random.default_rng(seed)
     epochs = [rng.permutation(images) for _ in range(-(-wanted // images))]
     return np.concatenate(epochs)[:wanted]
 
 
 def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> Iterator[RegionSample]:
-    """Samples of `per_batch` images together; images that failed are left out. InputError where a whole batch did."""
-    waiting: list[RegionSample | Failure] = []
-    for sample in samples:
-        waiting.append(sample)
-        if len(waiting) == per_batch:
-            yield _join(waiting)
-            waiting = []
-    if waiting:
-        yield _join(waiting)
-
-
-def _join(samples: list[RegionSample | Failure]) -> RegionSample:
-    good = [sample for sample in samples if isinstance(sample, RegionSample)]
-    if not good:
-        raise InputError(f"no image of a whole batch could be read ({samples[0].reason}); run ingest again")
-    return RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))
+    """The samples of every `per_batch` images, without failed images. Raises InputError if a whole batch failed."""
+    samples = iter(samples)
+    for batch in iter(lambda: list(islice(samples, per_batch)), []):
+        good = [sample for sample in batch if isinstance(sample, RegionSample)]
+        if not good:
+            raise InputError(f"no image of a whole batch could be read ({batch[0].reason}); run ingest again")
+        yield RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))

@@ -1,4 +1,4 @@
-"""The standard visual features: GIST, colours and pooled local descriptors, each reduced, side by side."""
+"""The standard visual features: GIST, colours and pooled local descriptors, each reduced, then concatenated."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StandardSpec:
-    """What a standard encoder is apart from what it has learned; `flip` averages over mirror images."""
+    """A standard encoder before learning; `flip` averages over mirror images."""
 
     preprocessing: Preprocessing
     grid: PatchGrid
@@ -35,7 +35,7 @@ class StandardSpec:
 
 
 class PartwiseProjection(nn.Module):
-    """Each part of a description less its mean, on its principal directions: (n, sum of sizes) to (n, dim) float32.
+    """Centres and projects each part of a description: (n, sum of sizes) to (n, dim) float32.
 
     parts: name -> (mean (size,), directions (part_dim, size)), in the order of the description.
     """
@@ -50,22 +50,20 @@ class PartwiseProjection(nn.Module):
 
     def forward(self, described: torch.Tensor) -> torch.Tensor:
         blocks = zip(self.parts, described.split(self.sizes, dim=1), strict=True)
-        return torch.cat([self._project(name, block) for name, block in blocks], dim=1)
-
-    def _project(self, part: str, block: torch.Tensor) -> torch.Tensor:
-        return (block - self.get_buffer(f"{part}_mean")) @ self.get_buffer(f"{part}_directions").T
+        centred = {name: block - self.get_buffer(f"{name}_mean") for name, block in blocks}
+        return torch.cat([x @ self.get_buffer(f"{name}_directions").T for name, x in centred.items()], dim=1)
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "PartwiseProjection":
-        """The same projection on `device`, in `dtype`."""
+        """A copy on `device`, in `dtype`."""
         return PartwiseProjection(self.parts).to(device, dtype)
 
 
 class StandardEncoder(ImageEncoder):
-    """Descriptors, pooled and projected.
+    """Descriptors, pooled and projected (Gong et al. 2014, Table 1).
 
-    `describer` works on one picture, wherever that was decoded; `projection` on many of its results at once.
-    Gong et al. 2014, Table 1. Its VLADs of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors
-    are reduced before they are quantised, and the words and their dimensions are the configuration's.
+    `describer` works on one picture, in the decoding process; `projection` on a batch of the results. The paper's VLADs
+    of 6,400 dimensions cannot be 500 words of whole descriptors; here descriptors are reduced before quantisation, and
+    the configuration sets the number of words and their dimension.
     """
 
     def __init__(
@@ -85,17 +83,16 @@ class StandardEncoder(ImageEncoder):
         return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
 
     def work(self, device: str, precision: str, batch_size: int) -> Work:
-        """How to run it: pictures are described where they are decoded, and projected in float32."""
+        """Describes pictures in the decoding processes, and projects in float32."""
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Work(self.describer, Extractor(self.projection, plan))
 
     def settings(self) -> dict[str, Any]:
-        """What `from_parts` needs beside the tensors, as JSON."""
         layer = " + ".join(self.projection.parts)
         return {"architecture": "standard", "layer": layer, **asdict(self.spec), "weights": dict(self.weights)}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What was learned, under names such as `hog.codebook.words` and `gist.directions`."""
+        """What was learned, by names such as `hog.codebook.words` and `gist.directions`."""
         tensors = {}
         for kind, codebook in self.describer.codebooks.items():
             tensors |= {f"{kind}.codebook.{name}": value for name, value in codebook._asdict().items()}
@@ -105,7 +102,6 @@ class StandardEncoder(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "StandardEncoder":
-        """The encoder whose `settings()` and `tensors()` these are."""
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
@@ -114,7 +110,7 @@ class StandardEncoder(ImageEncoder):
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "StandardEncoder":
-        """Learned from images of the train split; those of the codebooks are read twice."""
+        """The encoder learned from images of the train split; those for the codebooks are read twice."""
         chosen, seed, train = entry.standard, material.seed, material.train_images()
         photographs = train.draw(chosen.images, seed)
         if len(photographs) < 2:
@@ -122,8 +118,7 @@ class StandardEncoder(ImageEncoder):
             raise UsageError(f"encoder {entry.name} learns from {have}")
         spec = StandardSpec(Preprocessing.from_entry(entry), PatchGrid(chosen.grid_step, chosen.patch), entry.flip)
         sampler = DescriptorSampler(spec.grid, chosen.descriptors, seed)
-        some = photographs[: chosen.codebook_images]
-        samples = train.describe("codebooks", some, spec.preprocessing, sampler)
+        samples = train.describe("codebooks", photographs[: chosen.codebook_images], spec.preprocessing, sampler)
         codebooks = learn_codebooks(samples, chosen.codebook, chosen.descriptor_dim, seed)
         parts = StandardDescriber(spec.grid, spec.flip, codebooks).parts
         described = train.describe("reductions", photographs, spec.preprocessing, parts)
@@ -135,48 +130,42 @@ class StandardEncoder(ImageEncoder):
 def learn_codebooks(
     samples: Sequence[Mapping[str, np.ndarray]], words: int, dim: int, seed: int
 ) -> dict[str, Codebook]:
-    """A codebook for each kind of local descriptor, from `samples`, one for each picture, as a Sampler makes them.
+    """A codebook for each kind of local descriptor, from the `samples` of a DescriptorSampler, one per picture.
 
-    Descriptors are reduced to `dim` dimensions, where they have more, before `words` words are sought (fewer where
-    there are fewer descriptors).
+    Descriptors are reduced to at most `dim` dimensions, then clustered into `words` words, or as many as there are
+    descriptors.
     """
-    return {kind: _learn_codebook(np.concatenate([s[kind] for s in samples]), words, dim, seed) for kind in LOCAL}
-
-
-def _learn_codebook(descriptors: np.ndarray, words: int, dim: int, seed: int) -> Codebook:
-    descriptors = descriptors.astype(np.float64)  # rounded at the end, it hides the order of the sums
-    with threadpool_limits(1):
-        reduction = PCA(min(dim, *descriptors.shape), random_state=seed).fit(descriptors)
-        reduced = reduction.transform(descriptors)
-        count = min(words, len(reduced))
-        kmeans = MiniBatchKMeans(count, batch_size=KMEANS_BATCH, n_init=3, random_state=seed).fit(reduced)
-    return Codebook(*(a.astype(np.float32) for a in (reduction.mean_, reduction.components_, kmeans.cluster_centers_)))
+    codebooks = {}
+    for kind in LOCAL:
+        # float64, rounded at the end, hides the order of the sums.
+        descriptors = np.concatenate([sample[kind] for sample in samples]).astype(np.float64)
+        with threadpool_limits(1):
+            reduction = PCA(min(dim, *descriptors.shape), random_state=seed).fit(descriptors)
+            kmeans = MiniBatchKMeans(
+                min(words, len(descriptors)), batch_size=KMEANS_BATCH, n_init=3, random_state=seed
+            ).fit(reduction.transform(descriptors))
+        learned = (reduction.mean_, reduction.components_, kmeans.cluster_centers_)
+        codebooks[kind] = Codebook(*(array.astype(np.float32) for array in learned))
+    return codebooks
 
 
 def learn_projection(
     described: Sequence[Mapping[str, np.ndarray]], dims: Mapping[str, int], seed: int
 ) -> PartwiseProjection:
-    """The `dims` first principal directions of each part of the pictures `described` by `Describer.parts`.
+    """The first `dims` principal directions of each part of `described`, the pictures' `StandardDescriber.parts`.
 
-    They are at most one fewer than the pictures. Each part is scaled to a total variance of 1, so that none outweighs
-    the others where they stand side by side.
+    There are fewer directions than pictures. Each part is scaled to a total variance of 1, so that all weigh the same.
     """
-    parts = (*GLOBAL, *LOCAL)
-    projection = PartwiseProjection(
-        {part: _learn_part([d[part] for d in described], dims[part], seed) for part in parts}
-    )
-    short = [
-        f"{part} {len(d)} instead of {dims[part]}" for part, (_, d) in projection.parts.items() if len(d) < dims[part]
-    ]
+    parts, short = {}, []
+    for part in (*GLOBAL, *LOCAL):
+        stacked = np.stack([one[part] for one in described]).astype(np.float64)
+        n, size = stacked.shape
+        with threadpool_limits(1):
+            pca = PCA(min(dims[part], n - 1, size), random_state=seed).fit(stacked)
+        scale = np.sqrt(pca.explained_variance_.sum()) or 1
+        parts[part] = pca.mean_.astype(np.float32), (pca.components_ / scale).astype(np.float32)
+        if len(pca.components_) < dims[part]:
+            short.append(f"{part} {len(pca.components_)} instead of {dims[part]}")
     if short:
         log.warning("dimensions from %d images: %s; more images allow more", len(described), ", ".join(short))
-    return projection
-
-
-def _learn_part(vectors: Sequence[np.ndarray], dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    stacked = np.stack(vectors).astype(np.float64)
-    n, size = stacked.shape
-    with threadpool_limits(1):
-        pca = PCA(min(dim, n - 1, size), random_state=seed).fit(stacked)
-    scale = np.sqrt(pca.explained_variance_.sum()) or 1
-    return pca.mean_.astype(np.float32), (pca.components_ / scale).astype(np.float32)
+    return PartwiseProjection(parts)

@@ -1,4 +1,4 @@
-"""Boxes of an image to squares of pixels, as R-CNN warps them (Girshick et al. 2014, appendix A)."""
+"""Boxes of an image warped to squares of pixels, as in R-CNN (Girshick et al. 2014, appendix A)."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from pipeline.images.preprocess import Preprocessing, prepare
 
 @dataclass(frozen=True)
 class Crops:
-    """Every region is warped to a square of `side` pixels, `context` of them on each side from around its box.
+    """Warps every region to a square of `side` pixels, with a border of `context` pixels from around its box.
 
-    `mean` (3 numbers in [0, 1]) stands where the context lies outside of the image.
+    Context outside the image is filled with `mean` (3 numbers in [0, 1]).
     """
 
     side: int
@@ -20,17 +20,17 @@ class Crops:
     mean: tuple[float, float, float]
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
-        """(n, side, side, 3) uint8 of an RGB image's boxes (n, 4); row 0, the whole image, is squashed as it is."""
+        """(n, side, side, 3) uint8 of an RGB image's boxes (n, 4); row 0, the whole image, gets no context."""
         whole = prepare(image, Preprocessing(self.side, None, self.mean, self.mean))
         return np.stack([whole, *(self.warp(image, box) for box in boxes[1:])])
 
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
-        """(side, side, 3) uint8 of one box of the image and its context."""
+        """(side, side, 3) uint8 of one box and its context."""
         low, high = box[:2].astype(float), box[2:].astype(float)
         margin = (high - low) * self.context / (self.side - 2 * self.context)
         low, high = low - margin, high + margin
         inside = np.clip(low, 0, image.size), np.clip(high, 0, image.size)
-        # Where the part that exists falls in the square; at least a pixel of it.
+        # Where the part inside the image falls in the square; at least one pixel.
         scale = self.side / (high - low)
         start = np.clip(np.rint((inside[0] - low) * scale), 0, self.side - 1).astype(int)
         stop = np.clip(np.rint((inside[1] - low) * scale), start + 1, self.side).astype(int)
@@ -45,20 +45,20 @@ class Crops:
 
 @dataclass(frozen=True)
 class WholeImages:
-    """Every image is resized once: its shorter side to `side` pixels, the longer in proportion, but to a multiple of
-    `step`, of which there are few, and to no more than `aspect` times the shorter."""
+    """Resizes whole images: the shorter side to `side` pixels, the longer in proportion, rounded to a multiple of
+    `step` (to limit the number of sizes) and at most `aspect` times the shorter."""
 
     side: int
     step: int
     aspect: float
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """(width, height) that an image of `size` is resized to."""
+        """The new (width, height) of an image of `size`."""
         width, height = size
         ratio = min(max(size) / min(size), self.aspect)
         longer = max(self.side, round(self.side * ratio / self.step) * self.step)
         return (longer, self.side) if width >= height else (self.side, longer)
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
-        """(height, width, 3) uint8 of an RGB image; its boxes do not matter yet."""
+        """(height, width, 3) uint8 of an RGB image, whatever its boxes."""
         return np.asarray(image.resize(self.size(image.size), Image.Resampling.BILINEAR))

@@ -1,4 +1,4 @@
-"""Weights from outside, checked against the network that is to carry them."""
+"""Pretrained weights, checked against their network."""
 
 import io
 import pickle
@@ -16,18 +16,18 @@ State = Mapping[str, torch.Tensor]
 
 
 class Download(NamedTuple):
-    """Weights and what torchvision calls them."""
+    """Weights and torchvision's name for them."""
 
     state: State
     name: str
 
 
 def parse(data: bytes, source: str) -> State:
-    """The tensors in the bytes of a safetensors file or of a `.pt` / `.pth` state dict; `source` is its name.
+    """The tensors in the bytes of the safetensors file or `.pt` / `.pth` state dict `source`.
 
-    No code in the file is run. Raises InputError for anything that is not a mapping of names to tensors.
+    Runs no code from the file. Raises InputError for anything but a mapping of names to tensors.
     """
-    import safetensors.torch  # which encoders whose weights are there already do without
+    import safetensors.torch  # not needed by encoders that have their weights
 
     try:
         if source.endswith(".safetensors"):
@@ -45,13 +45,13 @@ def parse(data: bytes, source: str) -> State:
 
 
 def download(architecture: str) -> Download:
-    """Torchvision's best weights of `architecture`, and their name. InputError where they cannot be had."""
+    """Torchvision's best weights of `architecture`, and their name. Raises InputError if the download fails."""
     require_known(architecture)
     return fetch(architecture, "set the encoder's `weights` to file and `file` to its name")
 
 
 def fetch(architecture: str, remedy: str) -> Download:
-    """Torchvision's best weights of any of its models; `remedy` says where a file of them would be named instead."""
+    """Torchvision's best weights of any of its models; `remedy` says how to configure a file instead."""
     weights = models.get_model_weights(architecture).DEFAULT
     try:
         return Download(weights.get_state_dict(progress=True, check_hash=True), str(weights))
@@ -62,21 +62,21 @@ def fetch(architecture: str, remedy: str) -> Download:
 
 
 def select(state: State, needed: State, known: State, source: str) -> dict[str, torch.Tensor]:
-    """The tensors of `state` that `needed` names, in its dtypes; `known` are the names of the whole network.
+    """The tensors of `state` that `needed` names, in its dtypes; `known` has the names in the whole network.
 
-    The rest of the network (its classifier, for most layers) may be missing. Raises InputError naming `source` and
-    the first tensor that is missing, of another shape, not finite, or unknown to the network.
+    Other tensors (the classifier, for most layers) may be missing. Raises InputError naming `source` and the first
+    tensor that is missing, has another shape, is not finite, or is unknown to the network.
     """
     if unknown := sorted(set(state) - set(known)):
         raise InputError(f"{source} holds {unknown[0]}, which the architecture does not have; check `architecture`")
     chosen = {}
     for name, expected in needed.items():
-        if name.endswith("num_batches_tracked"):  # counts training steps; many files leave it out
+        if name.endswith("num_batches_tracked"):  # a count of training steps that many files omit
             chosen[name] = torch.zeros_like(expected)
             continue
         if name not in state:
             raise InputError(f"{source} lacks {name}, which the architecture needs; check `architecture`")
-        # The shape comes first: a file of a few bytes can claim a tensor of any size.
+        # Check the shape first: a file of a few bytes can claim a tensor of any size.
         if state[name].shape != expected.shape:
             shapes = f"{tuple(state[name].shape)} and not {tuple(expected.shape)}"
             raise InputError(f"{source}: {name} has the shape {shapes}; check `architecture`")

@@ -9,7 +9,7 @@ from pipeline.text.tags import PENN_TO_UNIVERSAL, universal
 
 TOKEN = re.compile(r"[()]|[^\s()]+")
 TRACE = "-NONE-"
-"""Tag of a leaf that stands for no word; such leaves, and phrases of nothing else, are left out."""
+"""Tag of an empty leaf; such leaves, and phrases of nothing else, are dropped."""
 TOP = "TOP"
 FRAGMENT = "FRAG"
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -17,8 +17,8 @@ ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{",
 
 @dataclass(frozen=True)
 class PhraseTree:
-    """A sentence of m words: `labels` of its nodes, the m leaves' parts of speech first and then the phrases', each
-    phrase after those in it; `parents` (position from 0, -1: root) of the same nodes."""
+    """A sentence of m words: `labels` of its nodes (first the m leaves' parts of speech, then the phrases' categories,
+    each phrase after those in it), and `parents` (position from 0, -1: root) of the same nodes."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...]
@@ -42,11 +42,11 @@ class PhraseTree:
         return first, last
 
     def to_brackets(self) -> str:
-        """The tree on one line; the empty string where there is no word."""
+        """The tree on one line; empty if there are no words."""
         first, last = self.extents()
         opening: list[str] = [""] * len(self.words)
         closing = [0] * len(self.words)
-        for node in range(len(self) - 1, len(self.words) - 1, -1):  # from the outermost
+        for node in range(len(self) - 1, len(self.words) - 1, -1):  # outermost first
             opening[first[node]] += f"({self.labels[node]} "
             closing[last[node]] += 1
         leaves = zip(opening, map(_escape, self.labels), map(_escape, self.words), closing, strict=False)
@@ -55,7 +55,7 @@ class PhraseTree:
     def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
         """The tree over other words: word i takes the tag and place of leaf `sources[i]` (ascending).
 
-        Leaves that are no word's source disappear, and so do the phrases of nothing else.
+        Other leaves are dropped, and so are phrases of nothing else.
         """
         m, n = len(self.words), len(words)
         used = [False] * len(self)
@@ -70,15 +70,15 @@ class PhraseTree:
         return rooted(words, labels, parents)
 
     def under_one_root(self) -> "PhraseTree":
-        """The same tree in which its root alone stands for the whole sentence.
+        """The tree with all phrases of the whole sentence merged into one root.
 
-        A phrase of every word but punctuation is the sentence: `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))` becomes
-        `(NP (NP a dog) (PP ...) (. .))`. The root has the label of the innermost such phrase, and its parts.
+        Such a phrase has every word but punctuation: `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))` becomes
+        `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost.
         """
         m = len(self.words)
         words = [not is_punctuation(label) for label in self.labels[:m]]
         held = [int(one or not any(words)) for one in words] + [0] * (len(self) - m)  # words below each node
-        for node, parent in enumerate(self.parents):  # each after the nodes in it
+        for node, parent in enumerate(self.parents):  # children first
             if parent >= 0:
                 held[parent] += held[node]
         whole = [node for node in range(m, len(self)) if held[node] == max(held)]
@@ -92,7 +92,7 @@ class PhraseTree:
 
 
 def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
-    """The tree of these nodes, under one more phrase where they have several roots."""
+    """The tree of these nodes; several roots get a common parent."""
     roots = [node for node, parent in enumerate(parents) if parent < 0]
     if len(roots) > 1:
         for root in roots:
@@ -102,12 +102,12 @@ def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> Phras
 
 
 def is_punctuation(tag: str) -> bool:
-    """Whether a leaf with this part of speech, of the Penn Treebank or universal, is punctuation."""
+    """Whether `tag`, of the Penn Treebank or universal, is punctuation."""
     return tag == "PUNCT" or universal(tag) == "PUNCT" or not (tag in PENN_TO_UNIVERSAL or any(map(str.isalnum, tag)))
 
 
 def right_branching(words: Sequence[str]) -> PhraseTree:
-    """(FRAG w1 (FRAG w2 (FRAG w3 w4))): what stands in for a tree where there is none."""
+    """(FRAG w1 (FRAG w2 (FRAG w3 w4))): a stand-in for a missing tree."""
     n = len(words)
     inner = max(n - 1, 0)  # phrase n + k holds the last k + 2 words
     parents = [n + max(inner - 1 - word, 0) for word in range(n)] if inner else [-1] * n
@@ -120,13 +120,13 @@ def _escape(word: str) -> str:
 
 
 def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
-    """The trees in `lines` of the file `name`, each with the sentence id before it: `id TAB (S ...)`, or None.
+    """The trees in `lines` of the file `name`, each with the sentence id before it (`id TAB (S ...)`) or None.
 
-    A tree may go on over several lines, as in the Penn Treebank's own files, and nothing but its memory limits its
-    depth. Labels lose what follows the category (NP-SBJ-1 becomes NP); an outermost bracket without a label goes.
-    Raises InputError that names the file and line of a bracket that is missing or too many, or of text beside one.
+    A tree may span several lines, as in the Penn Treebank's own files, and be of any depth. Labels are cut to the
+    category (NP-SBJ-1 becomes NP); an outermost bracket without a label is dropped.
+    Raises InputError naming the file and line of a missing or extra bracket, or of text outside brackets.
     """
-    reader, identity, begun, number = _BracketReader(), None, 0, 0
+    reader, identity, begun = _BracketReader(), None, 0
     for number, line in enumerate(lines, start=1):
         if not reader.depth and line.strip() and not line.lstrip().startswith("("):
             identity, tab, line = line.rstrip("\r\n").partition("\t")
@@ -139,20 +139,19 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
             if fault := reader.take(token):
                 raise InputError(f"{name}, line {number}: {fault}; correct the brackets")
             if not reader.depth:
-                yield identity, reader.finish()
-                reader = _BracketReader()
-                identity = None
+                yield identity, assemble(reader.words, reader.tags, reader.phrases)
+                reader, identity = _BracketReader(), None
     if reader.depth:
         raise InputError(f"{name}, line {begun}: {reader.depth} brackets are never closed; correct the tree")
 
 
 class _BracketReader:
-    """One tree, token by token, without recursion."""
+    """Reads one tree, token by token, without recursion."""
 
     def __init__(self) -> None:
-        self._words: list[str] = []
-        self._tags: list[str] = []
-        self._phrases: list[tuple[str, list[int]]] = []
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.phrases: list[tuple[str, list[int]]] = []
         self._open: list[_Bracket] = []
 
     @property
@@ -160,7 +159,7 @@ class _BracketReader:
         return len(self._open)
 
     def take(self, token: str) -> str | None:
-        """Go on by one token; returns what is wrong with it, if anything."""
+        """Read one token; returns what is wrong with it, or None."""
         innermost = self._open[-1] if self._open else None
         if token == "(":
             if innermost and len(innermost.texts) > 1:
@@ -183,24 +182,21 @@ class _BracketReader:
         above = self._open[-1] if self._open else _Bracket([], [], False)
         above.filled = True
         if len(texts) == 2 and texts[0] != TRACE:
-            above.children.append(len(self._words))
-            self._words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))
-            self._tags.append(texts[0])
+            above.children.append(len(self.words))
+            self.words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))
+            self.tags.append(texts[0])
         elif children and (texts or len(children) > 1):
-            above.children.append(~len(self._phrases))
-            self._phrases.append((_category(texts[0]) if texts else TOP, children))
+            above.children.append(~len(self.phrases))
+            category = re.split(r"[-=|]", texts[0], maxsplit=1)[0] or texts[0] if texts else TOP
+            self.phrases.append((category, children))
         else:
             above.children.extend(children)
         return None
 
-    def finish(self) -> PhraseTree:
-        """The tree, once its last bracket is closed."""
-        return assemble(self._words, self._tags, self._phrases)
-
 
 @dataclass
 class _Bracket:
-    """What stands in an open bracket: at most a label and a word, or children; `filled` by anything, traces too."""
+    """The contents of an open bracket: at most a label and a word, or children; `filled` counts traces too."""
 
     texts: list[str]
     children: list[int]
@@ -208,14 +204,10 @@ class _Bracket:
 
 
 def assemble(words: Sequence[str], tags: Sequence[str], phrases: Sequence[tuple[str, Sequence[int]]]) -> PhraseTree:
-    """The tree of phrases (label, children), each after those in it; a child is a word, or ~p for phrase p."""
+    """The tree of `phrases` (label, children), children first; a child is a word, or ~p for phrase p."""
     m = len(words)
     parents = [-1] * (m + len(phrases))
     for number, (_, children) in enumerate(phrases):
         for child in children:
             parents[child if child >= 0 else m + ~child] = m + number
     return rooted(words, [*tags, *(label for label, _ in phrases)], parents)
-
-
-def _category(label: str) -> str:
-    return re.split(r"[-=|]", label, maxsplit=1)[0] or label

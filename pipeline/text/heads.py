@@ -1,12 +1,13 @@
-"""Dependencies from phrase trees: each phrase's head word, and relations by what the phrases and words are.
+"""Dependencies from phrase trees: the head word of each phrase, and relations derived from the categories.
 
-The head child of a phrase is found by a short list of categories for each kind of phrase, in the manner of Collins's
-and Magerman's tables, but among content words, as Universal Dependencies have it: the verb phrase inside an
-auxiliary's, the noun phrase inside a prepositional one. Where only brackets are known, these are the dependencies.
+For each category a short list says which child is the head, like the tables of Magerman and Collins, except that heads
+are content words, as in Universal Dependencies: the verb phrase below an auxiliary, the noun phrase below a
+preposition. Sentences that come with brackets only get their dependencies here.
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pipeline.text.brackets import PhraseTree
@@ -31,7 +32,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
     "QP": ("CD", r"\$|NN.?"),
 }
-"""Kind of phrase -> patterns of its head child, the best first; for others, the last child that is no mark."""
+"""Category -> patterns of its head child, best first. Other phrases: the last child that is neither punctuation nor a
+conjunction."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (
@@ -56,20 +58,43 @@ RELATIONS: tuple[tuple[str, str, str], ...] = (
     (r"VP|" + CLAUSE, r"S|SBAR|SINV|SQ|VP|SBARQ", "advcl"),
     (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
 )
-"""Kind of phrase, kind of the dependent in it (patterns), relation; the first that fits holds."""
+"""Patterns of the phrase and of the dependent in it, and their relation; the first match counts."""
 
 JOINED = r"CC|CONJP"
-KINDS = 1 << 14
-"""Pairs of categories that are remembered; a treebank has some thousand."""
+CACHED_PAIRS = 1 << 14
+"""Pairs of categories whose result is cached; a treebank has some thousand."""
+NOUN_PHRASE = "NP"
+
+
+@dataclass(frozen=True)
+class NounPhrase:
+    """The words `text`, separated by spaces, one of which is the `head`: `two men in shirts`, `men`."""
+
+    text: str
+    head: str
+
+
+def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
+    """The noun phrases in the sentence, in node order, which is that of models.neural.correspondence.noun_phrases.
+
+    A phrase of all words but punctuation is the sentence itself, and is not listed.
+    """
+    tree = tree.under_one_root()
+    first, last = tree.extents()
+    words, heads = tree.words, head_words(tree)
+    return [
+        NounPhrase(" ".join(words[first[node] : last[node] + 1]), words[heads[node]])
+        for node in range(len(words), len(tree))
+        if tree.labels[node] == NOUN_PHRASE and tree.parents[node] >= 0
+    ]
 
 
 def head_words(tree: PhraseTree) -> list[int]:
-    """The head word of every node; a leaf is its own."""
-    m, children = len(tree.words), _children(tree)
-    word_of = list(range(m))
-    for phrase in range(m, len(tree)):
-        kinds = [tree.labels[child] for child in children[phrase]]
-        word_of.append(word_of[children[phrase][_head_child(tree.labels[phrase], kinds)]])
+    """The head word of every node; a leaf is its own head."""
+    word_of = list(range(len(tree.words)))
+    for phrase, children in list(enumerate(_children(tree)))[len(tree.words) :]:
+        kinds = [tree.labels[child] for child in children]
+        word_of.append(word_of[children[_head_child(tree.labels[phrase], kinds)]])
     return word_of
 
 
@@ -82,15 +107,15 @@ def derive_dependencies(tree: PhraseTree) -> Parse:
         chosen = [word_of[child] for child in children[phrase]].index(word_of[phrase])
         for place, child in enumerate(children[phrase]):
             if place != chosen:
-                dependent = word_of[child]
-                heads[dependent] = word_of[phrase]
-                relations[dependent] = _relation(tree.labels[phrase], kinds, place, chosen)
+                conjunct = _is_joined(kinds) and place > chosen and kinds[place][:2] == kinds[chosen][:2]
+                heads[word_of[child]] = word_of[phrase]
+                relations[word_of[child]] = "conj" if conjunct else _relation(tree.labels[phrase], kinds[place])
     tags = tree.labels[:m]
     return Parse(tree.words, tuple(map(universal, tags)), tags, tuple(heads), tuple(relations), (True,) * m)
 
 
 def _children(tree: PhraseTree) -> list[list[int]]:
-    """The children of every node, in the order of their words."""
+    """The children of every node, in word order."""
     children: list[list[int]] = [[] for _ in tree.labels]
     first, _ = tree.extents()
     for node in sorted(range(len(tree)), key=first.__getitem__):
@@ -100,7 +125,7 @@ def _children(tree: PhraseTree) -> list[list[int]]:
 
 
 def _head_child(kind: str, kinds: Sequence[str]) -> int:
-    """Which of the children of these `kinds` is the head: the last that fits, or, of coordinated ones, the first."""
+    """The position of the head among children of these `kinds`: the last match, or the first in a coordination."""
     order = range(len(kinds)) if _is_joined(kinds) else range(len(kinds) - 1, -1, -1)
     for pattern in HEADS.get(kind, ()):
         for place in order:
@@ -109,14 +134,8 @@ def _head_child(kind: str, kinds: Sequence[str]) -> int:
     return next((place for place in order if universal(kinds[place]) not in ("PUNCT", "CCONJ")), 0)
 
 
-def _relation(kind: str, kinds: Sequence[str], place: int, head: int) -> str:
-    if _is_joined(kinds) and place > head and kinds[place][:2] == kinds[head][:2]:
-        return "conj"
-    return _usual_relation(kind, kinds[place])
-
-
-@lru_cache(maxsize=KINDS)
-def _usual_relation(kind: str, dependent: str) -> str:
+@lru_cache(maxsize=CACHED_PAIRS)
+def _relation(kind: str, dependent: str) -> str:
     fitting = (relation for phrase, inside, relation in RELATIONS if _fits(phrase, kind) and _fits(inside, dependent))
     return next(fitting, UNSPECIFIED)
 
@@ -125,6 +144,6 @@ def _is_joined(kinds: Sequence[str]) -> bool:
     return any(_fits(JOINED, other) for other in kinds[1:-1])
 
 
-@lru_cache(maxsize=KINDS)
+@lru_cache(maxsize=CACHED_PAIRS)
 def _fits(pattern: str, kind: str) -> bool:
     return re.fullmatch(pattern, kind) is not None

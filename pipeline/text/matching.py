@@ -1,4 +1,4 @@
-"""Parses of another parser's files, found for our sentences by id and checked to be of the same words."""
+"""Parses from another parser's files, matched to our sentences by id and checked for the same words."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -6,20 +6,19 @@ from pipeline.errors import InputError
 from pipeline.text.brackets import PhraseTree
 from pipeline.text.conllu import Entry, Parse
 from pipeline.text.heads import derive_dependencies
-from pipeline.text.parsed import EMPTY, Parsed, fall_back
-from pipeline.text.phrases import derive_phrases
+from pipeline.text.phrases import EMPTY, Parsed, derive_phrases, fall_back
 from pipeline.text.retokenising import letters
 
 ID = "sent_id"
 SHOWN = 200
-"""Characters of another sentence's words that a mismatch shows."""
+"""Characters of the parser's words quoted in a mismatch."""
 
 
 def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
-    """The ids that each sentence may have in a file, given its image's name, those of an image one after another.
+    """The ids that each sentence may have in a file, given its image's name; an image's sentences are adjacent.
 
     They are `name#k` for sentence k of the image, with or without the folders in its name, and the number of the
-    sentence itself, which is `first` for the first one.
+    sentence, counted from `first`.
     """
     keys, before, k = [], None, 0
     for number, name in enumerate(names, start=first):
@@ -30,9 +29,9 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
 
 
 def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -> dict[str, Parse]:
-    """The parses in the file `name` by their comment sent_id, those of `wanted` ids.
+    """Id -> parse for the `wanted` ids in the file `name`; the id is the comment sent_id.
 
-    Raises InputError for a sentence without an id, one that comes twice, or a file without any sentence.
+    Raises InputError for a sentence without an id, a repeated id, or a file without sentences.
     """
     return _index(((entry.comments.get(ID), entry.parse) for entry in entries), wanted, name)
 
@@ -40,7 +39,7 @@ def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -
 def index_trees(
     trees: Iterable[tuple[str | None, PhraseTree]], wanted: Collection[str], name: str
 ) -> dict[str, PhraseTree]:
-    """Likewise for brackets, whose ids stand before them. Without ids, the first is sentence 0, and so on."""
+    """The same for brackets, whose ids precede them; without ids, trees are numbered from 0."""
     return _index(((str(n) if key is None else key, tree) for n, (key, tree) in enumerate(trees)), wanted, name)
 
 
@@ -50,7 +49,7 @@ def _index(found: Iterable[tuple[str | None, object]], wanted: Collection[str], 
         if key is None:
             raise InputError(f"{name}: sentence {number} has no comment '# {ID} = ...'; add one")
         if key in seen:
-            raise InputError(f"{name}: sentence {number} has the id {key} of an earlier one; ids must differ")
+            raise InputError(f"{name}: sentence {number} has the id {key} of an earlier one; make the ids unique")
         seen.add(key)
         if key in wanted:
             index[key] = value
@@ -60,9 +59,9 @@ def _index(found: Iterable[tuple[str | None, object]], wanted: Collection[str], 
 
 
 def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Mapping[str, PhraseTree]) -> Parsed:
-    """The trees of a sentence whose id is one of `keys`. One that is missing is derived from the other.
+    """Both trees of the sentence with one of the ids `keys`; a missing one is derived from the other.
 
-    A sentence without any, or with trees of other words, falls back to chains.
+    A sentence with neither, or with trees over other words, falls back to chains.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)

@@ -1,4 +1,4 @@
-"""A spaCy tagger and dependency parser learned from a treebank, and how well parses agree with one."""
+"""Training a spaCy tagger and dependency parser on a treebank, and the agreement of parses with one."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 LANGUAGE = "en"
 ROWS = {"NORM": 5000, "PREFIX": 1000, "SUFFIX": 2500, "SHAPE": 2500}
-"""Properties of a word that its vector is the sum of, and rows of each one's hashed table."""
+"""Word properties whose hashed vectors are combined, and the size of each hash table."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Percent of `words` (punctuation too) whose head (`uas`), head and whole relation (`las`), head and relation
-    without its subtype (`las_universal`), and own part of speech (`tags`) are the treebank's."""
+    """Percent of `words` (with punctuation) that agree with the treebank in their head (`uas`), head and full relation
+    (`las`), head and relation without subtype (`las_universal`), and treebank part of speech (`tags`)."""
 
     uas: float
     las: float
@@ -38,30 +38,29 @@ class Agreement:
 
 def compare(found: Sequence[Parse], gold: Sequence[Parse]) -> Agreement:
     """How well `found` agree with `gold`, which have the same words."""
-    right = {"uas": 0, "las": 0, "las_universal": 0, "tags": 0}
+    uas = las = las_universal = tags = 0
     for ours, theirs in zip(found, gold, strict=True):
         for word in range(len(theirs)):
             attached = ours.heads[word] == theirs.heads[word]
             mine, true = ours.relations[word], theirs.relations[word]
-            right["uas"] += attached
-            right["las"] += attached and mine == true
-            right["las_universal"] += attached and mine.partition(":")[0] == true.partition(":")[0]
-            right["tags"] += ours.xpos[word] == theirs.xpos[word]
+            uas += attached
+            las += attached and mine == true
+            las_universal += attached and mine.partition(":")[0] == true.partition(":")[0]
+            tags += ours.xpos[word] == theirs.xpos[word]
     words = sum(map(len, gold))
-    return Agreement(
-        **{name: 100 * count / max(words, 1) for name, count in right.items()}, words=words, sentences=len(gold)
-    )
+    shares = (100 * right / max(words, 1) for right in (uas, las, las_universal, tags))
+    return Agreement(*shares, words, len(gold))
 
 
 def judge(pipeline: "Language", gold: Sequence[Parse]) -> Agreement:
-    """The agreement of what `pipeline` makes of the words of `gold` (so with the treebank's tokenisation)."""
+    """The agreement of `pipeline` with `gold`, on the treebank's own words."""
     return compare(list(parse_words(pipeline, (parse.words for parse in gold))), gold)
 
 
 class ParserTraining:
-    """Learns from `training` and is judged on `dev`; `pipeline` is then the one of the best epoch.
+    """Trains `pipeline` on `training` and keeps the epoch that is best on `dev`.
 
-    Raises InputError where a treebank has no sentence.
+    Raises InputError if a treebank has no sentences.
     """
 
     def __init__(self, training: Sequence[Parse], dev: Sequence[Parse], settings: ParserSettings, seed: int) -> None:
@@ -74,16 +73,17 @@ class ParserTraining:
         self.pipeline = _blank(settings)
         self._dev = [parse for parse in dev if len(parse)]
         self._examples = [_example(self.pipeline, parse) for parse in training if len(parse)]
-        optimiser = self.pipeline.initialize(lambda: self._examples)
-        optimiser.learn_rate = settings.learning_rate
-        self._optimiser = optimiser
+        self._optimiser = self.pipeline.initialize(lambda: self._examples)
+        self._optimiser.learn_rate = settings.learning_rate
         self._random = random.Random(seed)
 
     def learn(self) -> Iterator[Agreement]:
-        """Train, one epoch after another, yielding the agreement on dev after each."""
+        """Train, yielding the agreement on dev after each epoch."""
         best, stale, kept = -1.0, 0, None
         for _ in range(self.settings.epochs):
-            self._pass()
+            self._random.shuffle(self._examples)
+            for batch in _batches(self._examples, self.settings.batch_words):
+                self.pipeline.update(batch, sgd=self._optimiser, drop=self.settings.dropout)
             with self.pipeline.use_params(self._optimiser.averages):
                 agreement = judge(self.pipeline, self._dev)
                 stale += 1
@@ -94,18 +94,12 @@ class ParserTraining:
                 break
         self.pipeline.from_bytes(kept, exclude=["tokenizer"])
 
-    def _pass(self) -> None:
-        self._random.shuffle(self._examples)
-        for batch in _batches(self._examples, self.settings.batch_words):
-            self.pipeline.update(batch, sgd=self._optimiser, drop=self.settings.dropout)
-
 
 def _batches(examples: "list[Example]", words: int) -> "Iterator[list[Example]]":
-    """Neighbours together that have about `words` words."""
-    ends = accumulate(map(len, examples))
+    """Consecutive examples of about `words` words in all."""
     batch: list[Example] = []
     limit = words
-    for example, end in zip(examples, ends, strict=True):
+    for example, end in zip(examples, accumulate(map(len, examples)), strict=True):
         batch.append(example)
         if end >= limit:
             yield batch
@@ -115,7 +109,7 @@ def _batches(examples: "list[Example]", words: int) -> "Iterator[list[Example]]"
 
 
 def _blank(settings: ParserSettings) -> "Language":
-    """Hashed word properties, a shared convolution, and on it a tagger and an arc-eager parser."""
+    """An untrained pipeline: hashed word properties, a shared convolution, a tagger, and an arc-eager parser."""
     spacy = require_spacy()
     listener: dict[str, Any] = {"@architectures": "spacy.Tok2VecListener.v1", "width": settings.width, "upstream": "*"}
     embed = {
@@ -154,16 +148,9 @@ def _example(pipeline: "Language", parse: Parse) -> "Example":
     from spacy.tokens import Doc
     from spacy.training import Example
 
+    text = {"words": list(parse.words), "spaces": list(parse.spaces)}
     heads = [number if head == ROOT else head for number, head in enumerate(parse.heads)]
-    relations = [
-        "ROOT" if head == ROOT else relation for head, relation in zip(parse.heads, parse.relations, strict=True)
-    ]
-    gold = Doc(
-        pipeline.vocab,
-        words=list(parse.words),
-        spaces=list(parse.spaces),
-        tags=list(parse.xpos),
-        heads=heads,
-        deps=relations,
-    )
-    return Example(Doc(pipeline.vocab, words=list(parse.words), spaces=list(parse.spaces)), gold)
+    arcs = zip(parse.heads, parse.relations, strict=True)
+    relations = ["ROOT" if head == ROOT else relation for head, relation in arcs]
+    gold = Doc(pipeline.vocab, **text, tags=list(parse.xpos), heads=heads, deps=relations)
+    return Example(Doc(pipeline.vocab, **text), gold)

@@ -1,4 +1,4 @@
-"""Texts to parses by spaCy, in batches that a worker process takes one at a time."""
+"""Parsing texts with spaCy, one batch per call of a worker process."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UsageError
 from pipeline.text.conllu import ROOT, ROOT_RELATION, UNSPECIFIED, Parse
-from pipeline.text.parsed import EMPTY, Parsed, fall_back
-from pipeline.text.phrases import derive_phrases
+from pipeline.text.phrases import EMPTY, Parsed, derive_phrases, fall_back
 from pipeline.text.tags import universal
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 FURTHER_ROOT = "parataxis"
-"""Relation of a second sentence's root to the first, where a parser finds two sentences in one."""
+"""Relation of a second sentence's root to the first's, if the parser splits a text into two sentences."""
 
 
 def require_spacy() -> Any:
@@ -31,7 +30,7 @@ def require_spacy() -> Any:
 
 @dataclass(frozen=True)
 class BatchParser:
-    """Texts to trees, by the pipeline that `load` gives; texts of more than `max_words` words fall back to chains."""
+    """Texts to trees with the spaCy pipeline from `load`; texts of more than `max_words` words become chains."""
 
     load: "Callable[[], Language]"
     max_words: int
@@ -39,26 +38,22 @@ class BatchParser:
     def __call__(self, texts: Sequence[str]) -> list[Parsed]:
         pipeline = self.load()
         docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
-        parses = _parses(pipeline, [doc for doc in docs if 0 < len(doc) <= self.max_words])
-        return [self._parsed(text, len(doc), parses) for text, doc in zip(texts, docs, strict=True)]
-
-    def _parsed(self, text: str, words: int, parses: Iterator[Parse]) -> Parsed:
-        if not words:
-            return fall_back(text, EMPTY)
-        if words > self.max_words:
-            return fall_back(text, f"more than {self.max_words} words")
-        parse = next(parses)
-        return Parsed(parse, derive_phrases(parse), None)
+        parses = map(_to_parse, pipeline.pipe([doc for doc in docs if 0 < len(doc) <= self.max_words]))
+        found = []
+        for text, doc in zip(texts, docs, strict=True):
+            if 0 < len(doc) <= self.max_words:
+                parse = next(parses)
+                found.append(Parsed(parse, derive_phrases(parse), None))
+            else:
+                found.append(fall_back(text, f"more than {self.max_words} words" if len(doc) else EMPTY))
+        return found
 
 
 def parse_words(pipeline: "Language", sentences: Iterable[Sequence[str]]) -> Iterator[Parse]:
-    """The parse of each sentence, given as its words."""
+    """The parse of each sentence, given as words."""
     from spacy.tokens import Doc
 
-    return _parses(pipeline, (Doc(pipeline.vocab, words=list(words)) for words in sentences))
-
-
-def _parses(pipeline: "Language", docs: "Iterable[Doc]") -> Iterator[Parse]:
+    docs = (Doc(pipeline.vocab, words=list(words)) for words in sentences)
     return map(_to_parse, pipeline.pipe(docs))
 
 

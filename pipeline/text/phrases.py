@@ -1,32 +1,31 @@
-"""Phrase trees from dependencies: a phrase for each head with dependents, a noun phrase where it is a noun or pronoun.
+"""Phrase trees from dependencies: each head with dependents, and each noun or pronoun, becomes a phrase.
 
-Around a head, from the inside out, phrases stand for the layers that have a dependent (a bare noun or pronoun is a
-noun phrase as well, unless it belongs to another noun as part of a name or compound):
+Around a head there is one phrase per layer that has a dependent, from the inside out (a bare noun or pronoun is a noun
+phrase too, unless it is part of a name or compound):
 
-* BASE: its determiners, adjectives, numbers, compounds, possessors: `a small dog`; NP, else ADJP, ADVP, ...
-* MODIFIED: what follows of phrases and clauses that say which one: `a dog | with a ball`; the same label
-* JOINED: coordinated ones: `a dog | and | a cat`; the same label. Two bare nouns share one phrase: `dogs and cats`
-* PREDICATE: of a verb, or a noun or adjective with a copula or subject: auxiliaries, objects, adjuncts; VP
+* BASE: determiners, adjectives, numbers, compounds, possessors: `a small dog`; NP, or ADJP, ADVP, ...
+* MODIFIED: phrases and clauses after the head: `a dog | with a ball`; the same label
+* JOINED: conjuncts: `a dog | and | a cat`; the same label. Two bare nouns share one phrase: `dogs and cats`
+* PREDICATE: auxiliaries, objects and adjuncts of a verb, or of a noun or adjective with a copula or subject; VP
 * CLAUSE: subjects, and what comes before them or at the end: `a dog | runs on the grass | .`; S
 * MARKED: a preposition or a conjunction: `on | the grass`, `while | a dog runs`; PP or SBAR
-* OUTSIDE: a coordinating conjunction or punctuation at the edge, which goes into the phrase around.
+* OUTSIDE: a coordinating conjunction or punctuation at the edge, which goes into the enclosing phrase.
 
-On each side a dependent is never further in than one that stands nearer to the head. Before all this, a dependent
-that stands apart from its head's other words is given to the nearest ancestor of its head with which it does not
-(the tree becomes projective). Relations are those of Universal Dependencies; others count as adjuncts.
+On each side, a dependent's layer is at least that of every dependent nearer to the head. The tree is made projective
+first. Relations are those of Universal Dependencies; others count as adjuncts.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
-from pipeline.text.arcs import depths, projective_heads
-from pipeline.text.brackets import PhraseTree, assemble
-from pipeline.text.conllu import ROOT, Parse
+from pipeline.text.brackets import PhraseTree, assemble, right_branching
+from pipeline.text.conllu import ROOT, Parse, chain, depths, projective_heads
 from pipeline.text.tags import UNKNOWN, universal
 
 
 class Layer(IntEnum):
-    """How far from its head a dependent is; see the module's text."""
+    """How far out a dependent is; see the module docstring."""
 
     BASE = 0
     MODIFIED = 1
@@ -52,8 +51,7 @@ OTHER = "X"
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
 CLAUSAL = SUBJECTS | {"cop", "aux"}
-"""Dependents that make a clause of their head, whatever it is."""
-
+"""Relations that make their head, whatever its part of speech, a clause."""
 OF_NOUN = {
     **dict.fromkeys(
         ["det", "amod", "nummod", "compound", "flat", "fixed", "goeswith", "advmod", "nmod:poss"], Layer.BASE
@@ -61,7 +59,7 @@ OF_NOUN = {
     **dict.fromkeys(["nmod", "acl", "appos", "obl", "obj", "advcl", "ccomp", "xcomp", "list", "dep"], Layer.MODIFIED),
     "conj": Layer.JOINED,
 }
-"""Relation to a noun (an adjective, ...) -> layer; the whole relation counts before its universal part."""
+"""Relation to a noun, adjective, ... -> layer; the full relation is looked up before its part before the colon."""
 OF_CLAUSE = {
     **dict.fromkeys(["aux", "cop", "obj", "iobj", "obl", "xcomp", "ccomp", "advcl", "advmod", "conj"], Layer.PREDICATE),
     **dict.fromkeys([*SUBJECTS, "discourse", "vocative", "parataxis", "dislocated"], Layer.CLAUSE),
@@ -70,7 +68,23 @@ OF_CLAUSE = {
 }
 """Relation to a verb, or to another predicate -> layer."""
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
-"""Relations of a bare noun or pronoun that is no phrase of its own."""
+"""Relations in which a bare noun or pronoun is not a phrase of its own."""
+EMPTY = "no words"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A sentence's dependency and phrase tree over the same words; `fallback` is why they are only chains, or None."""
+
+    parse: Parse
+    tree: PhraseTree
+    fallback: str | None
+
+
+def fall_back(text: str, reason: str) -> Parsed:
+    """Chains over the space-separated words of `text`: each the head of the next, and right-branching phrases."""
+    words = text.split()
+    return Parsed(chain(words), right_branching(words), reason)
 
 
 def derive_phrases(parse: Parse) -> PhraseTree:
@@ -79,7 +93,7 @@ def derive_phrases(parse: Parse) -> PhraseTree:
 
 
 class _Derivation:
-    """Phrases are built from the words that are deepest in the dependency tree upwards."""
+    """Builds phrases bottom-up, from the deepest words of the dependency tree."""
 
     def __init__(self, parse: Parse) -> None:
         self.parse = parse
@@ -100,13 +114,11 @@ class _Derivation:
             built[word] = self._around(word, built)
         if self.parse.words:
             self._gather(built[self.heads.index(ROOT)])
-        return assemble(self.parse.words, self._tags(), self.phrases)
-
-    def _tags(self) -> list[str]:
-        return [x if x != "_" else u for x, u in zip(self.parse.xpos, self.parse.upos, strict=True)]
+        tags = [x if x != "_" else u for x, u in zip(self.parse.xpos, self.parse.upos, strict=True)]
+        return assemble(self.parse.words, tags, self.phrases)
 
     def _gather(self, nodes: list[int]) -> None:
-        """Put what is left outside the whole sentence into its outermost phrase."""
+        """Put what is outside the outermost phrase into it."""
         outermost = ~(len(self.phrases) - 1)
         if len(nodes) > 1 and self.phrases and outermost in nodes:
             place, (label, children) = nodes.index(outermost), self.phrases[-1]
@@ -115,7 +127,7 @@ class _Derivation:
             self.phrases.append((OTHER, nodes))
 
     def _around(self, word: int, built: list[list[int]]) -> list[int]:
-        """The phrase of `word` and, beside it, what belongs outside: words, and phrases as ~p."""
+        """The phrase of `word`, and beside it the nodes that belong further out: words, and phrases as ~p."""
         before = [d for d in reversed(self.dependents[word]) if d < word]
         after = [d for d in self.dependents[word] if d > word]
         left, right = self._layers(word, before), self._layers(word, after)
@@ -137,7 +149,7 @@ class _Derivation:
         return [~(len(self.phrases) - 1)]
 
     def _layers(self, word: int, side: list[int]) -> dict[int, Layer]:
-        """The layer of each dependent on one side, given from the nearest outwards."""
+        """The layer of each dependent on one `side` of `word`, nearest first."""
         layers: dict[int, Layer] = {}
         edge = len(side)
         while edge and self.plain[side[edge - 1]] in BETWEEN:
@@ -153,22 +165,19 @@ class _Derivation:
         plain = self.plain[dependent]
         if plain in BETWEEN:
             return Layer.BASE
-        clausal, before = self._is_clause(word), dependent < word
+        clausal = any(self.plain[d] in CLAUSAL for d in self.dependents[word])
         if plain == "case":
-            return Layer.MARKED if before else Layer.BASE
+            return Layer.MARKED if dependent < word else Layer.BASE
         if plain == "mark" and self.parse.xpos[dependent] == "TO":
             return Layer.PREDICATE
         if self.upos[word] in VERBAL:
             return OF_CLAUSE.get(plain, Layer.PREDICATE)
         nominal = OF_NOUN.get(relation, OF_NOUN.get(plain))
-        if plain in OF_CLAUSE and (clausal and plain not in ("conj",) or nominal is None):
+        if plain in OF_CLAUSE and (clausal and plain != "conj" or nominal is None):
             return OF_CLAUSE[plain]
         if self.upos[word] not in NOMINAL:
             return Layer.BASE if nominal in (None, Layer.MODIFIED) else nominal
         return Layer.MODIFIED if nominal is None else nominal
-
-    def _is_clause(self, word: int) -> bool:
-        return any(self.plain[d] in CLAUSAL for d in self.dependents[word])
 
     def _is_phrase(self, word: int) -> bool:
         """Whether `word` alone is a noun phrase."""
@@ -177,7 +186,7 @@ class _Derivation:
         return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
 
     def _begins(self, word: int, layer: Layer, dependents: Sequence[int]) -> bool:
-        """Whether `word` is a phrase of its own within the phrase of `layer`, its first."""
+        """Whether `word` gets a phrase of its own inside its first phrase, that of `layer`."""
         if self.upos[word] in VERBAL:
             return layer > Layer.PREDICATE
         joined = [d for d in dependents if self.plain[d] == "conj"]
@@ -185,13 +194,10 @@ class _Derivation:
         return layer > Layer.BASE and self._is_phrase(word) and not together and not self._bare_conjunct(word)
 
     def _bare_conjunct(self, word: int) -> bool:
-        """Whether `word` is a noun without anything of its own, joined to another such noun."""
+        """Whether `word` is a noun without dependents, coordinated with another such noun."""
         head = self.heads[word]
-        if (
-            head == ROOT
-            or self.plain[word] != "conj"
-            or any(self.plain[d] not in BETWEEN for d in self.dependents[word])
-        ):
+        dependents = any(self.plain[d] not in BETWEEN for d in self.dependents[word])
+        if head == ROOT or self.plain[word] != "conj" or dependents:
             return False
         own = (self._own_layer(head, d) for d in self.dependents[head] if self.plain[d] not in BETWEEN)
         return self.upos[head] in NOMINAL and all(layer >= Layer.JOINED for layer in own)

@@ -1,32 +1,30 @@
-"""A parser's words and ours: which are the same letters, and trees over ours in place of the parser's.
+"""Trees over a parser's words, moved to our words.
 
-Parsers split `don't` in two and keep punctuation; our tokens may do neither. Two splittings of a sentence fit where
-their letters and digits are the same one after another, whatever their case and what stands between.
+Parsers split `don't` in two and keep punctuation; our tokens may do neither. Two tokenisations of a sentence match if
+their letters and digits are the same, ignoring case and everything in between.
 """
 
 from collections.abc import Sequence
 
-from pipeline.text.arcs import depths
 from pipeline.text.brackets import PhraseTree
-from pipeline.text.conllu import ROOT, ROOT_RELATION, Parse
+from pipeline.text.conllu import ROOT, ROOT_RELATION, Parse, depths
 
 INSIDE = "compound"
-"""Relation between two of our words that are one word of the parser's; the last one is the head, as in compounds."""
+"""Relation between two of our words that are one word of the parser; the last is the head, as in compounds."""
 
 Spans = list[tuple[int, int]]
-"""For each of our words the first and the last of the parser's words that it shares letters with."""
+"""For each of our words, the first and last of the parser's words that share letters with it."""
 
 
 def letters(word: str) -> str:
-    """The letters and digits of a word, without their case."""
-    return "".join(letter for letter in word.casefold() if letter.isalnum())
+    """The letters and digits of a word, case-folded."""
+    return "".join(filter(str.isalnum, word.casefold()))
 
 
 def align(theirs: Sequence[str], ours: Sequence[str]) -> Spans | None:
-    """Where each of `ours` lies in `theirs`; None where their letters differ."""
-    text = [letters(word) for word in theirs]
+    """The span in `theirs` of each of `ours`; None if the letters differ."""
+    text, mine = list(map(letters, theirs)), list(map(letters, ours))
     owner = [number for number, word in enumerate(text) for _ in word]
-    mine = [letters(word) for word in ours]
     if "".join(text) != "".join(mine) or not all(mine):
         return None
     spans, end = [], 0
@@ -37,10 +35,10 @@ def align(theirs: Sequence[str], ours: Sequence[str]) -> Spans | None:
 
 
 def project_parse(parse: Parse, ours: Sequence[str], spans: Spans) -> Parse:
-    """The dependencies among `ours`. Words of the parser's without letters give their dependents to their heads.
+    """The dependencies among `ours`. Dependents of a parser's word without letters move to its head.
 
-    Of several words that are one of ours, the highest in the tree counts. Where no root is left, the first of the
-    highest words is it, and the others depend on it.
+    If several of the parser's words make one of ours, the highest in the tree counts. If several roots result, the
+    first is the root and the others depend on it.
     """
     depth = depths(parse.heads)
     owner: dict[int, int] = {}
@@ -68,5 +66,5 @@ def project_parse(parse: Parse, ours: Sequence[str], spans: Spans) -> Parse:
 
 
 def project_phrases(tree: PhraseTree, ours: Sequence[str], spans: Spans) -> PhraseTree:
-    """The phrases over `ours`: each takes the place of the first of the parser's words that it shares letters with."""
+    """The phrases over `ours`: each replaces the first of the parser's words that share letters with it."""
     return tree.with_leaves(ours, [first for first, _ in spans])

@@ -1,6 +1,6 @@
 """Sentences as sparse tf-idf vectors over a vocabulary."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -11,9 +11,9 @@ from pipeline.text.vocabulary import Vocabulary
 
 
 def encode(texts: Iterable[str], vocabulary: Vocabulary) -> sparse.csr_array:
-    """(n_texts, n_terms) float32: term count times idf, rows of unit length where the vocabulary says so.
+    """(n_texts, n_terms) float32: term count times idf, with rows of unit length if `vocabulary.normalise`.
 
-    A text with no known term is a row of zeros.
+    The row of a text without known terms is zero.
     """
     analyze, index = make_analyzer(vocabulary.settings), vocabulary.index
     found = [[index[term] for term in analyze(text) if term in index] for text in texts]
@@ -27,8 +27,13 @@ def encode(texts: Iterable[str], vocabulary: Vocabulary) -> sparse.csr_array:
 
 
 def unit_rows(matrix: sparse.csr_array) -> sparse.csr_array:
-    """`matrix` with every row that is not zero scaled to unit length."""
+    """`matrix` with every nonzero row scaled to unit length."""
     lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1))
     scale = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     data = matrix.data * np.repeat(scale, np.diff(matrix.indptr)).astype(np.float32)
     return sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def join_fields(documents: Iterable[Mapping[str, str | None]], fields: Sequence[str]) -> list[str]:
+    """One text per document: its `fields` (title, tags, description), without missing ones."""
+    return [" . ".join(filter(None, (document[field] for field in fields))) for document in documents]

@@ -1,4 +1,4 @@
-"""From a text to its terms: lowercase, tokenise, stop words, lemmatise, n-grams; each step can be left out."""
+"""Texts to terms: lowercase, tokenise, remove stop words, lemmatise, n-grams; every step is optional."""
 
 import re
 from collections.abc import Callable, Collection
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-"""Letters and digits, with inner apostrophes: `don't` is one word, punctuation none."""
+"""Letters and digits, with inner apostrophes: `don't` is one word; punctuation is not a word."""
 
 
 @dataclass(frozen=True)
 class TermSettings:
-    """Which steps lead from a text to its terms. `stop_words` are compared before and after lemmatising."""
+    """How a text becomes terms. `stop_words` are removed before and after lemmatising."""
 
     lowercase: bool
     tokenizer: str
@@ -21,9 +21,13 @@ class TermSettings:
 
 
 def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
-    """The function text -> terms: words, then pairs of neighbouring words joined by a space, and so on."""
+    """The function text -> terms: words, then pairs of adjacent words joined by a space, and so on."""
     split = _tokenizer(settings.tokenizer)
-    lemma = _lemmatizer() if settings.lemmatise else None
+    lemma = None
+    if settings.lemmatise:
+        import simplemma
+
+        lemma = lru_cache(maxsize=1 << 17)(lambda word: simplemma.lemmatize(word, lang="en"))
     stop = frozenset(settings.stop_words)
 
     def analyze(text: str) -> list[str]:
@@ -31,7 +35,8 @@ def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
         words = [word for word in words if word.lower() not in stop]
         if lemma:
             words = [word for word in map(lemma, words) if word.lower() not in stop]
-        return words + [gram for n in range(2, settings.max_ngram + 1) for gram in _ngrams(words, n)]
+        lengths = range(2, settings.max_ngram + 1)
+        return words + [" ".join(words[i : i + n]) for n in lengths for i in range(len(words) - n + 1)]
 
     return analyze
 
@@ -43,10 +48,6 @@ def english_stop_words() -> list[str]:
     return sorted(ENGLISH_STOP_WORDS)
 
 
-def _ngrams(words: list[str], n: int) -> list[str]:
-    return [" ".join(words[i : i + n]) for i in range(len(words) - n + 1)]
-
-
 def _tokenizer(name: str) -> Callable[[str], list[str]]:
     if name == "words":
         return WORD.findall
@@ -54,9 +55,3 @@ def _tokenizer(name: str) -> Callable[[str], list[str]]:
 
     treebank = NLTKWordTokenizer().tokenize
     return lambda text: [token for token in treebank(text) if WORD.search(token)]
-
-
-def _lemmatizer() -> Callable[[str], str]:
-    import simplemma
-
-    return lru_cache(maxsize=1 << 17)(lambda word: simplemma.lemmatize(word, lang="en"))

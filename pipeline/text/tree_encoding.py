@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from typing import Any
 
 from pipeline.text.brackets import PhraseTree, right_branching
@@ -15,9 +14,9 @@ from pipeline.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The labels of the training sentences' trees, the most common first, and how often each occurs.
+    """The labels in the training sentences' trees, the most common first, and their counts.
 
-    A label outside a table of L has the id L.
+    Unknown labels have the id L, for a table of L labels.
     """
 
     relations: tuple[str, ...]
@@ -25,26 +24,18 @@ class LabelTable:
     phrases: tuple[str, ...]
     phrase_counts: tuple[int, ...]
 
-    @cached_property
-    def relation_index(self) -> dict[str, int]:
-        return {label: row for row, label in enumerate(self.relations)}
-
-    @cached_property
-    def phrase_index(self) -> dict[str, int]:
-        return {label: row for row, label in enumerate(self.phrases)}
-
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "LabelTable":
-        """The inverse of `to_dict`; keys beyond the fields are left alone."""
+        """The inverse of `to_dict`; ignores other keys."""
         return cls(*(tuple(value[field.name]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)
 class SentenceTrees:
-    """Both trees of a sentence over our words; `fits` is false where its parse had other words and chains stand in."""
+    """Both trees of a sentence over our words; `fits` is false if its parse had other words, and these are chains."""
 
     parse: Parse
     tree: PhraseTree
@@ -54,7 +45,7 @@ class SentenceTrees:
 def fit_trees(
     parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
 ) -> Iterator[SentenceTrees]:
-    """The trees of each text over the words that `analyze` finds in it, of the phrase tree with one root."""
+    """The trees of each text over the words that `analyze` finds in it; the phrase tree is under one root."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
         spans, places = align(parse.words, words), align(tree.words, words)
@@ -66,7 +57,7 @@ def fit_trees(
 
 
 def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:
-    """The table of all labels in these sentences; equally common ones stand in alphabetical order."""
+    """The table of all labels in these sentences; ties are alphabetical."""
     relations: Counter[str] = Counter()
     phrases: Counter[str] = Counter()
     for sentence in sentences:
@@ -81,16 +72,15 @@ def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:
 
 def pack_trees(sentences: Iterable[SentenceTrees], vocabulary: Vocabulary, table: LabelTable) -> tuple[Trees, Trees]:
     """The dependency trees and the phrase trees of m sentences."""
-    word_id, other_word = vocabulary.index, len(vocabulary.terms)
-    relation_id, other_relation = table.relation_index, len(table.relations)
-    label_id, other_label = table.phrase_index, len(table.phrases)
+    word_id = vocabulary.index
+    relation_id, label_id = ({label: i for i, label in enumerate(part)} for part in (table.relations, table.phrases))
     dependency, phrase = [], []
     for sentence in sentences:
         parse, tree = sentence.parse, sentence.tree
-        words = [word_id.get(word, other_word) for word in parse.words]
-        relations = [relation_id.get(relation, other_relation) for relation in parse.relations]
-        labels = [label_id.get(label, other_label) for label in tree.labels]
+        words = [word_id.get(word, len(vocabulary.terms)) for word in parse.words]
+        relations = [relation_id.get(relation, len(relation_id)) for relation in parse.relations]
+        labels = [label_id.get(label, len(label_id)) for label in tree.labels]
         dependency.append(list(zip(parse.heads, words, relations, strict=True)))
-        within = words + [NOTHING] * (len(tree) - len(words))
-        phrase.append(list(zip(tree.parents, within, labels, strict=True)))
+        words += [NOTHING] * (len(tree) - len(words))
+        phrase.append(list(zip(tree.parents, words, labels, strict=True)))
     return pack(dependency), pack(phrase)

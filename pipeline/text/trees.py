@@ -1,4 +1,4 @@
-"""Rooted ordered trees over the words of sentences, packed one after another."""
+"""Rooted ordered trees over the words of sentences, packed into arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pipeline.errors import InputError
 from pipeline.ragged import Ragged, offsets_of
 
 NOTHING = -1
-"""Parent of a root; word of a node that stands for no word."""
+"""Parent of a root; word of a node without a word."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Trees(Ragged):
     `labels` (total,) int32: id in a table of L labels, L for any other label.
     `offsets` (n + 1,) int64.
 
-    A dependency tree has a node for each word, in surface order; its labels are relations. A phrase tree has its
-    leaves first, in surface order, and then its phrases, each after the phrases in it; the labels are parts of speech
-    of leaves and kinds of phrases. Children are ordered as their words are. A sentence without words has no node.
+    A dependency tree has a node per word, in word order; its labels are relations. A phrase tree has its leaves first,
+    in word order, then its phrases, each after those in it; its labels are parts of speech and phrase categories.
+    Children are in word order. A sentence without words has no nodes.
     """
 
     parents: np.ndarray
@@ -32,7 +32,7 @@ class Trees(Ragged):
     offsets: np.ndarray
 
     def check(self) -> None:
-        """Raises InputError, naming the first tree that is not one: a parent outside, no or several roots, a cycle."""
+        """Raises InputError naming the first faulty tree: a parent outside it, no or several roots, or a cycle."""
         total, lengths = int(self.offsets[-1]), self.lengths
         sizes = {len(self.parents), len(self.words), len(self.labels)}
         if self.offsets[0] or (lengths < 0).any() or sizes != {total}:
@@ -46,7 +46,7 @@ class Trees(Ragged):
         self._refuse(np.flatnonzero((roots != 1) & (lengths > 0)), "does not have exactly one root")
         rooted = self.parents == NOTHING
         up = np.where(rooted, np.arange(total), self.parents + self.offsets[:-1][owners])
-        for _ in range(int(lengths.max()).bit_length()):  # twice as many steps up each time
+        for _ in range(int(lengths.max()).bit_length()):  # each pass doubles the steps
             up = up[up]
         self._refuse(owners[~rooted[up]], "has a cycle")
 
@@ -57,7 +57,7 @@ class Trees(Ragged):
 
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
-    """Trees given node by node as (parent, word, label)."""
+    """Trees of nodes (parent, word, label)."""
     offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
     return Trees(*(np.ascontiguousarray(column) for column in columns.T), offsets)

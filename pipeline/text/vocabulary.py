@@ -1,4 +1,4 @@
-"""The vocabulary: the most common terms of the training sentences, and how to find them in a text."""
+"""The vocabulary: the most common terms of the training sentences."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,10 @@ from pipeline.text.tokens import TermSettings, make_analyzer
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`terms` by falling document frequency (ties alphabetical), with their inverse document frequency.
+    """`terms` by falling document frequency (ties alphabetical), and their inverse document frequencies.
 
-    idf of term i is ln((1 + n) / (1 + df_i)) + 1 over the n training sentences, or 1 where idf is off.
-    It holds all that encoding needs, the stop words too, so that a bundle can carry it.
+    idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training sentences, or 1 without idf. With the settings, this is
+    everything that encoding needs, so a bundle can carry it.
     """
 
     settings: TermSettings
@@ -32,7 +32,7 @@ class Vocabulary:
         return {term: column for column, term in enumerate(self.terms)}
 
     def unknown_words(self, text: str) -> list[str]:
-        """The words of `text`, as terms, that are in none of its known terms. Stop words are no terms."""
+        """The words of `text` that are part of no known term; stop words are not listed."""
         terms = make_analyzer(self.settings)(text)
         known = {word for term in terms if term in self.index for word in term.split(" ")}
         return [word for word in dict.fromkeys(terms) if " " not in word and word not in known]
@@ -42,7 +42,7 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
-        """The inverse of `to_dict`; keys beyond the fields are left alone."""
+        """The inverse of `to_dict`; ignores other keys."""
         settings = TermSettings(**value["settings"])
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
@@ -51,10 +51,7 @@ class Vocabulary:
 def build_vocabulary(
     sentences: Iterable[str], settings: TermSettings, *, size: int, min_count: int, idf: bool, normalise: bool
 ) -> Vocabulary:
-    """The `size` most common terms found in at least `min_count` sentences.
-
-    Raises InputError when no term is left.
-    """
+    """The `size` most common terms that at least `min_count` sentences contain. Raises InputError if there are none."""
     analyze = make_analyzer(settings)
     counts: Counter[str] = Counter()
     n = 0

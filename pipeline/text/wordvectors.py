@@ -1,4 +1,4 @@
-"""Word vectors made elsewhere: GloVe's and word2vec's text form, and word2vec's binary form."""
+"""Word vectors: read from GloVe's or word2vec's files, trained on a corpus, or random."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 
 LARGEST_DIM, LONGEST_SIZE = 1 << 16, 12
-"""Dimensions that a vector may have, and digits that a count or a dimension may have."""
+"""The most dimensions of a vector, and the most digits of a count or a dimension."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,9 @@ class WordVectors:
     matrix: np.ndarray
 
     def table(self, terms: Sequence[str], seed: int) -> np.ndarray:
-        """(len(terms) + 1, dim) float32: the vectors of `terms`, and last the one of every unknown word.
+        """(len(terms) + 1, dim) float32: the vectors of `terms`, and for unknown words the mean of those found.
 
-        A term without a vector gets one drawn with the mean and deviation that the found ones have in each dimension;
-        the unknown word gets their mean.
+        A term without a vector gets a normal sample with the mean and deviation of those found, by dimension.
         """
         rows = {word: row for row, word in enumerate(self.words)}
         known = [term for term in terms if term in rows]
@@ -38,15 +37,15 @@ class WordVectors:
 
 
 def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
-    """(count + 1, dim) float32, uniform in [-scale, scale]: a table for words without vectors made elsewhere."""
+    """(count + 1, dim) float32, uniform in [-scale, scale]: a table like `WordVectors.table`."""
     return np.random.default_rng(seed).uniform(-scale, scale, (count + 1, dim)).astype(np.float32)
 
 
 def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str]) -> WordVectors:
-    """The vectors of the words `wanted` in lines `word v1 ... vd`, after word2vec's line `count dim` if there is one.
+    """The vectors of the `wanted` words in lines `word v1 ... vd`, after word2vec's optional line `count dim`.
 
-    Every line is checked. Raises InputError naming `source` and the line of a vector of another dimension, of what is
-    no finite number, of a word's second vector, or of the end where lines are missing; and when no word is wanted.
+    Every line is checked. Raises InputError naming `source` and the line of a vector of the wrong dimension, a value
+    that is not a finite number, a repeated word, or a missing line; and if no wanted word has a vector.
     """
     reader, count, dim = _VectorReader(source, "line", wanted), None, None
     for number, line in enumerate(lines, 1):
@@ -67,9 +66,9 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
 
 
 def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str]) -> WordVectors:
-    """The same of word2vec's binary form: a line `count dim`, then each word, a space, and dim float32.
+    """The same from word2vec's binary form: a line `count dim`, then each word, a space, and dim float32.
 
-    Raises InputError as `read_text_vectors` does, naming the entry in place of the line.
+    Raises InputError like `read_text_vectors`, naming the entry instead of the line.
     """
     reader = _VectorReader(source, "entry", wanted)
     header = stream.readline(100).split()
@@ -85,14 +84,14 @@ def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str]) 
 
 
 def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
-    """Count and dimension of a first line. InputError for what no file of word vectors has: memory is not for it."""
+    """Count and dimension from a first line. Raises InputError for impossible ones, before memory is allocated."""
     if any(len(part) > LONGEST_SIZE for part in parts) or not 1 <= int(parts[1]) <= LARGEST_DIM:
-        raise InputError(f"{source} begins with a count and a dimension that cannot be; get the file again")
+        raise InputError(f"{source} begins with an impossible count or dimension; get the file again")
     return int(parts[0]), int(parts[1])
 
 
 def _trailing_numbers(word: bytes) -> int:
-    """How many numbers stand at the end of what should be a word, which itself may hold spaces."""
+    """How many numbers end what should be a word; a word may contain spaces."""
     count = 0
     for part in reversed(word.split(b" ")[1:]):
         try:
@@ -104,7 +103,7 @@ def _trailing_numbers(word: bytes) -> int:
 
 
 def _read_word(stream: BinaryIO) -> bytes | None:
-    """What stands before the next space, without the line end of the entry before; None at the end of the stream."""
+    """The bytes up to the next space, without the previous entry's line end; None at the end of the stream."""
     word = bytearray()
     while (byte := stream.read(1)) not in (b" ", b""):
         word += byte
@@ -112,7 +111,7 @@ def _read_word(stream: BinaryIO) -> bytes | None:
 
 
 class _VectorReader:
-    """Collects vectors, and refuses what cannot be right by the name of the source and the place in it."""
+    """Collects the wanted vectors; names the source and the place in it of every fault."""
 
     def __init__(self, source: str, place: str, wanted: Collection[str]) -> None:
         self.source, self.place = source, place
@@ -148,3 +147,30 @@ class _VectorReader:
         if not self.words:
             raise InputError(f"{self.source} has no vector for any word of the vocabulary; give another file")
         return WordVectors(tuple(self.words), np.stack(self.vectors))
+
+
+def train_vectors(
+    sentences: Iterable[np.ndarray], terms: Sequence[str], dim: int, window: int, epochs: int, seed: int
+) -> np.ndarray:
+    """(V + 1, dim) float32 by word2vec's skip-gram with negative sampling (gensim): the vectors of the V `terms`.
+
+    The last row, for unknown words, and terms in no sentence get the mean. `sentences` are word ids, V for unknown
+    words, which are skipped. Training uses one thread, so that the seed decides the result. Raises UsageError without
+    gensim, and InputError if no sentence has two known words.
+    """
+    try:
+        from gensim.models import Word2Vec
+    except ImportError as error:
+        raise UsageError(
+            "word_vectors.source corpus needs gensim: pip install 'jointspace[words]', or choose another source"
+        ) from error
+    known = ([str(i) for i in ids.tolist() if i != len(terms)] for ids in sentences)
+    corpus = [words for words in known if len(words) > 1]
+    if not corpus:
+        raise InputError("no sentence has two words of the vocabulary; lower tokens.min_count, or draw the vectors")
+    model = Word2Vec(
+        corpus, vector_size=dim, window=window, min_count=1, sg=1, workers=1, epochs=epochs, seed=seed + 1, sample=1e-4
+    )  # gensim takes no seed of 0
+    table = np.tile(model.wv.vectors.mean(axis=0), (len(terms) + 1, 1))
+    table[[int(word) for word in model.wv.index_to_key]] = model.wv.vectors
+    return table.astype(np.float32)

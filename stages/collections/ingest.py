@@ -26,8 +26,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.collections.intake import Intake, leave_out, parse_takedown
     from pipeline.collections.records import Options
     from pipeline.errors import JointspaceError
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.inspection import inspect
+    from pipeline.images.decode import ImageLimits, inspect
     from pipeline.storage.manifest import write_manifest
     from pipeline.storage.rejects import remove_rejects, write_rejects
     from pipeline.storage.sources import ImageSource, read_list

@@ -12,10 +12,10 @@ from pipeline.run.stage import Input, Job, Outside, Stage
 if TYPE_CHECKING:
     from pipeline import config
     from pipeline.config.encoders import Encoder
-    from pipeline.images.classifier import Classifier
     from pipeline.images.finetune import Finetuning
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.precision_recall import Precision
+    from pipeline.images.region_features import Classifier
     from pipeline.images.sampling import LabelledImage, RegionSampler
     from pipeline.settings import images as sections
     from pipeline.storage.manifest import Manifest
@@ -130,13 +130,13 @@ def _judge(
     from pipeline.images.extraction import ExtractionPlan
     from pipeline.images.precision_recall import judge_regions
     from pipeline.images.preparation import Cutting, Preparation, Request
-    from pipeline.images.proposals import ProposalSettings, Selection, proposer
+    from pipeline.images.proposals import Selection, proposer
     from pipeline.images.regions import RegionExtractor, describe
     from pipeline.workers import isolated_map
 
     tuning = settings.finetune
     grid, search = tuning.grid, settings.regions.search
-    propose = proposer(ProposalSettings(tuning.proposals, grid, search))
+    propose = proposer(tuning.proposals, grid, search)
     selection = Selection(0, settings.regions.min_side, settings.regions.iou, tuning.candidates, False, grid)
     preparation = Preparation(sampler.read, sampler.limits, Cutting(propose, selection, sampler.crops))
     requests = [Request(image.photograph, NONE) for image in images]

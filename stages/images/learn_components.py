@@ -9,7 +9,7 @@ def learn_components(run: Run, job: Job, encoder: str) -> None:
     """Learn the principal components of the features of ENCODER's regions in the train split."""
     import numpy as np
 
-    from pipeline.images.components import COMPONENTS, fit_projection
+    from pipeline.images.region_features import COMPONENTS, fit_projection
     from pipeline.storage.parameters import write_parameters
     from pipeline.storage.provenance import origin_of, same_origin
     from pipeline.storage.regions import open_regions

@@ -9,7 +9,7 @@ from pipeline.run.stage import Job, Stage
 
 def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     """Project the features of ENCODER's regions on their principal components, for models to read."""
-    from pipeline.images.components import COMPONENTS, PrincipalComponents
+    from pipeline.images.region_features import COMPONENTS, PrincipalComponents
     from pipeline.precision import to_float32
     from pipeline.storage.features import to_stored
     from pipeline.storage.parameters import read_parameters

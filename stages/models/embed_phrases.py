@@ -34,7 +34,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_labels, read_vocabulary
     from pipeline.storage.rows import RegionRows
-    from pipeline.text.noun_phrases import list_noun_phrases
+    from pipeline.text.heads import list_noun_phrases
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees
     from pipeline.text.vocabulary import Vocabulary

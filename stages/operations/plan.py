@@ -59,8 +59,7 @@ def _measure_images(run: Run, sample: int):
     from operator import itemgetter
 
     from pipeline import runtime
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.inspection import inspect
+    from pipeline.images.decode import ImageLimits, inspect
     from pipeline.images.preprocess import Photograph, load
     from pipeline.index.vectors import evenly_spaced
     from pipeline.plan.rates import extraction_rate, rate

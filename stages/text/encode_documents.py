@@ -15,8 +15,7 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.tables import read_table
     from pipeline.storage.text_shards import write_tfidf
-    from pipeline.text.documents import join_fields
-    from pipeline.text.tfidf import encode
+    from pipeline.text.tfidf import encode, join_fields
     from pipeline.text.vocabulary import Vocabulary
 
     chosen, vocabulary = run.config.documents_named(documents), read_vocabulary(run.layout.vocabulary.path)

@@ -12,7 +12,7 @@ from pipeline.run.stage import Input, Job, Outside, Stage
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.storage.manifest import ShardRows
-    from pipeline.text.parsed import Parsed
+    from pipeline.text.phrases import Parsed
 
 log = logging.getLogger(__name__)
 SHOWN, LISTED = 10, 1000
@@ -86,8 +86,8 @@ def _run_spacy(run: Run) -> Engine:
     from functools import partial
 
     from pipeline.storage.parsers import load_parser
-    from pipeline.text.parsed import fall_back
     from pipeline.text.parsing import BatchParser
+    from pipeline.text.phrases import fall_back
     from pipeline.workers import Failure, isolated_map
 
     chosen, name = run.config.parse, _spacy_pipeline(run)[0]

@@ -18,7 +18,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     from pipeline.storage.records import read_vocabulary
     from pipeline.text.sequences import encode_tokens
     from pipeline.text.vocabulary import Vocabulary
-    from pipeline.text.word_training import train_vectors
+    from pipeline.text.wordvectors import train_vectors
     from stages.generators import read_extra_text
 
     settings = run.config

@@ -14,8 +14,7 @@ from pipeline.collections.collection import Collection
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.intake import Intake
 from pipeline.collections.records import Options
-from pipeline.images.decode import ImageLimits
-from pipeline.images.inspection import inspect
+from pipeline.images.decode import ImageLimits, inspect
 from pipeline.storage.sources import ImageSource
 from pipeline.workers import isolated_map
 

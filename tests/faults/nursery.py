@@ -30,7 +30,7 @@ ROOMS = (
     ),
 )
 FURTHER = (
-    "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.inspection",
+    "torch", "matplotlib.figure", "sklearn.feature_extraction.text", "simplemma", "tqdm", "pipeline.images.decode",
     "pipeline.images.matching", "nltk.tokenize.destructive",
 )  # fmt: skip
 SLOW_ROOMS = tuple(f"pipeline.{room}" for room in ("images", "models.neural", "generate", "report", "plan"))

@@ -10,9 +10,9 @@ from nltk.translate.bleu_score import corpus_bleu
 from pipeline.errors import InputError
 from pipeline.generate import metrics
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.candidates import score
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
+from pipeline.generate.lm import score
 from pipeline.generate.nearest import Nearest
 from pipeline.generate.snippets import Snippet, SnippetRegions, region_pairs
 from pipeline.generate.tagging import TAGS, Tagger, read_treebank

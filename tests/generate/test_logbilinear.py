@@ -16,21 +16,14 @@ from made_up_text import (
 
 from pipeline.errors import UsageError
 from pipeline.generate.beam import BeamSearch
-from pipeline.generate.candidates import conditioning, propose
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
-from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel
-from pipeline.generate.logbilinear import (
-    LogBilinear,
-    LogBilinearSizes,
-    Multiplicative,
-    StructureContent,
-    WindowDecoder,
-)
+from pipeline.generate.framing import windows
+from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel, conditioning, propose
+from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
 from pipeline.generate.material import HeldOut
 from pipeline.generate.tagging import TAGS, Tagged
 from pipeline.generate.trigram import Trigram
-from pipeline.generate.windows import windows
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens
 
@@ -176,7 +169,7 @@ def test_candidates_keep_to_the_lengths_of_their_structures() -> None:
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UsageError, match="stands on a joint space; give it one"):
+    with pytest.raises(UsageError, match="needs a joint space; set describe.space"):
         MultiplicativeModel.learn(make_material(LOG_BILINEAR, space=None))
     with pytest.raises(UsageError, match="language_text.treebank"):
         StructureContentModel.learn(make_material(LOG_BILINEAR))

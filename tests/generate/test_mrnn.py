@@ -19,9 +19,8 @@ from pipeline.errors import IntegrityError
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
-from pipeline.generate.framing import frame, framed, log_frequencies
-from pipeline.generate.mrnn import MultimodalRNN, image_moments
-from pipeline.generate.recurrent import DescribingNetwork, RecurrentDecoder
+from pipeline.generate.framing import framed, log_frequencies, pad
+from pipeline.generate.mrnn import DescribingNetwork, MultimodalRNN, RecurrentDecoder, image_moments
 from pipeline.models.neural.training import Checkpoint, seeded
 from pipeline.text.sequences import Tokens
 
@@ -146,7 +145,7 @@ def test_missing_features_are_named(learned) -> None:
 
 def test_frames_stand_around_every_sentence() -> None:
     tokens = Tokens(np.array([4, 5, 6], np.int32), np.array([0, 2, 2, 3]))
-    assert [list(ids) for ids in frame(tokens, 9)] == [[9, 4, 5, 9], [9, 9], [9, 6, 9]]
+    assert [list(ids) for ids in pad(tokens, 1, 1, 9)] == [[9, 4, 5, 9], [9, 9], [9, 6, 9]]
     both = framed(tokens, 9)
     pairs = set(zip(both.inputs.ids.tolist(), both.targets.ids.tolist(), strict=True))
     assert pairs == {(9, 4), (4, 5), (5, 9), (9, 9), (9, 6), (6, 9)}

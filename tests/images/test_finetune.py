@@ -162,7 +162,7 @@ def test_the_rate_rises_and_falls_to_nothing() -> None:
 
 def test_training_that_comes_apart_says_so_and_changes_nothing_more() -> None:
     task, before = start(4, rate=1e30), {}
-    with pytest.raises(JointspaceError, match="came apart at iteration .* lower finetune.learning_rate"):
+    with pytest.raises(JointspaceError, match="diverged at iteration .* lower finetune.learning_rate"):
         for _ in task.learn(make_batch(seed) for seed in range(4)):
             before = task.tensors()
     after = task.tensors()

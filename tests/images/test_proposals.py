@@ -8,17 +8,11 @@ from torchvision.models import get_model
 from torchvision.ops import box_iou, nms
 
 from pipeline.errors import InputError, UsageError
+from pipeline.images import proposals
 from pipeline.images.box_formats import parse_all, parse_boxes
 from pipeline.images.boxes import NONE, Candidates, group, overlaps, suppress, tidy
 from pipeline.images.detectors import build_detector, detect
-from pipeline.images.proposals import (
-    METHODS,
-    ProposalSettings,
-    Selection,
-    grid_windows,
-    proposer,
-    select,
-)
+from pipeline.images.proposals import METHODS, Propose, Selection, grid_windows, select
 from pipeline.settings.images import GridSettings, SearchSettings
 from pipeline.workers import Failure
 
@@ -27,8 +21,8 @@ SELECTION = Selection(min_score=0.1, min_side=4, iou=0.5, count=19, fill=True, g
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
-def settings(method: str) -> ProposalSettings:
-    return ProposalSettings(method, GRID, SearchSettings(mode="fast", width=500))
+def proposer(method: str) -> Propose:
+    return proposals.proposer(method, GRID, SearchSettings(mode="fast", width=500))
 
 
 def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) -> Candidates:
@@ -110,7 +104,7 @@ def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, in
     if method == "selective-search":
         pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
     known = random_candidates(5, 3, size)
-    found = proposer(settings(method))(np.asarray(make_image(1, size)), known)
+    found = proposer(method)(np.asarray(make_image(1, size)), known)
     assert found.boxes.shape == (len(found.scores), 4) and found.boxes.dtype == found.scores.dtype == np.float32
     kept, counts = tidy(found, size, 0)
     assert set(counts) <= {"too-small"} and len(kept.boxes) + counts["too-small"] == len(found.boxes)
@@ -121,14 +115,14 @@ def test_every_method_proposes_inside_the_image(method: str, size: tuple[int, in
 def test_all_methods_are_tested_and_unknown_ones_refused() -> None:
     assert set(METHODS) == {"grid", "boxes", "faster-rcnn", "selective-search"}
     with pytest.raises(UsageError, match="unknown proposals magic; there are selective-search, faster-rcnn, grid"):
-        proposer(settings("magic"))
+        proposer("magic")
 
 
 def test_selective_search_finds_a_thing_and_repeats_itself() -> None:
     pytest.importorskip("cv2.ximgproc", reason="OpenCV's contributed modules are not installed")
     pixels = np.full((120, 700, 3), 40, np.uint8)
     pixels[30:90, 200:300] = (220, 60, 30)
-    propose = proposer(settings("selective-search"))
+    propose = proposer("selective-search")
     first, second = propose(pixels, NONE), propose(pixels, NONE)
     assert np.array_equal(first.boxes, second.boxes) and np.array_equal(first.scores, second.scores)
     assert overlaps(np.float32([[200, 30, 300, 90]]), first.boxes).max() > 0.9
@@ -203,14 +197,14 @@ def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) 
 @pytest.mark.parametrize(
     ("source", "data", "said"),
     [
-        ("a.csv", TABLE, r"a\.csv: boxes come as \.xml"),
+        ("a.csv", TABLE, r"a\.csv: boxes must be \.xml"),
         ("a.xml", XML[:-20], r"a\.xml is not valid XML"),
         ("a.xml", b"<!DOCTYPE a [<!ENTITY b 'c'>]><annotation/>", r"a\.xml declares XML entities"),
-        ("a.xml", XML.replace(b"<xmax>30</xmax>", b""), r"a\.xml: object 0 has not only numbers"),
+        ("a.xml", XML.replace(b"<xmax>30</xmax>", b""), r"a\.xml: object 0 has a value that is not a number"),
         ("a.xml", b"<annotation/>", "has no <filename>"),
-        ("a.json", b"{}", r"a\.json is not COCO's JSON \(KeyError"),
+        ("a.json", b"{}", r"a\.json is not COCO JSON \(KeyError"),
         ("a.json", b'[{"bbox": [1, 2]}]', "annotation 0 has no bbox of four numbers"),
-        ("a.tsv", TABLE.replace(b"30", b"x"), "row 2 has not only numbers"),
+        ("a.tsv", TABLE.replace(b"30", b"x"), "row 2 has a value that is not a number"),
         ("a.tsv", TABLE[10:], "does not name the column file"),
         ("a.tsv", b"\xff\xfe", "is not UTF-8"),
     ],

@@ -11,15 +11,14 @@ from torchvision.ops import roi_align
 
 from pipeline.errors import InputError, UsageError
 from pipeline.images.boxes import NONE, Candidates
-from pipeline.images.classifier import Classifier, rescore
-from pipeline.images.components import fit_projection
 from pipeline.images.decode import ImageLimits
 from pipeline.images.extraction import ExtractionPlan
 from pipeline.images.maps import cell_weights, pool_regions, region_encoder, split
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.preparation import Cutting, Preparation, Request
 from pipeline.images.preprocess import Photograph
-from pipeline.images.proposals import ProposalSettings, Selection, proposer
+from pipeline.images.proposals import Selection, proposer
+from pipeline.images.region_features import Classifier, fit_projection, rescore
 from pipeline.images.regions import DescribedRegions, RegionExtractor, describe
 from pipeline.images.warping import Crops, WholeImages
 from pipeline.settings.images import GridSettings, SearchSettings
@@ -50,7 +49,7 @@ def make_requests(sizes: list = SIZES) -> tuple[dict, list[Request]]:
 def make_preparation(files: dict, view: Crops | WholeImages, **changes: object) -> Preparation:
     from dataclasses import replace
 
-    propose = proposer(ProposalSettings("boxes", GRID, SearchSettings(mode="fast", width=500)))
+    propose = proposer("boxes", GRID, SearchSettings(mode="fast", width=500))
     limits = ImageLimits(1 << 20, 1, 1 << 20)
     return Preparation(partial(_read, files), limits, Cutting(propose, replace(SELECTION, **changes), view))
 

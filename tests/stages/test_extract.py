@@ -147,9 +147,9 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     # The eighth image hangs: two of the four parts, at most, are there when the process is killed.
     code = (
         "import sys, time, pipeline.images.preprocess as p; load = p.load\n"
-        "def slowly(read, limits, preprocessing, photograph):\n"
-        "    time.sleep(60 if photograph.name == '08.png' else 0)\n"
-        "    return load(read, limits, preprocessing, photograph)\n"
+        "def slowly(*parts, **more):\n"
+        "    time.sleep(60 if parts[-1].name == '08.png' else 0)\n"
+        "    return load(*parts, **more)\n"
         "p.load = slowly\n"
         "from stages.cli import cli; cli.get_command(None, 'extract')(sys.argv[1:])"
     )

@@ -8,7 +8,7 @@ from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.models.neural.hmlstm import noun_phrases
 from pipeline.text.brackets import read_brackets
 from pipeline.text.conllu import chain
-from pipeline.text.noun_phrases import NounPhrase, list_noun_phrases
+from pipeline.text.heads import NounPhrase, list_noun_phrases
 from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.tree_encoding import count_labels, fit_trees, pack_trees
 from pipeline.text.trees import NOTHING, pack
@@ -86,7 +86,7 @@ def test_trees_for_models_have_one_root_too() -> None:
     vocabulary = Vocabulary(TermSettings(True, "words", False, (), 1), False, ("a", "dog"), (1.0, 1.0), 1)
     table = count_labels([wrapped])
     packed = pack_trees([wrapped], vocabulary, table)[1]
-    assert len(noun_phrases(packed, table.phrase_index["NP"])) == len(list_noun_phrases(wrapped.tree)) == 2
+    assert len(noun_phrases(packed, table.phrases.index("NP"))) == len(list_noun_phrases(wrapped.tree)) == 2
 
 
 def test_they_are_those_of_packed_trees() -> None:

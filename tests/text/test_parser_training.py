@@ -7,8 +7,7 @@ import pytest
 from examples.demo import DrawingSettings, collection_texts, scene_record
 from pipeline.errors import InputError
 from pipeline.settings.parse import ParserSettings
-from pipeline.text.arcs import depths
-from pipeline.text.conllu import Parse, read_conllu, tree_fault
+from pipeline.text.conllu import Parse, depths, read_conllu, tree_fault
 from pipeline.text.parser_training import Agreement, ParserTraining, compare, judge
 from pipeline.text.parsing import BatchParser, parse_words
 

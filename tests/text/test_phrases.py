@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from examples.demo import DrawingSettings, collection_texts, scene_record
-from pipeline.text.arcs import depths, projective_heads
 from pipeline.text.brackets import PhraseTree, read_brackets
-from pipeline.text.conllu import Parse, chain, read_conllu, tree_fault
+from pipeline.text.conllu import Parse, chain, depths, projective_heads, read_conllu, tree_fault
 from pipeline.text.heads import derive_dependencies
 from pipeline.text.parser_training import compare
 from pipeline.text.phrases import derive_phrases
