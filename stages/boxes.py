@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run.stage import Outside
+from pipeline.run import Outside
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.errors import JointspaceError
-from pipeline.run.run import Run
+from pipeline.run import Run
 
 LONGEST, LOOKED_AT = 80, 20
 """Characters of the sentence in the printed command, and how many sentences it is chosen from."""

@@ -10,8 +10,7 @@ import click
 from stages import options
 
 if TYPE_CHECKING:
-    from pipeline.run.run import Run
-    from pipeline.run.stage import Stage
+    from pipeline.run import Run, Stage
 
 
 RUN = ["--run", "root"], {"type": options.FOLDER, "required": True, "help": "Folder of the run."}

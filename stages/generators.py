@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.generate.corpus import Corpus
     from pipeline.generate.describing import Generator, Sources
     from pipeline.generate.trigram import Trigram
-    from pipeline.run.run import Run
+    from pipeline.run import Run
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.images.encoders import EncoderMaterial
     from pipeline.models.neural.training import Checkpoint, Training
-    from pipeline.run.run import Run
+    from pipeline.run import Run
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.trees import ParseShard

@@ -13,8 +13,8 @@ from pipeline.config import Config, default_path, load, merge, read_mapping, val
 from pipeline.config.variants import OWN
 from pipeline.errors import JointspaceError
 from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.run import Names, Outside, Stage
 from pipeline.run.layout import Artefact, Layout, Shards
-from pipeline.run.stage import Names, Outside, Stage
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS
 from stages.catalogue import COMMANDS, declared

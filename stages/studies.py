@@ -5,13 +5,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, moments_gpu, per_image
-from pipeline.run.stage import Input
+from pipeline.run import Inputs
 
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.models.linear.study import Study
+    from pipeline.run import Run
     from pipeline.run.layout import Layout
-    from pipeline.run.run import Run
 
 DOCUMENTS = ("all", "title", "tags", "description")
 """Weak texts of the printed tables."""
@@ -70,7 +70,7 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
     return {"seed": config.seed, **sections}
 
 
-def study_reads(config: "Config", layout: "Layout") -> Mapping[str, Input]:
+def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
     documents = [*DOCUMENTS, *config.study.noise]
     return {

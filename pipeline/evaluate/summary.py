@@ -54,9 +54,7 @@ def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str
     return [(key, list(group)) for key, group in groupby(ordered, setting)]
 
 
-def reported_first(
-    evaluations: Iterable[Mapping[str, Any]],
-) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+def reported_first(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
     """As `by_setting`, the test split before the others: what is reported on comes first."""
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 

@@ -13,14 +13,7 @@ from pipeline.report.examples import Examples, ReportPicture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
 from pipeline.report.samples import CollectionSample
-from pipeline.report.tables import (
-    COLUMNS,
-    DIRECTIONS,
-    compare_rows,
-    count_reasons,
-    describe_encoders,
-    describe_models,
-)
+from pipeline.report.tables import COLUMNS, DIRECTIONS, compare_rows, count_reasons, describe_encoders, describe_models
 
 
 @dataclass(frozen=True)
@@ -63,12 +56,7 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "spoken": spoken,
-        "thousands": "{:,}".format,
-        "size": _size,
-        "figure": _figure,
-    }
+    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
     return environment.get_template("page.html").render(
         report=report,
         reasons=count_reasons(report.rejects),

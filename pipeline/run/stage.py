@@ -15,6 +15,8 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.config import Config
     from pipeline.plan.needs import Need
     from pipeline.storage.manifest import ShardRows
@@ -30,6 +32,7 @@ class Outside:
 
 
 Input = Artefact | Shards | Outside
+Inputs = Mapping[str, Input]
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,22 @@ class Job:
     outputs: Sequence[Artefact | Shards]
     number: int | None = None
     rows: "ShardRows | None" = None
+
+    @property
+    def image_id(self) -> "np.ndarray":
+        """The ids of the shard's images."""
+        return _range(self.rows.first_image, self.rows.last_image)
+
+    @property
+    def sentence_id(self) -> "np.ndarray":
+        """The ids of the shard's sentences."""
+        return _range(self.rows.first_sentence, self.rows.last_sentence)
+
+
+def _range(first: int, last: int) -> "np.ndarray":
+    import numpy as np
+
+    return np.arange(first, last)
 
 
 def _nothing(*_: Any) -> tuple:
@@ -88,7 +107,7 @@ class Stage:
     choices: "Callable[[Config], Sequence[Names]]" = _once
     wanted: "Callable[[Config], Sequence[Names]]" = _nothing
     keys: Callable[..., Mapping[str, Any]] = _empty
-    reads: "Callable[..., Mapping[str, Input]]" = _empty
+    reads: Callable[..., Inputs] = _empty
     also: Callable[..., Mapping[str, str]] = _empty
     shown: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import Need, fixed, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages import options
 from stages.commands import begin
 

@@ -1,8 +1,7 @@
 """`simulate-documents`: weak texts made from sentences, to see what a method does as they get worse."""
 
 from pipeline.plan.needs import PYTHON, Need, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def simulate_documents(run: Run, job: Job, documents: str) -> None:

@@ -1,13 +1,12 @@
 """`extract-regions`: the regions of images and their features."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -142,9 +141,9 @@ def _keys(config: "Config", *_: str) -> dict:
     return {**config.regions.decisive(), **config.extract.model_dump(include={"precision", "storage"})}
 
 
-def _reads(config: "Config", layout, encoder: str) -> Mapping[str, Input]:
+def _reads(config: "Config", layout, encoder: str) -> Inputs:
     chosen, weights = config.regions, config.regions.detector
-    found: dict[str, Input] = {"encoder": layout.encoder(encoder)}
+    found: dict = {"encoder": layout.encoder(encoder)}
     if chosen.score == "classifier":
         found["classifier"] = layout.classifier(encoder)
     if chosen.proposals == "faster-rcnn" and weights.weights == "file":

@@ -1,13 +1,11 @@
 """`finetune`: an image encoder of the configuration, trained on the labelled boxes of the run's own images."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import Need, encoder_gpu, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline import config
@@ -164,25 +162,19 @@ def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", 
         output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own, batch=batch
     )
     write_parameters(
-        output / "model.safetensors",
-        ENCODER,
-        tensors,
-        settings=parts,
-        fingerprint=digest,
-        details=details,
-        batch=batch,
+        output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details, batch=batch
     )
     batch.publish()
 
 
-def _keys(config, encoder: str) -> Mapping:
+def _keys(config, encoder: str) -> dict:
     tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
     judged = config.regions.model_dump(include={"search", "min_side", "iou"})
     chosen = config.encoder(encoder).decisive()
     return {"seed": config.seed, "finetune": tuning, "encoder": chosen, "judged": judged}
 
 
-def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
+def _reads(config, layout, encoder: str) -> Inputs:
     start = config.finetune
     weights = {"weights": Outside(Path(config.weights_root) / start.file)} if start.start == "file" else {}
     return {"manifest": layout.manifest, **weights}
@@ -192,11 +184,7 @@ STAGE = Stage(
     finetune,
     version=4,
     needs=Need(
-        process(3500),
-        fixed(600),
-        fixed(240),
-        "`finetune.iterations` times the regions of a batch",
-        encoder_gpu,
+        process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
     ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],

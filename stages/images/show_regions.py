@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import TORCH, Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 IMAGES, COLUMNS, BEST = 24, 6, 5
 

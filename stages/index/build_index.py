@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.plan.needs import TORCH, Need, embeddings_mb, manifest_mb, network_gpu, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -195,13 +194,13 @@ def _trains_parser(config: "Config") -> bool:
     return config.parse.engine == "spacy" and config.parse.pipeline is None
 
 
-def _keys(config, model: str) -> Mapping[str, Any]:
+def _keys(config, model: str) -> dict:
     """Only fragments have a shortlist."""
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
     return config.index.model_dump(exclude=unused)
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     chosen, words = config.model(model), {}
     if not config.members(model):
         words["vocabulary"] = layout.token_vocabulary if chosen.spec.words else layout.vocabulary

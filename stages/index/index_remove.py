@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from pipeline.run.run import Run
+from pipeline.run import Run
 from stages import options
 from stages.commands import on_run
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.run.run import Run
+from pipeline.run import Run
 from stages import options
 
 if TYPE_CHECKING:

@@ -1,11 +1,10 @@
 """`accumulate`: the moments of pairs of images and texts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.plan.needs import MB, TORCH, Need, blocks_mb, manifest_mb, moments_gpu, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
 """How the names of pairs begin that are summed in folds, and of images with weak texts."""
@@ -79,7 +78,7 @@ def _texts(layout, pairs: str) -> Any:
     return layout.documents(documents) if kind == "auxiliary" else layout.sentences("tfidf")
 
 
-def _keys(config, pairs: str) -> dict[str, Any]:
+def _keys(config, pairs: str) -> dict:
     kind, study = _kind(pairs), config.study
     splits = {"target": ("train",), "dev": ("dev",), "auxiliary": config.auxiliary.splits}[kind]
     folds = (
@@ -88,7 +87,7 @@ def _keys(config, pairs: str) -> dict[str, Any]:
     return {"pairs": kind, "splits": list(splits), "folds": folds, "normalise": config.image_view.normalise}
 
 
-def _reads(config, layout, pairs: str) -> Mapping[str, Input]:
+def _reads(config, layout, pairs: str) -> Inputs:
     features = {f"features/{name}": layout.features(name) for name in _encoders(config, pairs)}
     return {"tfidf": _texts(layout, pairs), **features}
 

@@ -1,8 +1,7 @@
 """`align`: which words of a sentence describe which region of its image, by the embeddings of a multi-vector model."""
 
 from pipeline.plan.needs import PYTHON, Need, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages import options
 
 BLOCK = 1024

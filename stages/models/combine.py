@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def combine(run: Run, job: Job, model: str) -> None:
@@ -144,7 +143,7 @@ def _vocabularies(config, layout, model: str) -> Mapping[str, Any]:
     return {one.name: one for one in (layout.token_vocabulary if own else layout.vocabulary for own in sorted(words))}
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     members, base = config.members(model), config.refitted(model)
     return {
         "manifest": layout.manifest,
@@ -166,10 +165,7 @@ STAGE = Stage(
     ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("combine")],
-    keys=lambda config, model: {
-        "ensemble": config.ensemble(model).model_dump(),
-        "dev_images": config.fit.dev_images,
-    },
+    keys=lambda config, model: {"ensemble": config.ensemble(model).model_dump(), "dev_images": config.fit.dev_images},
     reads=_reads,
     writes=lambda layout, model: (layout.model(model), layout.model_vocabulary(model)),
 )

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, network_gpu, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def embed(run: Run, model: str) -> Callable[[Job], None]:
@@ -87,7 +86,7 @@ def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     return RegionRows(run.manifest, folders, image_id)
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     chosen = config.model(model)
     spec, encoders = chosen.spec, chosen.encoders
     regions = config.regions.encoders if spec.multi_vector else ()

@@ -1,11 +1,9 @@
 """`embed-phrases`: the noun phrases of a split and the regions of its images in the joint space of a model."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import TORCH, Need, network_gpu, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,12 +59,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))
-    inputs = {
-        "manifest": manifest.fingerprint,
-        "model": parameters.fingerprint,
-        **parsed,
-        **regions.fingerprints,
-    }
+    inputs = {"manifest": manifest.fingerprint, "model": parameters.fingerprint, **parsed, **regions.fingerprints}
     write_phrases(
         job.path,
         _embed_regions(mapping, regions, pairs.image_id),
@@ -106,7 +99,7 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
     return pa.concat_tables(parts)
 
 
-def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str, split: str) -> Inputs:
     return {
         "manifest": layout.manifest,
         "model": layout.model(model),

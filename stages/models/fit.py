@@ -1,10 +1,7 @@
 """`fit`: a linear model, its parameters chosen on the dev split."""
 
-from collections.abc import Mapping
-
 from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, moments_gpu, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def fit(run: Run, job: Job, model: str) -> None:
@@ -96,9 +93,9 @@ def fit(run: Run, job: Job, model: str) -> None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     known, base = config.model(model), config.refitted(model)
-    found: dict[str, Input] = {"target": layout.moments("target"), "tfidf": layout.sentences("tfidf")}
+    found: dict = {"target": layout.moments("target"), "tfidf": layout.sentences("tfidf")}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if known.training != "target":
         found["auxiliary"] = layout.moments(f"auxiliary/{known.documents}")

@@ -1,11 +1,9 @@
 """`fit-csls`: a model whose scores are corrected for hubs, as far as dev would have it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def fit_csls(run: Run, job: Job, model: str) -> None:
@@ -79,7 +77,7 @@ def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict
     return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     plain, base = config.scaled(model), config.refitted(model)
     return {
         "manifest": layout.manifest,

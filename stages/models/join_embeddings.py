@@ -1,10 +1,9 @@
 """`join-embeddings`: an ensemble's vectors, from those of its members."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pipeline.plan.needs import MB, TORCH, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
@@ -48,7 +47,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     return make
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     members = {f"embeddings/{name}": layout.embeddings(name) for name in config.members(model)}
     return {"model": layout.model(model), **members}
 

@@ -1,8 +1,7 @@
 """`list-magnitudes`: the words and regions with the longest and shortest vectors, by the embeddings of a model."""
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages import options
 
 WORDS, IMAGES, COLUMNS = 40, 24, 6

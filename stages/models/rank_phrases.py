@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages.boxes import label_names
 from stages.options import PATH
 

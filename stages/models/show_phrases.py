@@ -1,8 +1,7 @@
 """`show-phrases`: the region that each noun phrase speaks of, on photographs and in a plane."""
 
 from pipeline.plan.needs import PYTHON, Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages import options
 
 IMAGES, COLUMNS, TOP, POINTS = 24, 6, 5, 60
@@ -77,10 +76,7 @@ STAGE = Stage(
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),
     keys=lambda config, model, split: {"seed": config.seed},
-    reads=lambda config, layout, model, split: {
-        "manifest": layout.manifest,
-        "phrases": layout.phrases(model, split),
-    },
+    reads=lambda config, layout, model, split: {"manifest": layout.manifest, "phrases": layout.phrases(model, split)},
     writes=lambda layout, model, split: (layout.phrase_sheet(model, split), layout.phrase_plane(model, split)),
     options=(
         options.count("--images", IMAGES, "Images drawn."),

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def train(run: Run, job: Job, model: str) -> None:
@@ -206,17 +205,17 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     return start, parameters.fingerprint
 
 
-def _keys(config, model: str) -> Mapping[str, Any]:
+def _keys(config, model: str) -> dict:
     known = config.model(model)
     geometry = {"geometry": config.regions.geometry} if known.spec.regions != "none" else {}
     view, words = config.image_view.model_dump(), config.word_vectors.model_dump()
     return {"seed": config.seed, "image_view": view, "word_vectors": words, "model": known.hyperparameters, **geometry}
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     known, start, base = config.model(model), config.start(model), config.refitted(model)
     spec, source = known.spec, config.word_vectors.source
-    found: dict[str, Input] = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
+    found: dict = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if spec.regions != "none":
         found |= {f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders}

@@ -3,8 +3,7 @@
 import click
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage, needed
+from pipeline.run import Job, Run, Stage, needed
 from stages import inputs
 
 SAMPLE_SENTENCES = 50000

@@ -1,14 +1,12 @@
 """`describe`: sentences for the images of a split, or for its boxes with labels."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 from stages.boxes import label_names
 from stages.generators import space_of
 from stages.options import PATH
@@ -68,7 +66,7 @@ def _read_images(
     return rows, shown, {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
 
 
-def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
+def _reads(config, layout, generator: str, subject: str) -> Inputs:
     found = {
         "manifest": layout.manifest,
         "generator": layout.generator(generator),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.run.run import Run
+from pipeline.run import Run
 from stages import options
 from stages.commands import on_run
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import TORCH, Need, fixed, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
@@ -102,18 +101,12 @@ STAGE = Stage(
     evaluate,
     version=2,
     needs=Need(
-        process(TORCH + 600),
-        fixed(5),
-        per_image(300),
-        "images times sentences of the split; `evaluate.bootstrap`",
+        process(TORCH + 600), fixed(5), per_image(300), "images times sentences of the split; `evaluate.bootstrap`"
     ),
     names=("model", "split", "protocol"),
     choices=_choices,
     wanted=lambda config: config.evaluations(),
-    keys=lambda config, *names: {
-        "seed": config.seed,
-        **config.evaluate.model_dump(exclude={"splits", "protocols"}),
-    },
+    keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(exclude={"splits", "protocols"})},
     reads=lambda config, layout, model, *names: {
         "manifest": layout.manifest,
         f"embeddings/{model}": layout.embeddings(model),

@@ -1,12 +1,11 @@
 """`evaluate-descriptions`: how near generated sentences come to people's, and how likely it finds these."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed, network_gpu, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 from pipeline.specs.generators import generator_spec
 from stages.boxes import label_names
 from stages.generators import space_of
@@ -115,14 +114,14 @@ def _measure_perplexity(
     )
 
 
-def _keys(config, generator: str, subject: str) -> Mapping[str, Any]:
+def _keys(config, generator: str, subject: str) -> dict:
     if subject.endswith(".boxes"):
         return {"names": config.phrases.names, "meteor": config.describe.meteor}
     return {"seed": config.seed, "text": config.language_text.model_dump(), "meteor": config.describe.meteor}
 
 
-def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
-    found: dict[str, Input] = {
+def _reads(config, layout, generator: str, subject: str) -> Inputs:
+    found: dict = {
         "manifest": layout.manifest,
         "generator": layout.generator(generator),
         "descriptions": layout.descriptions(generator, subject),
@@ -141,11 +140,7 @@ STAGE = Stage(
     evaluate_descriptions,
     version=2,
     needs=Need(
-        process(2000, described=0.1),
-        fixed(5),
-        lambda s: 60 + s.described / 50 / 60,
-        "images of the split",
-        network_gpu,
+        process(2000, described=0.1), fixed(5), lambda s: 60 + s.described / 50 / 60, "images of the split", network_gpu
     ),
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, process
+from pipeline.run import Inputs, Job, Run, Stage, needed
 from pipeline.run.layout import Artefact
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage, needed
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -230,7 +229,7 @@ def _judged(config, layout) -> list[Artefact]:
     return [layout.description_evaluation(name, subject) for name in config.generators for subject in subjects]
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     indices = [layout.index(name) for name in config.models]
     read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
     return {"manifest": layout.manifest, "summary": layout.summary, "plan": layout.plan} | {

@@ -1,12 +1,10 @@
 """`train-generator`: a generator of descriptions from stored features and training sentences."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 from pipeline.specs.generators import generator_spec
 from stages.generators import space_of
 
@@ -110,14 +108,14 @@ def _read_snippets(run: Run, model: str, found: "DescribedImages") -> tuple[dict
     return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary), inputs
 
 
-def _keys(config, generator: str) -> Mapping[str, Any]:
+def _keys(config, generator: str) -> dict:
     spec = generator_spec(generator)
     own = config.section(spec).model_dump(exclude={"checkpoint_seconds"})
     text = config.language_text.model_dump() if spec.text else {}
     return {"seed": config.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
 
 
-def _reads(config, layout, generator: str) -> Mapping[str, Input]:
+def _reads(config, layout, generator: str) -> Inputs:
     spec = generator_spec(generator)
     own, encoders = config.section(spec), [encoder.name for encoder in config.encoders]
     found = {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, "tokens": layout.sentences("tokens")}

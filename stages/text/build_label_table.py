@@ -3,8 +3,7 @@
 import logging
 
 from pipeline.plan.needs import Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def build_label_table(run: Run, job: Job) -> None:

@@ -1,10 +1,9 @@
 """`encode-documents`: weak texts of images as sparse tf-idf vectors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pipeline.plan.needs import PYTHON, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
@@ -39,7 +38,7 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
     return make
 
 
-def _reads(config, layout, documents: str) -> Mapping[str, Input]:
+def _reads(config, layout, documents: str) -> Inputs:
     simulated = config.documents_named(documents).simulate is not None
     return {"vocabulary": layout.vocabulary, **({"simulated": layout.simulated(documents)} if simulated else {})}
 

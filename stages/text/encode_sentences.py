@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import PYTHON, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def encode_sentences(run: Run) -> Callable[[Job], None]:

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def encode_trees(run: Run) -> Callable[[Job], None]:

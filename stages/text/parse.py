@@ -1,13 +1,12 @@
 """`parse`: sentences as dependency and phrase trees, by spaCy or from another parser's files."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -131,7 +130,7 @@ def _told(config: "Config") -> dict:
     return {"engine": "spacy", **config.parse.model_dump(include={"pipeline", "max_words"})}
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     if config.parse.engine == "files":
         return {kind: Outside(path) for kind, path in _files(config).items()}
     return {"trained": layout.parser} if config.parse.pipeline is None else {}
@@ -150,10 +149,7 @@ STAGE = Stage(
     parse,
     version=3,
     needs=Need(
-        process(1500),
-        lambda s: 0.002 * s.shard_images * s.texts,
-        per_shard(5),
-        "sentences over the parser's rate",
+        process(1500), lambda s: 0.002 * s.shard_images * s.texts, per_shard(5), "sentences over the parser's rate"
     ),
     sharded=True,
     keys=_told,

@@ -1,13 +1,11 @@
 """`train-parser`: a spaCy tagger and dependency parser learned from a treebank."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.plan.needs import Need, fixed
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ def _treebank(config) -> dict[str, Path]:
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     return {part: Outside(path) for part, path in _treebank(config).items()}
 
 

@@ -1,11 +1,9 @@
 """`train-word-vectors`: vectors of the vocabulary's words, learned on the corpus."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def train_word_vectors(run: Run, job: Job) -> None:
@@ -34,7 +32,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     logging.getLogger(__name__).info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     text = config.language_text.file
     more = {"text": Outside(Path(text))} if text else {}
     return {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, **more}
