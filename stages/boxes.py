@@ -37,7 +37,7 @@ def read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None)
     else:
         known = match_boxes(read_box_files(boxes_path), manifest.images["path"].to_pylist())
         if known.unmatched:
-            log.warning("%s has boxes of images that are not here: %s", boxes_path, some(known.unmatched))
+            log.warning("%s has boxes for images that the run does not have: %s", boxes_path, some(known.unmatched))
         images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
     labelled = [row for row, label in enumerate(labels) if label]
     names = [labels[row].lower() for row in labelled]

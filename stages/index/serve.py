@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.run import Run
-from stages import options
+from stages.commands import FOLDER, config_option
 
 if TYPE_CHECKING:
     import socket
@@ -25,12 +25,12 @@ UNREAD_BYTES = 1 << 17
 
 
 @click.command("serve")
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=options.FOLDER)
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
 @click.option(
-    "--images", "images_root", type=options.FOLDER,
+    "--images", "images_root", type=FOLDER,
     help="Folder of the photographs. [default: the data root that each bundle was made from]",
 )  # fmt: skip
-@click.option("--run", "root", type=options.FOLDER, help="Folder of the run that has the generators. [default: none]")
+@click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
 @click.option(
     "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
 )
@@ -41,7 +41,7 @@ UNREAD_BYTES = 1 << 17
 )  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
-@options.config
+@config_option
 def command(
     bundles: tuple[Path, ...],
     images_root: Path | None,

@@ -10,23 +10,19 @@ def fit(run: Run, job: Job, model: str) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.device import find_gpu
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
     from pipeline.models.linear.training import FitTask
     from pipeline.models.linear.tuning import GridTrial
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.gather import Features, read_split
+    from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import encoders_of, join_origins, require_same_origins
-    from pipeline.storage.text_shards import Sentences
 
-    settings, layout = run.config, run.layout
-    known, features = settings.model(model), Features(run.manifest, run.root / "features")
-    sentences = Sentences(run.manifest, layout.sentences("tfidf").folder)
+    settings, layout, features = run.config, run.layout, run.features
+    known, sentences = settings.model(model), run.tfidf(layout.sentences("tfidf"))
     target, weak = PairSet(features, sentences, layout.moments("target").folder, "target"), None
     if known.training != "target":
-        documents = Sentences(run.manifest, layout.documents(known.documents).folder)
+        documents = run.tfidf(layout.documents(known.documents))
         weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder, "auxiliary")
     learned_from = [target, *([weak] if weak else [])]
     vocabulary = require_same("vocabulary", {str(pairs.folder): pairs.vocabulary for pairs in learned_from})
@@ -58,7 +54,7 @@ def fit(run: Run, job: Job, model: str) -> None:
         known.settings,
         known.seed,
         progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
-        device=find_gpu(settings.device),
+        device=run.gpu,
         chosen=chosen,
     )
     tuned = known.spec.load().fit(task)
@@ -68,24 +64,18 @@ def fit(run: Run, job: Job, model: str) -> None:
     inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
     if base:
         inputs |= {"chosen": base.fingerprint} | {f"dev/{n}": digest for n, digest in dev_pairs.inputs.items()}
-    write_parameters(
-        job.path / "model.safetensors",
-        MODEL,
-        tuned.model.tensors(),
-        settings=tuned.model.settings(),
-        fingerprint=job.fingerprint,
-        details={
-            "model": model,
-            "refits": settings.refitted(model),
-            "registered": known.spec.name,
-            "hyperparameters": known.hyperparameters,
-            "named": known.named,
-            "training": known.training,
-            **learned,
-            "inputs": inputs,
-            "training_log": tuned.log(),
-        },
-    )
+    details = {
+        "model": model,
+        "refits": settings.refitted(model),
+        "registered": known.spec.name,
+        "hyperparameters": known.hyperparameters,
+        "named": known.named,
+        "training": known.training,
+        **learned,
+        "inputs": inputs,
+        "training_log": tuned.log(),
+    }
+    run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, sets.target.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())

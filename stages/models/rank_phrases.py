@@ -7,7 +7,7 @@ import click
 from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
 from pipeline.run import Job, Run, Stage
 from stages.boxes import label_names
-from stages.options import PATH
+from stages.commands import PATH
 
 BOXES = (
     "Boxes with labels, a file or a folder of them, as `extract-regions` reads them; the result goes to"

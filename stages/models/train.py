@@ -15,9 +15,7 @@ def train(run: Run, job: Job, model: str) -> None:
     """
     import logging
 
-    from pipeline.device import find_device
     from pipeline.models.neural.task import TrainingTask, train
-    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import require_same_origins
     from pipeline.storage.rows import open_rows
     from stages.inputs import follow_training
@@ -52,29 +50,23 @@ def train(run: Run, job: Job, model: str) -> None:
         view, **pairs, settings=own, seed=known.seed, precision=_precision(run, model),
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
-        device=find_device(settings.device),
+        device=run.device,
     )  # fmt: skip
     with follow_training(model, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
         trained = train(spec.load(), task, checkpoint, after_step)
-        write_parameters(
-            job.path / "model.safetensors",
-            MODEL,
-            trained.model.tensors(),
-            settings=trained.model.settings(),
-            fingerprint=job.fingerprint,
-            details={
-                "model": model,
-                "refits": settings.refitted(model),
-                "registered": spec.name,
-                "hyperparameters": known.hyperparameters,
-                "named": known.named,
-                "training": known.training,
-                **learned,
-                "labels": getattr(stored, "labels", None),
-                "inputs": inputs,
-                "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
-            },
-        )
+        details = {
+            "model": model,
+            "refits": settings.refitted(model),
+            "registered": spec.name,
+            "hyperparameters": known.hyperparameters,
+            "named": known.named,
+            "training": known.training,
+            **learned,
+            "labels": getattr(stored, "labels", None),
+            "inputs": inputs,
+            "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
+        }
+        run.write_model(job, trained.model, details)
     log = logging.getLogger(__name__)
     if base:
         log.info("%s on %d pairs, for %d epochs as %s", model, trained.log["pairs"], own.epochs, base.details["model"])
@@ -84,11 +76,9 @@ def train(run: Run, job: Job, model: str) -> None:
 
 def _precision(run: Run, model: str) -> Any:
     """The dtype of the heaviest products: by the configuration, and what the device is fast at."""
-    from pipeline.device import find_device
     from pipeline.precision import choose_precision
 
-    settings = run.config
-    return choose_precision(settings.model(model).settings.precision, find_device(settings.device))
+    return choose_precision(run.config.model(model).settings.precision, run.device)
 
 
 def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any, Any, dict]:
@@ -97,20 +87,18 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.embeddings import split_pairs
-    from pipeline.storage.gather import Features
     from pipeline.storage.rows import FeatureRows, RegionRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
-    settings, manifest, known = run.config, run.manifest, run.config.model(model)
+    settings, known = run.config, run.config.model(model)
     described = settings.regions.encoders if known.spec.regions != "none" else ()
     folders = {name: run.layout.regions(name, settings.regions.reduced).folder for name in described}
-    features, pairs = Features(manifest, run.root / "features"), {}
+    pairs = {}
     for use, names in splits.items():
-        found = split_pairs(manifest, *names)
-        rows = {name: FeatureRows(features, name, found.image_id) for name in known.encoders}
-        regions = RegionRows(manifest, folders, found.image_id) if described else None
+        found = run.pairs(*names)
+        rows = {name: FeatureRows(run.features, name, found.image_id) for name in known.encoders}
+        regions = RegionRows(run.manifest, folders, found.image_id) if described else None
         if hasattr(stored, "matrix"):
             sentences = stored.matrix[found.sentence_id]
         elif hasattr(stored, "trees"):
@@ -142,12 +130,11 @@ def _read_noun_phrase(run: Run, labels: str) -> int:
 def _read_terms(run: Run, vocabulary: str) -> list[str]:
     """The words of the token vocabulary, whose fingerprint the sentences say is `vocabulary`."""
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.records import read_vocabulary
+    from stages.inputs import read_token_vocabulary
 
-    path = run.layout.token_vocabulary.path
-    value = read_vocabulary(path)
-    require_same("vocabulary", {str(path): value["fingerprint"], "the sentences": vocabulary})
-    return value["terms"]
+    words, digest = read_token_vocabulary(run)
+    require_same("vocabulary", {str(run.layout.token_vocabulary.path): digest, "the sentences": vocabulary})
+    return words.terms
 
 
 def _read_words(run: Run, vocabulary: str) -> Any:

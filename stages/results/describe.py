@@ -8,8 +8,8 @@ import click
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
 from pipeline.run import Inputs, Job, Run, Stage
 from stages.boxes import label_names
+from stages.commands import PATH
 from stages.generators import space_of
-from stages.options import PATH
 
 if TYPE_CHECKING:
     from stages.generators import StoredGenerator

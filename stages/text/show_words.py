@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.run import Run
-from stages import options
-from stages.commands import on_run
+from stages.commands import FILE, on_run, output
 
 
 @click.command("show-words")
@@ -18,7 +17,7 @@ from stages.commands import on_run
 )
 @click.option("--images", "count", type=click.IntRange(min=1), default=5, show_default=True, help="Images for each.")
 @on_run
-@options.output("file", "The picture, a PNG file.")
+@output(FILE, "The picture, a PNG file.")
 def command(
     run: Run, model: str, words: tuple[str, ...], split: str, queries: tuple[str, ...], count: int, output: Path
 ) -> None:
