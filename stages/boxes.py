@@ -1,4 +1,4 @@
-"""What boxes with labels are to several commands: their stored regions, and the noun phrases that name them."""
+"""Labelled boxes: their stored regions, and the noun phrases that name them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +110,7 @@ def read_boxes(
             f"no labelled box of the {split} split is a region in {regions_root}; extract the regions of these boxes"
         )
     if not stored.all():
-        log.warning("%d of %d labelled boxes are no stored regions and are left out", (~stored).sum(), len(rows))
+        log.warning("%d of %d labelled boxes are not stored regions and are left out", (~stored).sum(), len(rows))
     paths = manifest.images["path"].take(images[stored]).to_pylist()
     shown = [
         {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}

@@ -78,7 +78,7 @@ def command(
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
     if generators and root is None:
-        raise UsageError("generators are of a run; give --run too")
+        raise UsageError("generators belong to a run; give --run too")
     run = Run(root, config.load(config_path) if config_path else None) if root else None
     settings = run.config if run else config.load(config_path)
     given = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
@@ -101,7 +101,9 @@ def command(
         names, log = ", ".join([*galleries, *describers]), logging.getLogger(__name__)
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
         if ANY in hosts:
-            log.warning("it answers whoever reaches this machine, under any name; --allow-host NAME admits that alone")
+            log.warning(
+                "it answers anyone who reaches this machine, under any name; --allow-host NAME admits that name alone"
+            )
         server.run(sockets=[listener])
 
 
@@ -172,15 +174,15 @@ def _open_describers(
     from pipeline.serve.describer import Describer
     from stages.generators import gather_sources, read_generator, read_training_text
 
-    text, settings = read_training_text(run), run.config
+    text = read_training_text(run)
     describers, sources = {}, {}
     for name in names:
-        stored = read_generator(run.layout.generator(name).path, settings)
+        stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
         learned_from = stored.vocabulary, stored.space
         if learned_from not in sources:  # which take memory
-            sources[learned_from] = gather_sources(stored, text, _bundle_of_space(stored, galleries), settings)
-        describer = Describer(stored.name, stored.generator, sources[learned_from], features, settings.describe.top)
+            sources[learned_from] = gather_sources(run, stored, text, _bundle_of_space(stored, galleries))
+        describer = Describer(stored.name, stored.generator, sources[learned_from], features, run.config.describe.top)
         describers[_free_name(stored.name, describers)] = describer
     return describers
 
@@ -193,14 +195,14 @@ def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Ser
     fitting = [gallery for gallery in galleries if wanted <= set(gallery.card["encoders"])]
     if not fitting:
         raise UsageError(
-            f"{stored.folder} takes photographs through {' and '.join(stored.generator.encoders)}, which no served"
-            " index has; serve the index of a model on all of its encoders too"
+            f"{stored.folder} needs the encoders {' and '.join(stored.generator.encoders)}, which no served index has;"
+            " serve the index of a model on all of its encoders too"
         )
     return min(fitting, key=lambda gallery: len(gallery.card["encoders"]))
 
 
 def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "Bundle | None":
-    """The bundle whose joint space the generator stands on, None where it stands on none."""
+    """The bundle whose joint space the generator uses; None where it uses none."""
     from pipeline.errors import UsageError
 
     if stored.space is None:
@@ -209,8 +211,7 @@ def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGal
         if gallery.parts.model().fingerprint == stored.space:
             return gallery.parts
     raise UsageError(
-        f"{stored.folder} stands on a joint space that no served index has; serve the index that it was trained with"
-        " too"
+        f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"
     )
 
 

@@ -11,7 +11,7 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 def train(run: Run, job: Job, model: str) -> None:
     """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either.
 
-    A killed training goes on from its last checkpoint.
+    A killed training is resumed from its last checkpoint.
     """
     import logging
 
@@ -75,7 +75,7 @@ def train(run: Run, job: Job, model: str) -> None:
 
 
 def _precision(run: Run, model: str) -> Any:
-    """The dtype of the heaviest products: by the configuration, and what the device is fast at."""
+    """The dtype of the heaviest products, which `auto` chooses by the device."""
     from pipeline.precision import choose_precision
 
     return choose_precision(run.config.model(model).settings.precision, run.device)

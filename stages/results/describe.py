@@ -27,9 +27,9 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
 
     split, _, of = subject.partition(".")
     if boxes and not of:
-        raise UsageError(f"--boxes are of the subject {split}.boxes, and {split} was asked for")
+        raise UsageError(f"--boxes belong to the subject {split}.boxes, not to {split}; name that")
     settings, digest = run.config, job.fingerprint
-    stored = read_generator(run.layout.generator(generator).path, settings)
+    stored = read_generator(run, generator)
     if of:
         gold = read_gold(settings, run.manifest, boxes)
         features, shown = read_boxes(gold, run.manifest, run.root / "regions", stored.encoders, stored.folder, split)
@@ -51,15 +51,14 @@ def _read_images(
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.storage.gather import Features
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.rows import FeatureRows
 
     manifest = run.manifest
-    ids, features = np.flatnonzero(manifest.splits == split), Features(manifest, run.root / "features")
+    ids = np.flatnonzero(manifest.splits == split)
     if not len(ids):
         raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
-    rows = {name: FeatureRows(features, name, ids) for name in stored.generator.encoders}
+    rows = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
     require_origins(stored.encoders, stored.folder, {name: block.origins for name, block in rows.items()})
     images = manifest.images.take(ids).to_pylist()
     shown = [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]

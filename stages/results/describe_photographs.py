@@ -48,7 +48,7 @@ def command(
     if bool(paths) == bool(split) or (boxes and len(paths) != 1):
         raise UsageError("give photographs (one with --box), or a --split of --index")
     settings = run.config
-    stored = read_generator(run.layout.generator(generator).path, settings)
+    stored = read_generator(run, generator)
     about = {"generator": stored.name, "of": "images", "split": split}
     require_output(output / "descriptions.json", about)
     bundle = Bundle(bundle_folder or run.layout.index(settings.describe.space).path)

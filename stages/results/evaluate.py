@@ -16,19 +16,16 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
 
     import numpy as np
 
-    from pipeline.device import find_gpu
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.folds import divide, measure_folds
     from pipeline.metrics.ranks import rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.embeddings import Embeddings, split_pairs
 
     bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
-    embeddings = Embeddings(run.manifest, run.layout.embeddings(model).folder, model)
+    embeddings, pairs = run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)
-    pairs = split_pairs(run.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
     images = embeddings.read("images", pairs.image_id)
     sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
@@ -36,18 +33,16 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     owners = pairs.owners[chosen]
     folds = divide(owners, run.config.evaluate.folds) if run.config.evaluate.folds > 1 else []
 
-    similarity: dict = {}
-    comparison = embeddings.comparison
+    comparison, similarity, through = embeddings.comparison, {}, {}
     measured = evaluate(rank(images, sentences, owners, comparison, run.sums), owners, bootstrap)
     ranked = [rank(images[one.images], sentences[one.sentences], one.owners, comparison, run.sums) for one in folds]
     if not embeddings.multi_vector and np.bincount(owners).min() > 1:
         ranks = similarity_ranks(sentences, owners, embeddings.metric)
         similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
 
-    through: dict = {}
     if through_index:
         bundle = run.layout.index(model).path
-        through = _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, find_gpu(run.config.device))
+        through = _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, run.gpu)
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     about |= {"folds": len(folds)} if folds else {}
@@ -71,7 +66,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
 
 
 def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
-    """Both directions through the bundle's index files, and the bundle that they are of."""
+    """What retrieval loses in both directions by the bundle's indices."""
     from pipeline.evaluate.through_index import cost_through
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.revision import open_parts
@@ -112,5 +107,9 @@ STAGE = Stage(
         f"embeddings/{model}": layout.embeddings(model),
     },
     writes=lambda layout, *names: layout.evaluation(*names),
-    options=(click.Option(["--through-index"], is_flag=True, help="Tell what the indices cost, among all they hold."),),
+    options=(
+        click.Option(
+            ["--through-index"], is_flag=True, help="Measure what the indices lose, among all that they hold."
+        ),
+    ),
 )

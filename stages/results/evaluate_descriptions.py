@@ -1,4 +1,4 @@
-"""`evaluate-descriptions`: how near generated sentences come to people's, and how likely it finds these."""
+"""`evaluate-descriptions`: how similar generated sentences are to people's, and the perplexity of these."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         references = _list_sentences(described["images"], manifest, found, split, analyze)
     judged = [pair for pair in zip(described["images"], references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
-        raise UsageError(f"people say nothing of what {path} describes; correct phrases.names, or parse")
+        raise UsageError(f"no sentence or phrase refers to what {path} describes; correct phrases.names, or parse")
     first = [one["sentences"][0] for one, _ in judged]
     candidates = [one["text"].split(" ") for one in first]
 
@@ -94,7 +94,6 @@ def _measure_perplexity(
     run: Run, name: str, generator: Any, parameters: "Parameters", found: "DescribedImages", split: str
 ) -> Any:
     """The perplexities of the split's sentences. IntegrityError where the generator learned in another joint space."""
-    from pipeline.device import find_gpu
     from pipeline.generate.material import HeldOut
     from pipeline.generate.space import JointSpace
     from pipeline.storage.bundle import Bundle
@@ -102,7 +101,7 @@ def _measure_perplexity(
     from stages.generators import read_tagged_text
 
     settings, layout = run.config, run.layout
-    gpu, index = find_gpu(settings.device), space_of(settings, layout, name)
+    gpu, index = run.gpu, space_of(settings, layout, name)
     space = JointSpace(Bundle(index.path), gpu) if index else None
     if space and (learned := parameters.details["space"]):
         require_same("joint space", {str(layout.generator(name).path): learned, str(index.path): space.fingerprint})

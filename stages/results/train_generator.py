@@ -17,21 +17,19 @@ SNIPPETS_OF = ("train", "dev")
 
 
 def train_generator(run: Run, job: Job, generator: str) -> None:
-    """Train a registered generator, going on where a killed run has stopped."""
+    """Train a registered generator; a killed run is resumed."""
     import logging
 
-    from pipeline.device import find_device, find_gpu
     from pipeline.generate.material import Material
     from pipeline.generate.space import JointSpace
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import join_origins
     from stages.generators import read_extra_text, read_tagged_text
     from stages.inputs import follow_training, read_described
 
     settings, layout, spec = run.config, run.layout, generator_spec(generator)
-    own, device = settings.section(spec), find_device(settings.device)
+    own = settings.section(spec)
     encoders = tuple(encoder.name for encoder in settings.encoders)
     found = read_described(run, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
@@ -44,7 +42,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     if bundle:
         sides = (str(run.root / "features"), found.encoders), (str(bundle.folder), bundle.model().details["encoders"])
         join_origins(sides)
-    space = JointSpace(bundle, find_gpu(settings.device)) if bundle else None
+    space = JointSpace(bundle, run.gpu) if bundle else None
     extra, treebank = (read_extra_text(settings), read_tagged_text(settings)) if spec.text else ([], None)
     inputs |= {"space": space.fingerprint} if space else {}
     with follow_training(generator, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
@@ -62,24 +60,18 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 precision=_precision(run, generator),
                 checkpoint=checkpoint,
                 after_step=after_step,
-                device=device,
+                device=run.device,
             )
         )
-        write_parameters(
-            job.path / "model.safetensors",
-            MODEL,
-            learned.generator.tensors(),
-            settings=learned.generator.settings(),
-            fingerprint=job.fingerprint,
-            details={
-                "generator": generator,
-                "encoders": found.encoders,
-                "vocabulary": found.vocabulary_fingerprint,
-                "space": space.fingerprint if learned.generator.in_space else None,
-                "inputs": inputs,
-                "training_log": learned.log,
-            },
-        )
+        details = {
+            "generator": generator,
+            "encoders": found.encoders,
+            "vocabulary": found.vocabulary_fingerprint,
+            "space": space.fingerprint if learned.generator.in_space else None,
+            "inputs": inputs,
+            "training_log": learned.log,
+        }
+        run.write_model(job, learned.generator, details)
     log = logging.getLogger(__name__)
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
@@ -129,12 +121,11 @@ def _reads(config, layout, generator: str) -> Inputs:
 
 
 def _precision(run: Run, generator: str) -> "torch.dtype":
-    """That of heavy products, which `auto` chooses by the machine."""
-    from pipeline.device import find_device
+    """The dtype of the heaviest products, which `auto` chooses by the device."""
     from pipeline.precision import choose_precision
 
     own = run.config.section(generator_spec(generator))
-    return choose_precision(getattr(own, "precision", "float32"), find_device(run.config.device))
+    return choose_precision(getattr(own, "precision", "float32"), run.device)
 
 
 STAGE = Stage(

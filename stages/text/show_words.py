@@ -27,17 +27,14 @@ def command(
     from pipeline.index.search import Searcher
     from pipeline.report.plane import draw_plane, project_to_plane
     from pipeline.storage.atomic import publish_bytes
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
     from stages.inputs import open_photographs
 
-    bundle, manifest = Bundle(run.layout.index(model).path), run.manifest
+    bundle, embeddings = run.bundle(model), run.embeddings(model, multi_vector=False)
     searcher = Searcher(bundle)
-    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=False)
     models = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     require_same("model", models)
-    image_id = split_pairs(manifest, split).image_id
+    image_id = run.pairs(split).image_id
     images = embeddings.read("images", image_id)
     for text in (*words, *queries):
         searcher.require_known(text)
@@ -46,7 +43,7 @@ def command(
         distances = np.square(images - searcher.embed_sentence(text)).sum(axis=1)
         nearest.append(np.argsort(distances, kind="stable")[:count])
     rows = np.unique(np.concatenate(nearest))
-    opened = open_photographs(manifest, image_id[rows], run.config)
+    opened = open_photographs(run, image_id[rows])
     photographs = {row: image for row, (image, _) in zip(rows, opened, strict=True) if image is not None}
 
     vectors = np.concatenate([*map(searcher.embed_sentence, words), images[list(photographs)]])

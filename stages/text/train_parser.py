@@ -34,9 +34,9 @@ def train_parser(run: Run, job: Job) -> None:
         log.info("epoch %d: dev %s", len(history), history[-1])
 
     test = judge(training.pipeline, treebanks["test"])
-    told = {"training": chosen, "seed": settings.seed, "spacy": job.inputs["spacy"]}
+    used = {"training": chosen, "seed": settings.seed, "spacy": job.inputs["spacy"]}
     sources = {part: job.inputs[part] for part in files}
-    details = {"inputs": sources, "settings": told, "dev": history, "test": test.to_dict()}
+    details = {"inputs": sources, "settings": used, "dev": history, "test": test.to_dict()}
     publish_parser(job.path, training.pipeline.to_disk, job.fingerprint, details)
     log.info("test, with the treebank's tokens: %s", test.to_dict())
 

@@ -13,15 +13,14 @@ def train_word_vectors(run: Run, job: Job) -> None:
 
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import WORDS, digest_tensors, write_parameters
-    from pipeline.storage.records import read_vocabulary
     from pipeline.text.sequences import encode_tokens
-    from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.word_training import train_vectors
     from stages.generators import read_extra_text
+    from stages.inputs import read_token_vocabulary
 
     settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)
-    vocabulary = Vocabulary.from_dict(read_vocabulary(run.layout.token_vocabulary.path))
+    vocabulary, _ = read_token_vocabulary(run)
     sentences = encode_tokens(chain(run.manifest.training_texts, extra), vocabulary)
     words = train_vectors(sentences, vocabulary.terms, chosen.dim, chosen.window, chosen.epochs, settings.seed)
 

@@ -111,7 +111,7 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
             describe_photographs(run, "mrnn", *given)
     with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
         describe(run, "mrnn", "weak")
-    with pytest.raises(UsageError, match=r"--boxes are of the subject dev\.boxes, and dev was asked for"):
+    with pytest.raises(UsageError, match=r"--boxes belong to the subject dev\.boxes, not to dev"):
         describe(run, "mrnn", "dev", "--boxes", tmp_path)
     with pytest.raises(InputError, match="the test split .* has no image"):
         describe(run, "mrnn", "test")
@@ -124,7 +124,7 @@ def test_a_generator_that_stands_on_a_joint_space_needs_it(run: Path, tmp_path: 
     write_config(other, FAST, {"generators": ["nearest"], "nearest": {"by": "joint-image"}})
     train(other, "nearest")
     write_config(other, FAST, {"generators": ["nearest"]})
-    with pytest.raises(UsageError, match="stands on a joint space, and the configuration names none for it; train"):
+    with pytest.raises(UsageError, match="needs a joint space, and the configuration names none for it; train"):
         describe(other, "nearest", "dev")
 
 
