@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.format import METRICS, REBUILD, IndexParts, from_bytes, open_index
+from pipeline.index.format import METRICS, REBUILD, from_bytes, open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
@@ -33,18 +33,18 @@ BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
 
 
-def open_gallery(parts: IndexParts, modality: str) -> "Gallery":
+def open_gallery(bundle: Any, modality: str) -> "Gallery":
     """The `images` or `sentences` of a bundle, for searching only.
 
     Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.
     """
-    name = parts.index_name(modality)
-    place, card = f"{parts.folder}/{name}.faiss", parts.card[name]
-    if (outline := parts.outline(modality)) is None:
-        return Gallery(open_index(parts, name))
-    index = from_bytes(parts.index(name), place, card)
+    name = bundle.index_name(modality)
+    place, card = f"{bundle.folder}/{name}.faiss", bundle.card[name]
+    if (outline := bundle.outline(modality)) is None:
+        return Gallery(open_index(bundle, name))
+    index = from_bytes(bundle.index(name), place, card)
     try:
-        return make_gallery(modality, index, outline, ScoreRule.from_dict(parts.card["score"]), card)
+        return make_gallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), card)
     except (*MALFORMED, IntegrityError) as error:
         raise IntegrityError(f"{place} is not an index of {name} ({brief(error)}); {REBUILD}") from error
 

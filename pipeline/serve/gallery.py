@@ -54,13 +54,12 @@ class ServedGallery:
         self._small: dict[int, bytes] = {}
 
     @property
-    def parts(self) -> Any:
-        """The bundle."""
-        return self._searcher.parts
+    def bundle(self) -> Any:
+        return self._searcher.bundle
 
     @property
     def card(self) -> Mapping[str, Any]:
-        return self.parts.card
+        return self.bundle.card
 
     @property
     def examples(self) -> list[str]:

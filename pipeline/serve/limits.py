@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """`top` results where a request names no number, at most `max_top`; `among` as in pipeline.index.arithmetic.
+    """`top` results where a request names no number, at most `max_top`; `among` as in Searcher.analogy.
 
     Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
     `upload_seconds`. Of more than `max_requests` requests at a time, half as many uploads, or `max_descriptions`

@@ -113,7 +113,7 @@ def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path, 
     photograph.write_bytes((run / "data" / "dog-0.png").read_bytes() + b"another file")
     with pytest.raises(InputError, match="compares photographs by their regions.*ingest it and build the index again"):
         run_command("search", "--index", bundle, "--image", photograph)
-    with pytest.raises(UsageError, match="one vector of an image, and dvsa has one a region; use another row"):
+    with pytest.raises(UsageError, match="one vector an image, and dvsa has one a region; use another model"):
         run_command("search", "--index", bundle, "--image", photograph, "--plus", "dog")
     with pytest.raises(InputError, match=r"no word of 'unicorn' is in the vocabulary"):
         run_command("search", "--index", bundle, "unicorn")
