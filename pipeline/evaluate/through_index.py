@@ -1,7 +1,7 @@
-"""What an approximate index costs retrieval: the same queries, by exact search and through the index file."""
+"""What retrieval loses by an approximate index: the same queries by exact search and through the index file."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,9 +27,6 @@ class Cost:
     through_index: dict[str, float]
     gallery: int
     depth: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return vars(self)
 
 
 def cost_through(

@@ -82,7 +82,7 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
         direction, queries, of = asked[part.modality]
         gallery, vectors = open_gallery(bundle, part.modality), embeddings.rows_of(part.modality, part.ids[part.alive])
         cost = cost_through(gallery, vectors, part.numbers, part.owners, queries, of, gpu)
-        costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
+        costs[direction] = {"factory": part.card["factory"], **vars(cost)}
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
 
 

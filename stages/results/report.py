@@ -29,7 +29,7 @@ def report(run: Run, job: Job) -> None:
     from pipeline.report.generated import compare_generators
     from pipeline.report.page import Report, render
     from pipeline.report.samples import draw_samples
-    from pipeline.report.tables import best_row, shown_split
+    from pipeline.report.tables import best_model, shown_split
     from pipeline.report.thumbnails import Photographs, drawing, vector_drawing
     from pipeline.storage.atomic import DRAWING, publish_text, read_verified
     from pipeline.storage.evaluations import read_summary
@@ -52,7 +52,7 @@ def report(run: Run, job: Job) -> None:
     show = Photographs(photographs.read, limits, moved=Path(photographs.root) != manifest.root)
     # Of multi-vector models all pairs must be scored, so that they are shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
-    name = best_row(evaluations, single or bundles)
+    name = best_model(evaluations, single or bundles)
     best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
     sheets = [one.path for one in _sheets(settings, layout)]
 
