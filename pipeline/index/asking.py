@@ -49,8 +49,8 @@ class Asker:
         """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
         if missing := [name for name in self.encoders if name not in features]:
             raise UsageError(
-                f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be searched"
-                " with photographs; build the index of a model on encoders of the run"
+                f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
+                " searched with photographs; build the index of a model on encoders of the run"
             )
         return self._computed(lambda: self._model.embed_images(features))
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -15,7 +16,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.serve.hosts import admits
-from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 
 ALWAYS = ("/api/health", "/metrics")
@@ -32,6 +32,26 @@ CONNECTION = "connection"
 """Where the state of a request has its pipeline.serve.connections.TimedProtocol, if it came through one."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What visitors may ask for: `top` results where a request names no number, at most
+    `max_top`; `among` as in Searcher.analogy.
+
+    Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
+    `upload_seconds`. Of more than `max_requests` requests at a time, half as many uploads, or `max_descriptions`
+    photographs that are described or wait for it, the rest is refused.
+    """
+
+    top: int
+    max_top: int
+    among: int
+    max_sentence_chars: int
+    max_upload_bytes: int
+    upload_seconds: float
+    max_requests: int
+    max_descriptions: int
+
+
 class Guard:
     """Refuses with 400 what is for none of `hosts` (see pipeline.serve.hosts), with 503 what is too many, with 413 what
     is too large, and with 408 what takes too long to arrive.
@@ -43,10 +63,7 @@ class Guard:
     def __init__(
         self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str], hosts: Collection[str]
     ) -> None:
-        self.app = app
-        self.limits = limits
-        self.metrics = metrics
-        self.hosts = hosts
+        self.app, self.limits, self.metrics, self.hosts = app, limits, metrics, hosts
         self.headers = HEADERS | headers
         self.uploads = 0
 

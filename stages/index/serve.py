@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.root import Config
-    from pipeline.serve.describer import Describer
     from pipeline.serve.gallery import ServedGallery
+    from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
     from stages.generators import StoredGenerator
 
@@ -66,13 +66,13 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.serve.hosts import ANY, hosts_of, in_address
-    from pipeline.serve.limits import Limits
 
     try:
         import uvicorn
 
         from pipeline.serve.app import build_app
         from pipeline.serve.connections import Patience, make_config
+        from pipeline.serve.guard import Limits
         from pipeline.serve.shelf import Renewal
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
@@ -171,7 +171,7 @@ def _open_describers(
     run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
 ) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
-    from pipeline.serve.describer import Describer
+    from pipeline.serve.service import Describer
     from stages.generators import gather_sources, read_generator, read_training_text
 
     text = read_training_text(run)

@@ -18,7 +18,7 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
     from pipeline.text.tfidf import encode
     from pipeline.text.vocabulary import Vocabulary
 
-    chosen, vocabulary = run.config.documents_named(documents), read_vocabulary(run.layout.vocabulary.path)
+    chosen, vocabulary = run.config.documents[documents], read_vocabulary(run.layout.vocabulary.path)
     terms, table = Vocabulary.from_dict(vocabulary), run.manifest.documents
     if chosen.simulate is not None:
         path = run.layout.simulated(documents).path
@@ -39,7 +39,7 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
 
 
 def _reads(config, layout, documents: str) -> Inputs:
-    simulated = config.documents_named(documents).simulate is not None
+    simulated = config.documents[documents].simulate is not None
     return {"vocabulary": layout.vocabulary, **({"simulated": layout.simulated(documents)} if simulated else {})}
 
 
@@ -50,7 +50,7 @@ STAGE = Stage(
     names=("documents",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.documents],
-    keys=lambda config, documents: {documents: config.documents_named(documents).model_dump()},
+    keys=lambda config, documents: {documents: config.documents[documents].model_dump()},
     reads=_reads,
     columns=("images", "documents"),
     writes=lambda layout, documents: layout.documents(documents),

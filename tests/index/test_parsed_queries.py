@@ -138,7 +138,7 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
 
     from pipeline import config
     from pipeline.serve.app import build_app
-    from pipeline.serve.limits import Limits
+    from pipeline.serve.guard import Limits
     from stages.index.serve import _name_all, _open_gallery
 
     bundles = [build(run, "hmlstm", tmp_path / name) for name in ("parsed", "bare")]

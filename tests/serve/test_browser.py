@@ -132,7 +132,7 @@ act();
 def test_nothing_is_not_asked(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from visiting import serve
 
-    from pipeline.serve.page import read_page
+    from pipeline.serve.app import read_page
 
     acting = read_page().replace("</body>", f"{ACTIONS}</body>")
     monkeypatch.setattr("pipeline.serve.app.read_page", lambda: acting)

@@ -21,7 +21,7 @@ from fastapi import FastAPI  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import photograph, serve_generators  # noqa: E402
 
-from pipeline.serve.describer import Describer  # noqa: E402
+from pipeline.serve.service import Describer  # noqa: E402
 
 HERE = "http://127.0.0.1"
 DESCRIPTIONS = "/api/generators/{}/descriptions"
