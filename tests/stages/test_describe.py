@@ -150,7 +150,7 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
         run / "generators/smelling/model.safetensors", MODEL, generator.tensors,
         settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
     )  # fmt: skip
-    with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); give an index"):
+    with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); name the index"):
         describe_photographs(run, "smelling", run / "data" / "cat-1.png")
 
 
