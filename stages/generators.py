@@ -51,10 +51,8 @@ class StoredGenerator(NamedTuple):
 def read_generator(run: "Run", name: str) -> StoredGenerator:
     """The generator that `train-generator` has stored under `name`."""
     from pipeline.precision import choose_precision
-    from pipeline.storage.parameters import MODEL, read_parameters
 
-    folder = run.layout.generator(name).path
-    parameters = read_parameters(folder / "model.safetensors", MODEL)
+    folder, parameters = run.layout.generator(name).path, run.generator(name)
     spec = generator_spec(parameters.details["generator"])
     generator: Any = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)

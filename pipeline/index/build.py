@@ -92,11 +92,8 @@ def build_index(
         if requirements.candidates != "auto":
             require_on_disk(requirements.candidates)
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
-    if (
-        lists is None
-        and count <= requirements.exact_limit
-        and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    ):
+    fits = count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
+    if lists is None and count <= requirements.exact_limit and fits:
         finished = _finish(build("Flat", vectors, metric, progress=progress), "Flat", questions, requirements)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, [])

@@ -170,6 +170,21 @@ class Run:
         about = {"settings": settings, "fingerprint": job.fingerprint, "details": details}
         write_parameters(path, MODEL, model.tensors(), **about, batch=batch)
 
+    def generator(self, name: str) -> "Parameters":
+        """The settings, tensors and details of a generator of this run."""
+        from pipeline.storage.parameters import MODEL, read_parameters
+
+        return read_parameters(self.layout.generator(name).path / "model.safetensors", MODEL)
+
+    def require_like_chosen(self, name: str, job: Job, learned: Mapping[str, Any]) -> None:
+        """Raises IntegrityError where a refit has `learned` from other encoders, or over another vocabulary, than the
+        model that it refits."""
+        from pipeline.storage.provenance import require_same_origins
+
+        if base := self.chosen(name):
+            where = self.layout.model(self.config.refitted(name)).path
+            require_same_origins({str(job.path): learned, str(where): base.details})
+
     def chosen(self, name: str) -> "Parameters | None":
         """The model that `name` is a refit of, which has chosen on dev; None for one that chooses for itself."""
         base = self.config.refitted(name)

@@ -19,7 +19,7 @@ def combine(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.provenance import join_origins, require_same_origins
+    from pipeline.storage.provenance import join_origins
 
     settings, layout, base = run.config, run.layout, run.chosen(model)
     members = {name: run.embedded_model(name) for name in settings.members(model)}
@@ -43,9 +43,7 @@ def combine(run: Run, job: Job, model: str) -> None:
         for key in ("encoders", "regions")
     }
     learned = {**origins, "vocabulary": vocabulary["fingerprint"]}
-    if base:
-        where = layout.model(settings.refitted(model)).path
-        require_same_origins({str(job.path): learned, str(where): base.details})
+    run.require_like_chosen(model, job, learned)
     batch = FileBatch()
     batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
     details = {

@@ -16,7 +16,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.provenance import encoders_of, join_origins, require_same_origins
+    from pipeline.storage.provenance import encoders_of, join_origins
 
     settings, layout, features = run.config, run.layout, run.features
     known, sentences = settings.model(model), run.tfidf(layout.sentences("tfidf"))
@@ -33,9 +33,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     sides = [(str(target.folder), source.encoders)] + ([(str(weak.folder), weak.encoders)] if weak else [])
     origins = join_origins((file, encoders_of(file, made_by, known.encoders)) for file, made_by in sides)
     learned = {"encoders": origins, "vocabulary": vocabulary}
-    if base:
-        where = layout.model(settings.refitted(model)).path
-        require_same_origins({str(job.path): learned, str(where): base.details})
+    run.require_like_chosen(model, job, learned)
     restriction = Restriction(known.encoders)
     folded = FoldedMoments(source, run.sums)
     sets = make_sets(

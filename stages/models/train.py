@@ -16,7 +16,6 @@ def train(run: Run, job: Job, model: str) -> None:
     import logging
 
     from pipeline.models.neural.task import TrainingTask, train
-    from pipeline.storage.provenance import require_same_origins
     from pipeline.storage.rows import open_rows
     from stages.inputs import follow_training
 
@@ -36,10 +35,8 @@ def train(run: Run, job: Job, model: str) -> None:
     if regions is not None:
         learned["regions"] = regions.encoders
         inputs |= regions.fingerprints
-    if base:
-        where = layout.model(settings.refitted(model)).path
-        require_same_origins({str(job.path): learned, str(where): base.details})
-        inputs["chosen"] = base.fingerprint
+    run.require_like_chosen(model, job, learned)
+    inputs |= {"chosen": base.fingerprint} if base else {}
     words, start = None, None
     if spec.starts_from:
         start, inputs["start"] = _read_start(run, model, learned)

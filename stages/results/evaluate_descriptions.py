@@ -25,7 +25,6 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions
-    from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_record
     from pipeline.text.tokens import make_analyzer
@@ -35,7 +34,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     settings, layout, manifest = run.config, run.layout, run.manifest
     split, _, of = subject.partition(".")
     path, folder = layout.descriptions(generator, subject).commit, layout.generator(generator).path
-    described, parameters = read_record(path, Descriptions), read_parameters(folder / "model.safetensors", MODEL)
+    described, parameters = read_record(path, Descriptions), run.generator(generator)
     require_same("generator", {str(path): described["inputs"]["generator"], str(folder): parameters.fingerprint})
     require_same("manifest", {str(path): described["inputs"]["manifest"], str(manifest.folder): manifest.fingerprint})
     restored = generator_spec(generator).load().from_parts(parameters.settings, parameters.tensors)
