@@ -1,4 +1,4 @@
-"""What a search finds its answers in: images or sentences by the vectors of the other modality.
+"""Galleries: the images or sentences that a search ranks for vectors of the other modality.
 
 Items of one vector each are what FAISS finds. Of a multi-vector model, an image is a set of region vectors v_i, a
 sentence a set of word vectors s_t, and FAISS finds a shortlist, which is ranked by exact scores. By rule.sum, these are
@@ -62,7 +62,7 @@ class Gallery:
     """Items of one vector each, under their ids in `index`."""
 
     depth: int | None = None
-    """The most answers that are looked for, where there is such a limit."""
+    """The most answers that a search considers, where there is such a limit."""
     steady = False
     """Whether the first answers are the same however many are asked for."""
 
@@ -70,7 +70,7 @@ class Gallery:
         self.index = index
 
     def __len__(self) -> int:
-        """How many items there are to be found."""
+        """The number of items that can be found."""
         return self.index.ntotal
 
     def search(self, queries: Items, top: int) -> Neighbours:
@@ -103,7 +103,7 @@ class MultiVectorGallery(Gallery):
         self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
     ) -> None:
         if not isinstance(faiss.downcast_index(index), faiss.IndexFlat | faiss.IndexIVFFlat):
-            raise IntegrityError(f"the index of {modality} does not give its vectors back; run build-index again")
+            raise IntegrityError(f"the index of {modality} cannot reconstruct its vectors; run build-index again")
         super().__init__(index)
         self.means = None
         if isinstance(index, faiss.IndexIVF):

@@ -1,7 +1,6 @@
-"""What stands before every request: for whom it is, how many there may be, how large, and what a browser may do with
-the answer.
+"""Checks on every request: its host, how many there may be, how large, and what a browser may do with the answer.
 
-The outermost layer, so that refusals and failures are counted, and bear the headers, like everything else.
+The outermost layer, so that refusals and failures are counted and carry the headers like all answers.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from pipeline.serve.hosts import admits
 from pipeline.serve.metrics import Metrics
 
 ALWAYS = ("/api/health", "/metrics")
-"""Paths that are answered however much there is to do."""
+"""Paths that are answered however busy the server is."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -128,7 +127,7 @@ class Guard:
 
 
 class _Visit:
-    """A request's place among those that are answered at a time, from its head on until its answer is ready."""
+    """A request's place among those being answered, from its head until its answer is ready."""
 
     def __init__(self, guard: Guard, scope: Scope) -> None:
         self.ended = False

@@ -24,8 +24,7 @@ class Renewal:
     def __init__(
         self, stamps: Mapping[str, Callable[[], Hashable | None]], openers: Mapping[str, Callable[[], ServedGallery]]
     ) -> None:
-        self._stamps = stamps
-        self._openers = openers
+        self._stamps, self._openers = stamps, openers
         self._seen = {name: stamp() for name, stamp in stamps.items()}
 
     def __call__(self, name: str) -> ServedGallery | None:
@@ -37,9 +36,9 @@ class Renewal:
         try:
             gallery = self._openers[name]()
         except (JointspaceError, OSError) as error:
-            log.warning("%s was replaced and cannot be opened (%s); what it was before is served", name, error)
+            log.warning("%s was replaced and cannot be opened (%s); the previous one is served", name, error)
             return None
-        log.info("%s was replaced and has been opened anew", name)
+        log.info("%s was replaced and reopened", name)
         return gallery
 
 
@@ -52,8 +51,7 @@ class Shelf:
     def __init__(
         self, galleries: Mapping[str, ServedGallery], renew: Callable[[str], ServedGallery | None] = never
     ) -> None:
-        self._galleries = dict(galleries)
-        self._renew = renew
+        self._galleries, self._renew = dict(galleries), renew
         self._looked = dict.fromkeys(galleries, time.monotonic())
         self._locks = {name: asyncio.Lock() for name in galleries}
 
