@@ -48,6 +48,19 @@ def read_material(run: "Run") -> "EncoderMaterial":
     )
 
 
+def describe_model(run: "Run", name: str) -> dict[str, Any]:
+    """What the details of a fitted or trained model say of its place in the configuration."""
+    known = run.config.model(name)
+    return {
+        "model": name,
+        "refits": run.config.refitted(name),
+        "registered": known.spec.name,
+        "hyperparameters": known.hyperparameters,
+        "named": known.named,
+        "training": known.training,
+    }
+
+
 def restore_model(run: "Run", name: str) -> "tuple[Any, Parameters]":
     """A model of the run, on its GPU where it has one, and what is stored of it."""
     from pipeline.specs.stored import restore

@@ -17,6 +17,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.provenance import encoders_of, join_origins
+    from stages.inputs import describe_model
 
     settings, layout, features = run.config, run.layout, run.features
     known, sentences = settings.model(model), run.tfidf(layout.sentences("tfidf"))
@@ -62,17 +63,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
     if base:
         inputs |= {"chosen": base.fingerprint} | {f"dev/{n}": digest for n, digest in dev_pairs.inputs.items()}
-    details = {
-        "model": model,
-        "refits": settings.refitted(model),
-        "registered": known.spec.name,
-        "hyperparameters": known.hyperparameters,
-        "named": known.named,
-        "training": known.training,
-        **learned,
-        "inputs": inputs,
-        "training_log": tuned.log(),
-    }
+    details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": tuned.log()}
     run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, sets.target.n, len(dev.image_id), tuned.chosen)

@@ -17,7 +17,7 @@ def train(run: Run, job: Job, model: str) -> None:
 
     from pipeline.models.neural.task import TrainingTask, train
     from pipeline.storage.rows import open_rows
-    from stages.inputs import follow_training
+    from stages.inputs import describe_model, follow_training
 
     settings, layout, base = run.config, run.layout, run.chosen(model)
     known = settings.model(model)
@@ -52,12 +52,7 @@ def train(run: Run, job: Job, model: str) -> None:
     with follow_training(model, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
         trained = train(spec.load(), task, checkpoint, after_step)
         details = {
-            "model": model,
-            "refits": settings.refitted(model),
-            "registered": spec.name,
-            "hyperparameters": known.hyperparameters,
-            "named": known.named,
-            "training": known.training,
+            **describe_model(run, model),
             **learned,
             "labels": getattr(stored, "labels", None),
             "inputs": inputs,
