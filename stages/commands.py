@@ -64,7 +64,7 @@ def command_of(stage: "Stage") -> click.Command:
     params.append(click.Option(RUN[0], **RUN[1]))
     if stage.sharded:
         params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
-        params.append(click.Option(["--again"], is_flag=True, help="Make anew what is there already."))
+        params.append(click.Option(["--again"], is_flag=True, help="Make again what exists."))
     params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
     return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
 

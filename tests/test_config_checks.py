@@ -107,7 +107,7 @@ def read(text: str):
             "models: [x-refit]\nvariants: {x: {model: cca, training: sae}}",
             "training sae stacks a normalized CCA; give it to model ncca",
         ),
-        ("models: [dvsa]", "dvsa looks at regions; name the encoders of these in regions.encoders"),
+        ("models: [dvsa]", "dvsa needs regions; name their encoders in regions.encoders"),
         (
             f"{TWO}\nmodels: [hmlstm]\nregions: {{encoders: [b]}}",
             "hmlstm maps images and regions alike; add net to regions.encoders",

@@ -131,7 +131,7 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
     if spec.multi_vector and config.index.on_disk:
         raise ValueError(f"{name} is multi-vector: its lists stay in memory; set index.on_disk to false")
     if spec.regions != "none" and not described:
-        raise ValueError(f"{name} looks at regions; name the encoders of these in regions.encoders")
+        raise ValueError(f"{name} needs regions; name their encoders in regions.encoders")
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
         raise ValueError(f"{name} maps images and regions alike; add {min(missing)} to regions.encoders")
     if spec.regions == "all-encoders" and config.regions.reduced:

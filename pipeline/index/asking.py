@@ -77,7 +77,7 @@ class Asker:
         return min(lists, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
 
     def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
-        """Raises InputError where there are no words to change an image by, and as `require_known` for each."""
+        """Raises InputError where no words are given to change an image, and as `require_known` for each."""
         if not (*minus, *plus):
             raise InputError("no words change the image; give a word to take away or to add")
         for word in (*minus, *plus):

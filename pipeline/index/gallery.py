@@ -107,7 +107,7 @@ class MultiVectorGallery(Gallery):
         super().__init__(index)
         self.means = None
         if isinstance(index, faiss.IndexIVF):
-            index.make_direct_map()  # it does not know where its vectors are until it is told to
+            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
             self.means = ListMeans(index)
         self.of_images = modality == "images"
         self.outline, self.rule, self.shortlist = outline, rule, shortlist

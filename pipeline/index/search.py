@@ -204,7 +204,7 @@ def search_around_mean(index: faiss.Index, query: np.ndarray, top: int, among: i
     scores, rows = scores[0][rows[0] >= 0], rows[0][rows[0] >= 0]
     if among > 1 and len(rows):
         if hasattr(index, "make_direct_map"):
-            index.make_direct_map()  # without it an inverted file does not know where its vectors are
+            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
         vectors = index.reconstruct_batch(rows[:among])
         order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
         rows[:among], scores[:among] = rows[order], scores[order]

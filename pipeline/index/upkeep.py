@@ -1,7 +1,7 @@
-"""Adding vectors to an index that exists, and taking some out, so that no id ever means something else.
+"""Adding vectors to an existing index and removing some, so that an id never changes its meaning.
 
 An id is a row of the bundle's table. New vectors get the ids after the last row; those of removed ones stay empty.
-Where a row has several vectors, these are numbered without gaps, and anew when some are removed.
+Where a row has several vectors, these are numbered without gaps, and renumbered when some are removed.
 What an index was trained on does not change, so it drifts as its vectors do: lists grow unevenly and recall falls.
 """
 
@@ -170,7 +170,7 @@ def factory_without(factory: str) -> str:
 
 
 def drop(index: faiss.Index, places: np.ndarray) -> faiss.Index:
-    """A Flat or IVF,Flat index without the vectors at `places` (k,); the others are numbered anew, in their order.
+    """A Flat or IVF,Flat index without the vectors at `places` (k,); the others are renumbered in their order.
 
     Raises InputError where nothing would be left.
     """

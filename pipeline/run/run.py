@@ -29,7 +29,7 @@ MOST_PARTS = 64
 
 
 class Run:
-    """The run in the folder `root`. Nothing is read before it is asked for.
+    """The run in the folder `root`. Everything is read when first used.
 
         run = Run("results/demo")
         run.model("ncca").details["training_log"]
@@ -209,7 +209,7 @@ class Run:
         return Job(digest, inputs, path, outputs, number, rows)
 
     def _also(self, stage: Stage, names: Names) -> Mapping[str, str]:
-        """What decides beside keys and artefacts; it may take long to find."""
+        """Other fingerprints that decide the result; they may take long to compute."""
         key = (stage.name, names)
         if key not in self._others:
             self._others[key] = stage.also(self, *names)

@@ -72,7 +72,7 @@ class Workflow:
 
     def input(self, name: str) -> Callable[[Any], list[str]]:
         """The input function of a rule: the commits of what its stage reads. A sharded stage only needs a manifest: the
-        parameters of its jobs tell when the part of it that they read has changed."""
+        parameters of its jobs change with the part of it that they read."""
         stage = self.stages[name]
 
         def files(wildcards: Any) -> list[str]:
@@ -97,7 +97,7 @@ class Workflow:
         """What makes Snakemake run a job again: the stage's version and keys, and the contents of its part."""
         stage = self.stages[name]
 
-        @cache  # `ingest` looks at every file of its collection
+        @cache  # `ingest` stats every file of its collection
         def depends(*names: str) -> str:
             return json.dumps(stage.depends(self.config, *names), sort_keys=True, default=str)
 

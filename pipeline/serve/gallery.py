@@ -88,7 +88,7 @@ class ServedGallery:
         """A small JPEG of the bundle's image `image_id`, made of its pixels alone.
 
         Raises InputError where the bundle has no such image, or its photograph cannot be read or is another one than
-        was indexed. That is looked at each time, so that nothing is shown that has been deleted.
+        was indexed. It is checked each time, so that a deleted photograph is never shown.
         """
         at = int(np.searchsorted(self._ids, image_id))
         if at == len(self._ids) or self._ids[at] != image_id:

@@ -9,7 +9,7 @@ from pipeline.errors import JointspaceError
 from pipeline.serve.gallery import ServedGallery
 
 LOOK_SECONDS = 1.0
-"""How long a gallery is shown before its bundle is looked at again."""
+"""How long a gallery is shown before its bundle is checked again."""
 
 
 def never(name: str) -> ServedGallery | None:
@@ -18,7 +18,7 @@ def never(name: str) -> ServedGallery | None:
 
 
 class Renewal:
-    """Opens a gallery anew where its bundle has been replaced, as `stamps` tell: `stamps[name]()` is another value for
+    """Reopens a gallery whose bundle has been replaced, by its stamp: `stamps[name]()` is another value for
     every bundle, and None while there is none."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Renewal:
 class Shelf:
     """`galleries` by name, each renewed before it is asked if `renew` has another one in its place.
 
-    `renew` is called in a thread, for one gallery at most once a second; whoever asks for that gallery waits for it.
+    `renew` is called in a thread, for one gallery at most once a second; requests for that gallery wait for it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""ingest: photographs and texts of any known form into the manifest."""
+"""`ingest`: photographs and texts of any known format into the manifest."""
 
 import logging
 from pathlib import Path
@@ -58,7 +58,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
 
 
 def _keys(config) -> dict:
-    """`state` tells of a changed collection, whose photographs are too many to be inputs; a demo has its commit."""
+    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
     from pipeline.collections.watching import describe_state
 
     chosen, state = config.collection, ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stages.generators import StoredGenerator
 
 UNREAD_BYTES = 1 << 17
-"""Of answers that the system holds for a visitor who reads slowly; left to itself it takes megabytes for each."""
+"""Of answers that the system buffers for a slow visitor; by default it takes megabytes for each."""
 
 
 @click.command("serve")
@@ -108,7 +108,7 @@ def command(
 
 
 def _stamp(folder: Path) -> tuple[int, ...] | None:
-    """What changes with every new card of a bundle; None where there is no card."""
+    """A value that changes with every new card of a bundle; None where there is no card."""
     from pipeline.storage.bundle import CARD
 
     try:
@@ -188,7 +188,7 @@ def _open_describers(
 
 
 def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "ServedGallery":
-    """The one with the fewest encoders of those that have all of the generator's."""
+    """The one with the fewest encoders among those that have all of the generator's."""
     from pipeline.errors import UsageError
 
     wanted = set(stored.generator.encoders)

@@ -74,8 +74,7 @@ def _precision(run: Run, model: str) -> Any:
 
 
 def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any, Any, dict]:
-    """The views of images and of regions, if `model` looks at these, and the pairs to train on and of dev, each of the
-    `splits` that its name has."""
+    """The view of images, that of regions, if `model` needs these, and the pairs of `splits` (use -> splits)."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import TrainingPairs
@@ -155,7 +154,8 @@ def _word_file(config) -> Path:
 
 
 def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, str]:
-    """What `model` starts from, with the terms of every word where it reads words and that one terms; its fingerprint.
+    """The model that `model` starts from (with the terms of every word if it reads words and that one terms), and its
+    fingerprint.
 
     IntegrityError where it is of another kind, or learned from features of other encoders, or another vocabulary, than
     `learned` has, the details of `model`.
@@ -173,7 +173,9 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     spec, layout, name = run.config.model(model).spec, run.layout, run.config.start(model)
     folder, parameters = layout.model(name).path, run.model(name)
     if (held := parameters.details["registered"]) != spec.starts_from:
-        raise IntegrityError(f"{folder} holds {held}, and {model} starts from {spec.starts_from}; run its stage again")
+        raise IntegrityError(
+            f"{folder} holds {held}, not {spec.starts_from}, which {model} starts from; run its stage again"
+        )
     terms = read_vocabulary(layout.vocabulary.path) if spec.starts_from_terms else None
     expected = {**learned, "vocabulary": terms["fingerprint"]} if terms else learned
     require_same_origins({str(folder): parameters.details, str(layout.model(model).path): expected})

@@ -8,7 +8,7 @@ from stages.commands import PATH, config_option
 
 
 @click.command("doctor")
-@click.option("--folder", type=PATH, help="Whose disk is asked for free space. [default: results_root]")
+@click.option("--folder", type=PATH, help="Folder on the disk whose free space is checked. [default: results_root]")
 @config_option
 def command(folder: Path | None, config_path: Path | None) -> None:
     """Check devices, BLAS, faiss, free disk and memory, and extras; exit code 1 when something needed is missing."""

@@ -50,7 +50,7 @@ def report(run: Run, job: Job) -> None:
     _require_own(run, evaluations, bundles)
     photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
     show = Photographs(photographs.read, limits, moved=Path(photographs.root) != manifest.root)
-    # Of multi-vector models all pairs must be scored, so that they are shown only where there is no other.
+    # A multi-vector model must score all pairs, so it is shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
     name = best_model(evaluations, single or bundles)
     best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
@@ -179,7 +179,7 @@ def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
 
 
 def _versions() -> dict[str, str]:
-    """The libraries that figures depend on, as far as they are installed."""
+    """The installed versions of the libraries that results depend on."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
