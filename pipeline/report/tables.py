@@ -179,3 +179,29 @@ def _in_words(chosen: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
     )
+
+
+@dataclass(frozen=True)
+class RowHealth:
+    """Of `sampled` rows of features: their mean `length` and its standard deviation `spread`, how many are `zero`, how
+    many `equal` to another, and how many columns are `constant`."""
+
+    sampled: int
+    length: float
+    spread: float
+    zero: int
+    equal: int
+    constant: int
+
+
+def measure_rows(rows: np.ndarray) -> RowHealth:
+    """The health of rows (n, dim), at least one."""
+    lengths = np.linalg.norm(rows, axis=1)
+    return RowHealth(
+        sampled=len(rows),
+        length=float(lengths.mean()),
+        spread=float(lengths.std()),
+        zero=int((lengths == 0).sum()),
+        equal=len(rows) - len(np.unique(rows, axis=0)),
+        constant=int((rows.min(axis=0) == rows.max(axis=0)).sum()) if len(rows) > 1 else 0,
+    )

@@ -129,7 +129,7 @@ def _health(run: Run) -> "list[dict[str, Any]]":
     import numpy as np
 
     from pipeline.index.vectors import evenly_spaced
-    from pipeline.report.health import measure_rows
+    from pipeline.report.tables import measure_rows
     from pipeline.storage.benchmarks import read_shard_jobs
 
     manifest, folders = run.manifest, [run.layout.benchmarks / rule for rule in ("extract", "pool_regions")]
