@@ -27,7 +27,7 @@ class Shards:
     suffix: str = ".h5"
 
     def shard(self, number: int) -> Path:
-        return shard_path(self.folder, number, self.suffix)
+        return self.folder / f"shard-{number:05d}{self.suffix}"
 
     def commit(self, number: int) -> Path:
         """The sidecar of a shard."""
@@ -37,11 +37,6 @@ class Shards:
     def part(self, number: int | str) -> Path:
         """The commit of a part; `number` may be a wildcard."""
         return self.folder / "parts" / f"{number if isinstance(number, str) else format(number, '05d')}.json"
-
-
-def shard_path(folder: Path, number: int, suffix: str = ".h5") -> Path:
-    """The file of shard `number` in a folder of shards."""
-    return Path(folder) / f"shard-{number:05d}{suffix}"
 
 
 @dataclass(frozen=True)

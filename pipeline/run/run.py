@@ -70,10 +70,8 @@ class Run:
     @cached_property
     def parts(self) -> list[range]:
         """The shards of each part."""
-        config = self.config
-        return divide(
-            self.manifest.n_shards, self.manifest.shard_size, config.shards_per_job, config.scheduler is not None
-        )
+        config, manifest = self.config, self.manifest
+        return divide(manifest.n_shards, manifest.shard_size, config.shards_per_job, config.scheduler is not None)
 
     @property
     def sums(self) -> str:
@@ -202,18 +200,13 @@ class Run:
         inputs = {name: self._fingerprint(one, number) for name, one in reads.items()}
         if rows is not None:
             inputs |= {column: rows.fingerprints[column] for column in stage.columns}
-        inputs |= self._also(stage, names)
+        if (stage.name, names) not in self._others:  # which may take long to compute
+            self._others[stage.name, names] = stage.also(self, *names)
+        inputs |= self._others[stage.name, names]
         outputs = stage.outputs(self.layout, *names)
         path = outputs[0].path if isinstance(outputs[0], Artefact) else outputs[0].shard(number)
         digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
         return Job(digest, inputs, path, outputs, number, rows)
-
-    def _also(self, stage: Stage, names: Names) -> Mapping[str, str]:
-        """Other fingerprints that decide the result; they may take long to compute."""
-        key = (stage.name, names)
-        if key not in self._others:
-            self._others[key] = stage.also(self, *names)
-        return self._others[key]
 
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""
