@@ -30,11 +30,11 @@ wildcard_constraints:
 
 
 onstart:
-    FLOW.begin(config)
+    FLOW.start(config)
 
 
 onsuccess:
-    for warning in close(FLOW.run, FLOW.begun):
+    for warning in close(FLOW.run, FLOW.started):
         logger.warning(warning)
 
 

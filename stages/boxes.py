@@ -1,11 +1,11 @@
-"""What boxes with labels are to several commands: their stored regions, and the noun phrases that name them."""
+"""Labelled boxes: their stored regions, and the noun phrases that name them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run.stage import Outside
+from pipeline.run import Outside
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ def read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None)
     else:
         known = match_boxes(read_box_files(boxes_path), manifest.images["path"].to_pylist())
         if known.unmatched:
-            log.warning("%s has boxes of images that are not here: %s", boxes_path, some(known.unmatched))
+            log.warning("%s has boxes for images that the run does not have: %s", boxes_path, some(known.unmatched))
         images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
     labelled = [row for row, label in enumerate(labels) if label]
     names = [labels[row].lower() for row in labelled]
@@ -110,7 +110,7 @@ def read_boxes(
             f"no labelled box of the {split} split is a region in {regions_root}; extract the regions of these boxes"
         )
     if not stored.all():
-        log.warning("%d of %d labelled boxes are no stored regions and are left out", (~stored).sum(), len(rows))
+        log.warning("%d of %d labelled boxes are not stored regions and are left out", (~stored).sum(), len(rows))
     paths = manifest.images["path"].take(images[stored]).to_pylist()
     shown = [
         {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-from pipeline.run.stage import Stage
+from pipeline.run import Stage
 
 GROUPS = {
     "collections": "A collection",

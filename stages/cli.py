@@ -1,4 +1,4 @@
-"""The command `jointspace`: one for every module of the catalogue, in groups, imported when it is asked for."""
+"""The command `jointspace`: one for every module of the catalogue, in groups, imported when it is used."""
 
 import importlib
 import logging
@@ -13,18 +13,18 @@ from stages.catalogue import COMMANDS, GROUPS
 from stages.commands import command_of
 
 FIRST = ("search", "serve", "plan", "verify", "doctor")
-"""What a user needs first, beside `snakemake`."""
+"""The commands that a user needs first, beside `snakemake`."""
 
 
 class OneLine(logging.Formatter):
-    """Messages that hold nothing a terminal would obey; a traceback behind one stays as it is."""
+    """Messages without what a terminal would obey; a traceback is left as it is."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
 
 
 class Commands(click.Group):
-    """The commands; a module is imported when its command, or the help of all, is asked for."""
+    """The commands; a module is imported when its command, or the help of all, is used."""
 
     def list_commands(self, ctx: click.Context | None) -> list[str]:
         return list(COMMANDS)

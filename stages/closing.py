@@ -1,25 +1,25 @@
-"""The end of a run: what it removes of itself, and what it says it has found."""
+"""The end of a run: removing leftovers, and printing what was found."""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.errors import JointspaceError
-from pipeline.run.run import Run
+from pipeline.run import Run
 
 LONGEST, LOOKED_AT = 80, 20
 """Characters of the sentence in the printed command, and how many sentences it is chosen from."""
 FALLBACK = "a dog on the grass"
 
 
-def close(run: Run, begun: float) -> Iterator[str]:
-    """Remove what is left over, and print the closing lines where the summary or the report is newer than `begun`;
+def close(run: Run, started: float) -> Iterator[str]:
+    """Remove leftovers, and print the closing lines where the summary or the report is newer than `started`;
     yields warnings."""
     from pipeline.storage.leftovers import remove_leftovers
 
     yield from remove_leftovers(run.root)
     made = (run.layout.summary.path, run.layout.report.path)
-    if any(path.exists() and path.stat().st_mtime >= begun for path in made):
+    if any(path.exists() and path.stat().st_mtime >= started for path in made):
         try:
             print("\n".join(closing_lines(run.root, Path(sys.executable).with_name("jointspace"))), flush=True)
         except JointspaceError as error:
@@ -51,7 +51,7 @@ def closing_lines(run: Path, program: Path) -> list[str]:
 
 
 def _example(bundle: Path) -> str:
-    """One of the bundle's own sentences, so that its words are known; short, and harmless in a terminal."""
+    """A short sentence of the bundle's own, whose words are therefore known, and which is safe to print."""
     from pipeline.storage.bundle import Bundle
 
     table = Bundle(bundle).packed_table("sentences")

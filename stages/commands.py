@@ -1,4 +1,4 @@
-"""Commands on a run: those of declared stages, and what others share with them."""
+"""Commands on a run: those of declared stages, and the options that commands share."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -7,18 +7,47 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stages import options
-
 if TYPE_CHECKING:
-    from pipeline.run.run import Run
-    from pipeline.run.stage import Stage
+    from pipeline.run import Run, Stage
 
-
-RUN = ["--run", "root"], {"type": options.FOLDER, "required": True, "help": "Folder of the run."}
+PATH = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+RUN = ["--run", "root"], {"type": FOLDER, "required": True, "help": "Folder of the run."}
 CONFIG = (
     ["--config", "config_path"],
-    {"type": options.FILE, "help": "Configuration that the run has from now on. [default: the one that it has]"},
+    {"type": FILE, "help": "Configuration that the run has from now on. [default: the one that it has]"},
 )
+config_option = click.option(
+    "--config", "config_path", type=FILE, help="Configuration laid over config/default.yaml. [default: none]"
+)
+bundle = click.option(
+    "--index", "bundle_folder", type=FOLDER, required=True, help="Bundle that `build-index` wrote, to start from."
+)
+
+
+def count(name: str, default: int, what: str, least: int = 1) -> click.Option:
+    """An option of a declared stage, a number of at least `least`."""
+    return click.Option([name], type=click.IntRange(min=least), default=default, show_default=True, help=what)
+
+
+def output(kind: click.Path, what: str):
+    """The option `--output`, a FILE or a FOLDER; `what` says what it becomes.
+
+    A command that has it locks what it writes; a second one fails, naming the first.
+    """
+
+    def lock(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def locked(output: Path, **arguments: Any) -> None:
+            from pipeline.storage.locks import hold
+
+            with hold(output):
+                function(output=output, **arguments)
+
+        return click.option("--output", type=kind, required=True, help=what)(locked)
+
+    return lock
 
 
 def command_of(stage: "Stage") -> click.Command:
@@ -35,7 +64,7 @@ def command_of(stage: "Stage") -> click.Command:
     params.append(click.Option(RUN[0], **RUN[1]))
     if stage.sharded:
         params.append(click.Option(["--part"], type=click.IntRange(min=0), help="One range of shards. [default: all]"))
-        params.append(click.Option(["--again"], is_flag=True, help="Make anew what is there already."))
+        params.append(click.Option(["--again"], is_flag=True, help="Make again what exists."))
     params += [*stage.options, click.Option(CONFIG[0], **CONFIG[1])]
     return click.Command(stage.command, callback=callback, params=params, help=stage.function.__doc__)
 

@@ -1,4 +1,4 @@
-"""A stored generator, what it draws on (the training sentences, a joint space, a trigram), and what it writes."""
+"""A stored generator, what it uses (the training sentences, a joint space, a trigram), and what it writes."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from pipeline.generate.corpus import Corpus
     from pipeline.generate.describing import Generator, Sources
     from pipeline.generate.trigram import Trigram
-    from pipeline.run.run import Run
+    from pipeline.run import Run
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.provenance import Origin
 
@@ -45,30 +44,27 @@ class StoredGenerator(NamedTuple):
 
     @property
     def space(self) -> str | None:
-        """The fingerprint of the joint space that it stands on, None where it stands on none."""
+        """The fingerprint of the joint space that it uses; None where it uses none."""
         return self.parameters.details["space"]
 
 
-def read_generator(folder: Path, settings: "Config") -> StoredGenerator:
-    """What `train-generator` wrote into `folder`."""
-    from pipeline.device import find_device
+def read_generator(run: "Run", name: str) -> StoredGenerator:
+    """The generator that `train-generator` has stored under `name`."""
     from pipeline.precision import choose_precision
-    from pipeline.storage.parameters import MODEL, read_parameters
 
-    parameters = read_parameters(folder / "model.safetensors", MODEL)
-    name = parameters.details["generator"]
-    generator: Any = generator_spec(name).load().from_parts(parameters.settings, parameters.tensors)
-    device = find_device(settings.device)
-    generator.to(device)
-    precision = getattr(settings.section(generator_spec(name)), "precision", None)
+    folder, parameters = run.layout.generator(name).path, run.generator(name)
+    spec = generator_spec(parameters.details["generator"])
+    generator: Any = spec.load().from_parts(parameters.settings, parameters.tensors)
+    generator.to(run.device)
+    precision = getattr(run.config.section(spec), "precision", None)
     if precision:  # `nearest` has none
-        generator.network.precision = choose_precision(precision, device)
+        generator.network.precision = choose_precision(precision, run.device)
         precision = str(generator.network.precision)
-    return StoredGenerator(folder, name, generator, parameters, precision)
+    return StoredGenerator(folder, spec.name, generator, parameters, precision)
 
 
 def space_of(settings: "Config", layout: Layout, generator: str) -> Artefact | None:
-    """The index whose joint space a generator stands on, None where it stands on none."""
+    """The index whose joint space a generator uses; None where it uses none."""
     in_space = settings.section(generator_spec(generator)).in_space
     return layout.index(settings.describe.space) if in_space else None
 
@@ -83,8 +79,8 @@ def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[st
     for name in stored.generator.encoders:
         if name not in bundle.card["encoders"]:
             raise UsageError(
-                f"{bundle.folder} has no encoder {name}, which the generator takes (it has"
-                f" {', '.join(bundle.card['encoders'])}); give an index of a model on all of its encoders"
+                f"{bundle.folder} has no encoder {name}, which the generator needs (it has"
+                f" {', '.join(bundle.card['encoders'])}); name the index of a model on all of its encoders"
             )
         found[name] = bundle.encoder(name)
         made_by = {str(bundle.folder): {"encoder": found[name].fingerprint}}
@@ -112,25 +108,21 @@ def read_training_text(run: "Run") -> TrainingText:
     import numpy as np
 
     from pipeline.generate.corpus import Corpus
-    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.rows import TokenRows
     from pipeline.text.sequences import Tokens
-    from pipeline.text.vocabulary import Vocabulary
+    from stages.inputs import read_token_vocabulary
 
-    manifest, words, folder = run.manifest, run.layout.token_vocabulary.path, run.layout.sentences("tokens").folder
-    value, stored = read_vocabulary(words), TokenRows(manifest, folder)
+    manifest, folder = run.manifest, run.layout.sentences("tokens").folder
+    (vocabulary, digest), stored = read_token_vocabulary(run), TokenRows(manifest, folder)
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
-    corpus = Corpus(manifest.training_texts, tokens, Vocabulary.from_dict(value))
-    return TrainingText(corpus, {str(words): value["fingerprint"], str(folder): stored.vocabulary})
+    corpus = Corpus(manifest.training_texts, tokens, vocabulary)
+    return TrainingText(corpus, {str(run.layout.token_vocabulary.path): digest, str(folder): stored.vocabulary})
 
 
-def gather_sources(
-    stored: StoredGenerator, text: TrainingText, bundle: "Bundle | None", settings: "Config"
-) -> "Sources":
-    """What the generator draws on. IntegrityError where it was trained on other words or in another joint space than
+def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bundle: "Bundle | None") -> "Sources":
+    """What the generator uses. IntegrityError where it was trained on other words or in another joint space than
     that of `bundle`, UsageError where it needs one and there is none."""
-    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
     from pipeline.generate.beam import BeamSearch
     from pipeline.generate.describing import Sources
@@ -142,13 +134,13 @@ def gather_sources(
     if stored.space is not None:
         if bundle is None:
             raise UsageError(
-                f"{stored.folder} stands on a joint space, and the configuration names none for it; train it again"
+                f"{stored.folder} needs a joint space, and the configuration names none for it; train it again"
             )
-        space, trigram = JointSpace(bundle, find_gpu(settings.device)), text.trigram
+        space, trigram = JointSpace(bundle, run.gpu), text.trigram
         require_same("joint space", {str(stored.folder): stored.space, str(bundle.folder): space.fingerprint})
-    chosen = settings.describe
+    chosen = run.config.describe
     search = BeamSearch(chosen.beam, chosen.length_power, chosen.longest)
-    return Sources(text.corpus, search, chosen.temperature, chosen.candidates, settings.seed, space, trigram)
+    return Sources(text.corpus, search, chosen.temperature, chosen.candidates, run.config.seed, space, trigram)
 
 
 def write_descriptions(
@@ -170,41 +162,36 @@ def write_descriptions(
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.fingerprint import fingerprint
 
-    settings, layout, manifest = run.config, run.layout, run.manifest
-    text = read_training_text(run)
-    space = space_of(settings, layout, stored.name)
-    sources, described = gather_sources(stored, text, Bundle(space.path) if space else None, settings), []
+    settings, described = run.config, []
+    space = space_of(settings, run.layout, stored.name)
+    sources = gather_sources(run, stored, read_training_text(run), Bundle(space.path) if space else None)
     for batch in tqdm(batches, f"describe with {stored.name}", unit="batch", disable=None):
         found = describe_images(stored.generator, batch.features, sources, settings.describe.top)
         for shown, sentences in zip(batch.images, found, strict=True):
             described.append({**shown, "sentences": [one.to_dict() for one in sentences]})
     about = {**about, "settings": settings.describe.model_dump(), "precision": stored.precision}
-    inputs = {**inputs, "manifest": manifest.fingerprint, "generator": stored.parameters.fingerprint}
+    inputs = {**inputs, "manifest": run.manifest.fingerprint, "generator": stored.parameters.fingerprint}
     digest = digest or fingerprint("descriptions", 2, about, inputs)
     value = {**about, "inputs": inputs, "fingerprint": digest, "images": described}
-    page = render(value, _thumbnails(settings, manifest, described[: settings.describe.shown]))
+    page = render(value, _thumbnails(run, described[: settings.describe.shown]))
     beside = {"index.html": page.encode(), "descriptions.txt": as_text(value).encode()}
     publish_record(folder / "descriptions.json", value, beside)
 
 
-def _thumbnails(settings: "Config", manifest: "Manifest", described: list[dict]) -> list[str | None]:
-    """The address of a small picture of each described image or box; None where it cannot be read."""
+def _thumbnails(run: "Run", described: list[dict]) -> list[str | None]:
+    """A `data:` address of a thumbnail of each described image or box; None where it cannot be read."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
     from pipeline.report.thumbnails import thumbnail
-    from pipeline.storage.sources import ImageSource, find_photographs
 
-    limits = settings.collection
-    bounds = ImageLimits.from_settings(limits)
-    rows = {}
+    limits, source, rows, addresses = ImageLimits.from_settings(run.config.collection), run.photographs, {}, []
     if any(one["image_id"] is not None for one in described):
-        rows = {row["image_id"]: row for row in manifest.images.to_pylist()}
-    source, addresses = ImageSource(find_photographs(manifest.root, Path(settings.data_root)), limits.follow_links), []
+        rows = {row["image_id"]: row for row in run.manifest.images.to_pylist()}
     for one in described:
         try:
             row = rows.get(one["image_id"])
             data = source.read(row["path"], row["offset"], row["size"]) if row else Path(one["image"]).read_bytes()
-            addresses.append(thumbnail(data, bounds, one["box"]))
+            addresses.append(thumbnail(data, limits, one["box"]))
         except (InputError, OSError):
             addresses.append(None)
     return addresses

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
-    from pipeline.config import Config
     from pipeline.images.encoders import EncoderMaterial
     from pipeline.models.neural.training import Checkpoint, Training
-    from pipeline.run.run import Run
+    from pipeline.run import Run
     from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.manifest import Manifest
+    from pipeline.storage.parameters import Parameters
     from pipeline.storage.trees import ParseShard
     from pipeline.text.tree_encoding import SentenceTrees
+    from pipeline.text.vocabulary import Vocabulary
 
 
 def read_material(run: "Run") -> "EncoderMaterial":
@@ -25,7 +25,6 @@ def read_material(run: "Run") -> "EncoderMaterial":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.encoders import EncoderMaterial, TrainImages
     from pipeline.storage.features import read_weights
-    from pipeline.storage.sources import ImageSource
 
     settings, collection = run.config, run.config.collection
 
@@ -35,7 +34,7 @@ def read_material(run: "Run") -> "EncoderMaterial":
             manifest.images,
             (manifest.splits == "train").nonzero()[0],
             manifest.fingerprint,
-            ImageSource(manifest.root, collection.follow_links).read,
+            run.images.read,
             ImageLimits.from_settings(collection),
             settings.extract.decode_workers,
         )
@@ -49,9 +48,43 @@ def read_material(run: "Run") -> "EncoderMaterial":
     )
 
 
+def describe_model(run: "Run", name: str) -> dict[str, Any]:
+    """What the details of a fitted or trained model say of its place in the configuration."""
+    known = run.config.model(name)
+    return {
+        "model": name,
+        "refits": run.config.refitted(name),
+        "registered": known.spec.name,
+        "hyperparameters": known.hyperparameters,
+        "named": known.named,
+        "training": known.training,
+    }
+
+
+def restore_model(run: "Run", name: str) -> "tuple[Any, Parameters]":
+    """A model of the run, on its GPU where it has one, and what is stored of it."""
+    from pipeline.specs.stored import restore
+
+    stored = run.model(name)
+    where = run.layout.model(name).path
+    model = restore(stored.details["registered"], stored.settings, stored.tensors, where)
+    if (gpu := run.gpu) is not None:
+        model.to(gpu)
+    return model, stored
+
+
+def read_token_vocabulary(run: "Run") -> "tuple[Vocabulary, str]":
+    """The vocabulary of words, and its fingerprint."""
+    from pipeline.storage.records import read_vocabulary
+    from pipeline.text.vocabulary import Vocabulary
+
+    value = read_vocabulary(run.layout.token_vocabulary.path)
+    return Vocabulary.from_dict(value), value["fingerprint"]
+
+
 class DescribedImages(NamedTuple):
-    """Images with their sentences by split, `pairs`, the `texts` of these, the `vocabulary` of their words, what all
-    was made from, `inputs`, and the `origins` of the features (encoder -> file -> origin)."""
+    """Images with their sentences, by split (`pairs`), the `texts` of these, the `vocabulary` of their words, the
+    `inputs` of it all, and the `origins` of the features (encoder -> file -> origin)."""
 
     pairs: dict[str, Any]
     texts: dict[str, list[str]]
@@ -67,32 +100,27 @@ class DescribedImages(NamedTuple):
 
 
 def read_described(run: "Run", encoders: tuple[str, ...], splits: tuple[str, ...]) -> DescribedImages:
-    """The images of `splits` that have sentences, with these, as generators learn from them and are judged by them."""
+    """The images of `splits` that have sentences, with these: what generators learn from and are judged by."""
     import numpy as np
 
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.gather import Features
-    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.rows import FeatureRows, TokenRows
     from pipeline.text.sequences import Tokens
-    from pipeline.text.vocabulary import Vocabulary
 
     manifest, words, folder = run.manifest, run.layout.token_vocabulary.path, run.layout.sentences("tokens").folder
-    value, stored = read_vocabulary(words), TokenRows(manifest, folder)
-    require_same("vocabulary", {str(words): value["fingerprint"], str(folder): stored.vocabulary})
-    features = Features(manifest, run.root / "features")
+    (vocabulary, digest), stored = read_token_vocabulary(run), TokenRows(manifest, folder)
+    require_same("vocabulary", {str(words): digest, str(folder): stored.vocabulary})
     tokens, pairs, texts = Tokens(stored.ids, stored.offsets), {}, {}
     inputs, origins = {"manifest": manifest.fingerprint, **stored.fingerprints}, {}
     for split in splits:
-        found = split_pairs(manifest, split)
-        rows = {name: FeatureRows(features, name, found.image_id) for name in encoders}
+        found = run.pairs(split)
+        rows = {name: FeatureRows(run.features, name, found.image_id) for name in encoders}
         pairs[split] = TrainingPairs(rows, tokens.take(found.sentence_id), found.owners, found.sentence_id)
         texts[split] = manifest.sentences["text"].take(np.asarray(found.sentence_id)).to_pylist()
         inputs |= {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
         origins |= {name: block.origins for name, block in rows.items()}
-    return DescribedImages(pairs, texts, Vocabulary.from_dict(value), value["fingerprint"], inputs, origins)
+    return DescribedImages(pairs, texts, vocabulary, digest, inputs, origins)
 
 
 def read_trees(
@@ -108,19 +136,14 @@ def read_trees(
     return fit_trees(found, trees, texts, analyze)
 
 
-def open_photographs(
-    manifest: "Manifest", image_id: "np.ndarray", settings: "Config"
-) -> "Iterator[tuple[Image.Image | None, str]]":
-    """The photographs `image_id` (k,) of a manifest, each with an empty text, or None with the reason why not."""
+def open_photographs(run: "Run", image_id: "np.ndarray") -> "Iterator[tuple[Image.Image | None, str]]":
+    """The photographs `image_id` (k,), each with an empty text, or None and the reason where one cannot be read."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preprocess import Photograph, open_photograph
-    from pipeline.storage.sources import ImageSource, find_photographs
 
-    limits = ImageLimits.from_settings(settings.collection)
-    root, follow_links = find_photographs(manifest.root, Path(settings.data_root)), settings.collection.follow_links
-    read = ImageSource(root, follow_links).read
-    for row in manifest.images.take(image_id).to_pylist():
+    limits, read = ImageLimits.from_settings(run.config.collection), run.photographs.read
+    for row in run.manifest.images.take(image_id).to_pylist():
         photograph = Photograph.from_row(row)
         try:
             yield open_photograph(read, limits, photograph), ""
@@ -129,7 +152,7 @@ def open_photographs(
 
 
 def read_bundled_embeddings(run: "Run", bundle_folder: Path) -> "Embeddings":
-    """The vectors that a run has of the model that a bundle is of."""
+    """The run's embeddings of the model of a bundle."""
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.names import plain
@@ -141,14 +164,12 @@ def read_bundled_embeddings(run: "Run", bundle_folder: Path) -> "Embeddings":
 def read_analyzer(run: "Run", embeddings: "Embeddings") -> "Callable[[str], list[str]]":
     """What finds the words of a sentence. IntegrityError where `embeddings` were made with another vocabulary."""
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.records import read_vocabulary
     from pipeline.text.tokens import make_analyzer
-    from pipeline.text.vocabulary import Vocabulary
 
+    vocabulary, digest = read_token_vocabulary(run)
     path = run.layout.token_vocabulary.path
-    value = read_vocabulary(path)
-    require_same("vocabulary", {str(path): value["fingerprint"], str(embeddings.folder): embeddings.vocabulary})
-    return make_analyzer(Vocabulary.from_dict(value).settings)
+    require_same("vocabulary", {str(path): digest, str(embeddings.folder): embeddings.vocabulary})
+    return make_analyzer(vocabulary.settings)
 
 
 def read_words(
@@ -163,7 +184,7 @@ def read_words(
     words = [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
     if not np.array_equal(list(map(len, words)), stored.lengths):
         path = run.layout.token_vocabulary.path
-        raise IntegrityError(f"the sentences have other words by {path} than vectors; run embed again")
+        raise IntegrityError(f"the words of the sentences by {path} do not match their vectors; run embed again")
     return words
 
 
@@ -171,8 +192,8 @@ def read_words(
 def follow_training(
     name: str, settings: Any, folder: Path, digest: str
 ) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
-    """Where the training of fingerprint `digest` goes on from, and what to call after each step: it moves a bar and
-    keeps a checkpoint in `folder` as often as its `settings` say. Checkpoints go when the block ends well."""
+    """The checkpoint to resume the training of fingerprint `digest` from, and what to call after each step: it moves a
+    bar and saves a checkpoint in `folder` as often as `settings` say. They are removed when the block succeeds."""
     from tqdm import tqdm
 
     from pipeline.models.neural.training import Checkpoint

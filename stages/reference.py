@@ -13,8 +13,8 @@ from pipeline.config import Config, default_path, load, merge, read_mapping, val
 from pipeline.config.variants import OWN
 from pipeline.errors import JointspaceError
 from pipeline.plan.sizes import Sizes, sizes_of
+from pipeline.run import Names, Outside, Stage
 from pipeline.run.layout import Artefact, Layout, Shards
-from pipeline.run.stage import Names, Outside, Stage
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS
 from stages.catalogue import COMMANDS, declared
@@ -83,8 +83,8 @@ OTHERS = """
 
 
 class Looked:
-    """A stand-in for `one`, on which its methods and properties are evaluated: when a field is read, `keys[field]` is
-    noted in `seen`."""
+    """A proxy of `one`, on which its methods and properties are evaluated: reading a field adds `keys[field]` to
+    `seen`."""
 
     def __init__(self, one: Any, keys: Mapping[str, str], seen: set[str]) -> None:
         self._one, self._keys, self._seen = one, keys, seen
@@ -100,7 +100,7 @@ class Looked:
 
 
 class LookedConfig(Looked):
-    """Of a model only those keys are noted of which something is read."""
+    """Of a model, only the keys that are read are added."""
 
     def __init__(self, config: Config, seen: set[str]) -> None:
         super().__init__(config, {key: key for key in Config.model_fields}, seen)

@@ -5,13 +5,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, moments_gpu, per_image
-from pipeline.run.stage import Input
+from pipeline.run import Inputs
 
 if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.models.linear.study import Study
+    from pipeline.run import Run
     from pipeline.run.layout import Layout
-    from pipeline.run.run import Run
 
 DOCUMENTS = ("all", "title", "tags", "description")
 """Weak texts of the printed tables."""
@@ -26,22 +26,19 @@ NEED = Need(
 
 def read_study(run: "Run") -> "Study":
     """The stored pairs in folds, with the dev and test rows and the grids that `study` and `sweep` measure with."""
-    from pipeline.device import find_gpu
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
     from pipeline.specs.models import model_spec
-    from pipeline.storage.gather import Features, read_split
+    from pipeline.storage.gather import read_split
     from pipeline.storage.moments import PairSet
-    from pipeline.storage.text_shards import Sentences
 
-    settings, layout = run.config, run.layout
-    features = Features(run.manifest, run.root / "features")
-    sentences = Sentences(run.manifest, layout.sentences("tfidf").folder)
+    settings, layout, features = run.config, run.layout, run.features
+    sentences = run.tfidf(layout.sentences("tfidf"))
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder, "target"))
 
     @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
     def auxiliary(documents: str) -> FoldedMoments:
-        texts = Sentences(run.manifest, layout.documents(documents).folder)
+        texts = run.tfidf(layout.documents(documents))
         folder = layout.moments(f"study/auxiliary/{documents}").folder
         return FoldedMoments(PairSet(features, texts, folder, "auxiliary"))
 
@@ -57,7 +54,7 @@ def read_study(run: "Run") -> "Study":
         own=lambda model: settings.section(model_spec(model)),
         protocol=settings.study.protocol,
         seed=settings.seed,
-        device=find_gpu(settings.device),
+        device=run.gpu,
     )
 
 
@@ -70,7 +67,7 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
     return {"seed": config.seed, **sections}
 
 
-def study_reads(config: "Config", layout: "Layout") -> Mapping[str, Input]:
+def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
     documents = [*DOCUMENTS, *config.study.noise]
     return {

@@ -16,13 +16,14 @@ from PIL import Image
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.models.linear.projection import Directions, LinearModel
 from pipeline.models.linear.views import ImageView
-from pipeline.run.layout import Artefact, Layout, shard_path
+from pipeline.run.layout import Artefact, Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import make
 from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, DRAWING, publish, publish_json, to_json
 from pipeline.storage.features import write_features
 from pipeline.storage.fingerprint import fingerprint
+from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, write_shard

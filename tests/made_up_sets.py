@@ -11,8 +11,9 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
-from pipeline.run.layout import Layout, shard_path
+from pipeline.run.layout import Layout
 from pipeline.storage.embeddings import write_embeddings
+from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
 from pipeline.text.tokens import make_analyzer

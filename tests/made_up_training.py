@@ -7,8 +7,8 @@ import pyarrow as pa
 from made_up import CONFIG as COLOUR
 from made_up import MADE_BY, THINGS, features_of, make_run, make_stage, write_config
 
-from pipeline.run.layout import shard_path
 from pipeline.storage.features import write_features
+from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest, write_manifest
 from pipeline.storage.parameters import MODEL, Parameters, read_parameters
 

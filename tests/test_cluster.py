@@ -44,7 +44,8 @@ def test_what_may_use_a_gpu_asks_for_one() -> None:
     without = {"evaluate"}  # Its rule leaves out --through-index, for which the command uses one.
     for name, stage in ((name, stage) for name, stage in declared().items() if name not in without):
         source = Path(inspect.getfile(stage.function)).read_text()
-        uses = bool(re.search(r"(config|settings)\.device|read_(generator|study)\(", source))
+        words = r"(settings|config|run)\.device|run\.gpu|(read_generator|restore_model|read_study)"
+        uses = bool(re.search(words, source))
         assert uses == (stage.needs.gpu is not None), name
 
 

@@ -47,7 +47,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ),
         (
             {"variants": {"a-refit": {"model": "ncca"}}},
-            "variants: a-refit has an ending that makes it a model of another",
+            "variants: a-refit ends in a suffix with a meaning",
         ),
     ],
 )

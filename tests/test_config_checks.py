@@ -107,7 +107,7 @@ def read(text: str):
             "models: [x-refit]\nvariants: {x: {model: cca, training: sae}}",
             "training sae stacks a normalized CCA; give it to model ncca",
         ),
-        ("models: [dvsa]", "dvsa looks at regions; name the encoders of these in regions.encoders"),
+        ("models: [dvsa]", "dvsa needs regions; name their encoders in regions.encoders"),
         (
             f"{TWO}\nmodels: [hmlstm]\nregions: {{encoders: [b]}}",
             "hmlstm maps images and regions alike; add net to regions.encoders",
@@ -122,7 +122,7 @@ def read(text: str):
         ),
         (
             f"{REGIONS}\nmodels: [dvsa]\nindex: {{on_disk: true}}",
-            "dvsa has fragments, whose lists stay in memory; set index.on_disk to false",
+            "dvsa is multi-vector: its lists stay in memory; set index.on_disk to false",
         ),
         (
             "generators: [sc-nlm]",
@@ -135,7 +135,7 @@ def read(text: str):
         ),
         (
             "generators: [mnlm]\ndescribe: {space: cca}",
-            "describe.space: a cca gives no cosine of an image and words; name a model such as ncca",
+            "describe.space: cca has no cosine of an image and words; take one such as ncca",
         ),
         (
             "models: [sdtrnn]\nparse: {engine: spacy}",

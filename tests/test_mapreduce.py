@@ -217,7 +217,7 @@ def test_a_shard_that_no_worker_survives_is_given_up(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     run = make_run(tmp_path)
     (run / "deadly").touch()
-    with pytest.raises(JointspaceError, match="4 workers died with one shard"):
+    with pytest.raises(JointspaceError, match="4 workers died on one shard"):
         encoded(run, CLUSTER)
 
 

@@ -44,7 +44,7 @@ INERT = {
     "fit_csls": {"encoders"},
     "join_embeddings": {"encoders"},
     "evaluate": {"encoders"},
-    "describe": LEARNING,  # only asked whether the generator stands on a joint space
+    "describe": LEARNING,  # only asked whether the generator uses a joint space
     "evaluate_descriptions": LEARNING,
 }
 """Keys that a stage's declaration looks at without effect."""

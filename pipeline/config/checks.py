@@ -1,4 +1,4 @@
-"""What a configuration cannot do although each of its keys is legal: said before any job runs, as ValueError."""
+"""Checks of a configuration whose keys are legal one by one, before any job runs."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -42,12 +42,14 @@ def _check_variants(config: "Config", encoders: list[str]) -> None:
     registered = {spec.name for spec in MODELS}
     for name, variant in config.variants.items():
         if name.endswith((REFIT, CSLS, PLAIN)):
-            raise ValueError(f"variants: {name} has an ending that makes it a model of another; leave it out")
+            raise ValueError(
+                f"variants: {name} ends in a suffix with a meaning (-csls, -refit, -plain); choose another name"
+            )
         if name in registered:
             raise ValueError(f"variants: {name} is the name of a registered model; choose another")
         spec = model_spec(variant.model)
         if spec.made_by == "combine":
-            raise ValueError(f"variants.{name}: an {spec.name} is no variant; name it in ensembles")
+            raise ValueError(f"variants.{name}: an {spec.name} cannot be a variant; name it in ensembles")
         if unknown := set(variant.encoders or ()) - set(encoders):
             raise ValueError(f"variants.{name}: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
         if variant.documents not in config.documents:
@@ -63,7 +65,9 @@ def _check_variants(config: "Config", encoders: list[str]) -> None:
 def _check_ensembles(config: "Config") -> None:
     for name, ensemble in config.ensembles.items():
         if name.endswith((REFIT, CSLS)):
-            raise ValueError(f"ensembles: {name} has an ending that makes it a model of another; leave it out")
+            raise ValueError(
+                f"ensembles: {name} ends in a suffix with a meaning (-csls, -refit, -plain); choose another name"
+            )
         if name in config.single:
             raise ValueError(f"ensembles: {name} is the name of another model; choose another")
         members = {member: config.parts(member) for member in ensemble.members}
@@ -125,9 +129,9 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
     if config.scaled(name) and spec.metric == "euclidean":
         raise ValueError(f"{name}: {spec.name} compares by distance, and cannot be scaled; take ncca")
     if spec.multi_vector and config.index.on_disk:
-        raise ValueError(f"{name} has fragments, whose lists stay in memory; set index.on_disk to false")
+        raise ValueError(f"{name} is multi-vector: its lists stay in memory; set index.on_disk to false")
     if spec.regions != "none" and not described:
-        raise ValueError(f"{name} looks at regions; name the encoders of these in regions.encoders")
+        raise ValueError(f"{name} needs regions; name their encoders in regions.encoders")
     if spec.regions == "all-encoders" and (missing := set(model.encoders) - set(described)):
         raise ValueError(f"{name} maps images and regions alike; add {min(missing)} to regions.encoders")
     if spec.regions == "all-encoders" and config.regions.reduced:
@@ -181,8 +185,7 @@ def _check_space(config: "Config", models: dict[str, Model]) -> None:
         raise ValueError(f"describe.space: {space} is not among models ({', '.join(config.models)}); add it")
     if not models[space].spec.joint_space:
         raise ValueError(
-            f"describe.space: a {models[space].spec.name} gives no cosine of an image and words; name a model such as"
-            " ncca"
+            f"describe.space: {models[space].spec.name} has no cosine of an image and words; take one such as ncca"
         )
 
 

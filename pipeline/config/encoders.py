@@ -45,9 +45,9 @@ class Encoder(EncoderDefaults):
         return encoder_spec(self.kind, self.architecture)
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide what it is: none of other kinds', and `kind` where the architecture tells another."""
-        spec, told = self.spec, encoder_spec(None, self.architecture)
-        kind = {} if spec is told else {"kind": spec.name}
+        """The keys that decide what it is: none of other kinds', and `kind` where the architecture implies another."""
+        spec = self.spec
+        kind = {} if spec is encoder_spec(None, self.architecture) else {"kind": spec.name}
         if spec.reads == "regions":
             return kind | self.model_dump(include={"of", "pooling", spec.key})
         return kind | self.model_dump(exclude={"of", "pooling", *OWN} - {spec.key})

@@ -50,15 +50,15 @@ def _legal(error: Mapping[str, Any]) -> str:
     return KINDS.get(error["type"], error["msg"].replace("Input should be", "must be"))
 
 
-def suggest(name: str, legal: Sequence[str], told: str) -> str:
-    """`did you mean NAME? TOLD NAME, NAME, ...`: the one of `legal` that is nearest to `name`, and the first of all."""
+def suggest(name: str, legal: Sequence[str], heading: str) -> str:
+    """`did you mean NAME? HEADING NAME, NAME, ...`: the one of `legal` nearest to `name`, and the first of all."""
     nearest = difflib.get_close_matches(name, legal, n=1)
     listed = ", ".join(legal[:LISTED]) + (f" and {len(legal) - LISTED} more" if len(legal) > LISTED else "")
-    return (f"did you mean {nearest[0]}? " if nearest else "") + f"{told} {listed}"
+    return (f"did you mean {nearest[0]}? " if nearest else "") + f"{heading} {listed}"
 
 
 def _walk(schema: type[BaseModel], location: Sequence[str | int]) -> tuple[list[str], list[Any]]:
-    """The keys and places on the way that `location` tells, and what the schema has at its end.
+    """The keys and places along `location`, and what the schema has at its end.
 
     pydantic names the branches of a union on its way too, and the key that a pattern refuses; these are left out. An
     unknown key is not on the way: what is legal in its place is at the end.
@@ -85,7 +85,7 @@ def _below(annotation: Any, part: str | int) -> Iterator[Any]:
 
 
 def _branches(annotation: Any) -> Iterator[Any]:
-    """The kinds of value that are legal by `annotation`, without what else is asked of them."""
+    """The kinds of value that `annotation` allows, without their constraints."""
     if get_origin(annotation) is Annotated:
         yield from _branches(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, types.UnionType):

@@ -1,4 +1,4 @@
-"""Which models there are, and what the name of each means."""
+"""The models of a configuration, and what their names mean."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +16,7 @@ from pipeline.specs.models import MODELS, combining, model_spec
 
 
 class NameParts(NamedTuple):
-    """A name without its endings, and what these, or a variant's options, say."""
+    """A model's name without its suffixes, and what these, or its variant's options, say."""
 
     base: str
     csls: bool
@@ -138,7 +138,7 @@ class Models(Section):
 
     @property
     def single(self) -> list[str]:
-        """The models that are no ensembles: registered ones and variants."""
+        """The models that are not ensembles: registered ones and variants."""
         return [*(spec.name for spec in MODELS if spec.made_by != "combine"), *self.variants]
 
     def why_not(self, name: str) -> str | None:

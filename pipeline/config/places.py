@@ -1,4 +1,4 @@
-"""Which folders and files a configuration may name: what Snakemake can carry, and no run inside of a collection."""
+"""The folders and files that a configuration may name: paths that Snakemake can handle, no run inside a collection."""
 
 import os
 import unicodedata
@@ -53,7 +53,9 @@ def _check_text(key: str, place: str) -> None:
         )
     for character in place:
         if character in "{}<>" or unicodedata.category(character) in ("Cc", "Cs"):
-            raise ValueError(f"{key}: {place!r} holds {character!r}, which Snakemake cannot carry in a path; rename it")
+            raise ValueError(
+                f"{key}: {place!r} holds {character!r}, which Snakemake does not allow in a path; rename it"
+            )
 
 
 def _is_below(path: str, folder: str) -> bool:

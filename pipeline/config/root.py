@@ -16,7 +16,6 @@ from pipeline.settings.collection import (
     AuxiliarySettings,
     CollectionSettings,
     DemoSettings,
-    DocumentsSettings,
     TextSettings,
     TokenVocabularySettings,
 )
@@ -38,7 +37,7 @@ from pipeline.settings.section import (
     Split,
 )
 from pipeline.specs.generators import GENERATORS
-from pipeline.specs.places import import_place
+from pipeline.specs.places import find, import_place
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
 
@@ -156,11 +155,6 @@ class Config(OwnKeys):
         """The splits that a model is evaluated on; not on dev for a refit, which has learned from it."""
         return tuple(split for split in self.evaluate.splits if split != "dev" or not self.refitted(name))
 
-    def documents_named(self, name: str) -> DocumentsSettings:
-        if name not in self.documents:
-            raise UsageError(f"no documents {name} in the configuration; there are {', '.join(self.documents)}")
-        return self.documents[name]
-
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Model, split and protocol of each evaluation."""
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
@@ -186,9 +180,4 @@ class Config(OwnKeys):
         return (*self.encoders, *self.study.encoders)
 
     def encoder(self, name: str) -> Encoder:
-        for encoder in self.every_encoder:
-            if encoder.name == name:
-                return encoder
-        raise UsageError(
-            f"no encoder {name} in the configuration; there are {', '.join(e.name for e in self.encoders)}"
-        )
+        return find("encoder", name, self.every_encoder)

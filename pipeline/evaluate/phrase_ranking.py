@@ -11,7 +11,7 @@ from pipeline.evaluate.phrases import Similarities, judge_pairs, named_boxes, pa
 from pipeline.metrics.retrieval import Bootstrap, measure
 
 CHANCE_DIM = 16
-"""Dimensions of the random vectors that tell the chance level."""
+"""Dimensions of the random vectors that the chance level is measured with."""
 
 
 @dataclass(frozen=True)

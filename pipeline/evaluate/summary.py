@@ -6,13 +6,8 @@ from typing import Any
 
 DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 RECALLS = ("recall@1", "recall@5", "recall@10")
-MEASURES = {
-    "recall@1": "R@1",
-    "recall@5": "R@5",
-    "recall@10": "R@10",
-    "median_rank": "median rank",
-    "mean_rank": "mean rank",
-}
+MEASURES = {name: name.replace("recall", "R") for name in RECALLS}
+MEASURES |= {name: name.replace("_", " ") for name in ("median_rank", "mean_rank")}
 """Key in an evaluation -> heading."""
 
 
@@ -54,9 +49,7 @@ def by_setting(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str
     return [(key, list(group)) for key, group in groupby(ordered, setting)]
 
 
-def reported_first(
-    evaluations: Iterable[Mapping[str, Any]],
-) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+def reported_first(evaluations: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
     """As `by_setting`, the test split before the others: what is reported on comes first."""
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 
@@ -93,21 +86,14 @@ def markdown(evaluations: Iterable[Mapping[str, Any]]) -> str:
         first = group[0]
         parts.append(f"## {split} split, {protocol}: {first['n_images']} images, {first['n_sentences']} sentences\n")
         measured = (*DIRECTIONS, "sentence_similarity")
-        rows = [_cells(evaluation, what) for evaluation in group for what in measured if what in evaluation]
-        parts.append(_table(["model", "direction", *MEASURES.values()], rows))
+        lines = [["model", "direction", *MEASURES.values()], ["---"] * (2 + len(MEASURES))]
+        for evaluation, what in ((one, what) for one in group for what in measured if what in one):
+            cells = [_with_interval(evaluation[what], name) for name in MEASURES]
+            lines.append([evaluation["model"], spoken(what), *cells])
+        parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
     return "\n".join(parts)
-
-
-def _cells(evaluation: Mapping[str, Any], direction: str) -> list[str]:
-    values = evaluation[direction]
-    return [evaluation["model"], spoken(direction), *(_with_interval(values, name) for name in MEASURES)]
 
 
 def _with_interval(values: Mapping[str, Any], name: str) -> str:
     interval = values.get(f"{name}_ci95")
     return f"{values[name]:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,7 +1,7 @@
-"""What an approximate index costs retrieval: the same queries, by exact search and through the index file."""
+"""What retrieval loses by an approximate index: the same queries by exact search and through the index file."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 DEPTH = 1000
-"""Answers that are looked at; a right one beyond counts as one rank more."""
+"""Answers considered; a right one beyond them counts as one rank more."""
 TIE = 1e-6
 """Relative difference of scores that are the same but for rounding."""
 
@@ -28,9 +28,6 @@ class Cost:
     gallery: int
     depth: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return vars(self)
-
 
 def cost_through(
     gallery: Gallery,
@@ -43,8 +40,8 @@ def cost_through(
 ) -> Cost:
     """Both measures of `queries`, query j being of image `query_owners[j]` and id i of the gallery of `owners[i]`.
 
-    Its index holds `vectors` (n, c) under `ids` (n,); these are searched exactly on `gpu`, where there is one. No more
-    answers are looked at than the gallery looks for.
+    Its index holds `vectors` (n, c) under `ids` (n,); these are searched exactly on `gpu`, where there is one. At
+    most as many answers are considered as the gallery considers.
     """
     depth = min(max(min(DEPTH, gallery.depth or DEPTH), *CUTOFFS), len(gallery))
     exact, ranks = gallery.search_all(queries, depth, vectors, ids, gpu), {}

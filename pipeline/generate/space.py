@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.index.asking import FORMS, SearchParts
+from pipeline.index.asking import FORMS
 from pipeline.specs.stored import restore
 from pipeline.text.vocabulary import Vocabulary
 
@@ -21,7 +21,7 @@ BLOCK = 8192
 class JointSpace:
     """The model of a bundle, on `gpu` if given. Raises UsageError if its vectors are not of unit length."""
 
-    def __init__(self, parts: SearchParts, gpu: "torch.device | None" = None) -> None:
+    def __init__(self, parts: Any, gpu: "torch.device | None" = None) -> None:
         parameters = parts.model()
         self.fingerprint: str = parameters.fingerprint
         self.vocabulary = Vocabulary.from_dict(parts.vocabulary())

@@ -1,21 +1,23 @@
-"""What the model of a bundle makes of words and of photographs."""
+"""Queries, words and photographs, in the joint space of a bundle's model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
-from pipeline.index.format import IndexParts as IndexParts
-from pipeline.index.query_trees import QueryParser, lacking
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.specs.stored import restore
+from pipeline.text.parsing import BatchParser, require_spacy
 from pipeline.text.sequences import encode_tokens
 from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer
+from pipeline.text.tree_encoding import LabelTable, fit_trees, pack_trees
+from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
 
 FORMS = {"tfidf": encode, "tokens": encode_tokens}
@@ -23,27 +25,20 @@ FORMS = {"tfidf": encode, "tokens": encode_tokens}
 see QueryParser."""
 
 
-class SearchParts(IndexParts, Protocol):
-    """What a search needs of a bundle; pipeline.storage.bundle.Bundle has it."""
-
-    def table(self, modality: str) -> pa.Table: ...
-    def packed_table(self, modality: str) -> Any: ...
-    def vocabulary(self) -> Mapping[str, Any]: ...
-    def labels(self) -> Mapping[str, Any]: ...
-    def parser(self) -> Any: ...
-    def model(self) -> Any: ...
+VIEWS = ("dependency-trees", "phrase-trees")
+"""The forms of sentences that a QueryParser makes, as `pack_trees` orders them."""
 
 
 class Asker:
-    """The model of a bundle and what it needs of a query; each part is read when it is first needed."""
+    """The model of a pipeline.storage.bundle.Bundle and what it needs for queries; parts are read when first needed."""
 
-    def __init__(self, parts: SearchParts) -> None:
-        self.parts = parts
+    def __init__(self, bundle: Any) -> None:
+        self.bundle = bundle
 
     @property
     def multi_vector(self) -> bool:
         """Whether its images and sentences have several vectors each."""
-        return self.parts.card.get("kind") == "fragments"
+        return self.bundle.card.get("kind") == "fragments"
 
     def embed_sentence(self, sentence: str) -> Items:
         """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
@@ -54,8 +49,8 @@ class Asker:
         """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
         if missing := [name for name in self.encoders if name not in features]:
             raise UsageError(
-                f"{self.parts.folder} has no encoder {missing[0]}, whose features were imported, so that it cannot be"
-                " searched with a photograph; build the index of a model on encoders of the run"
+                f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
+                " searched with photographs; build the index of a model on encoders of the run"
             )
         return self._computed(lambda: self._model.embed_images(features))
 
@@ -66,14 +61,14 @@ class Asker:
             vectors = found.vectors if isinstance(found, MultiVectors) else found
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
-                f"the model in {self.parts.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
+                f"the model in {self.bundle.folder} does not fit its vocabulary or encoders ({brief(error)}); {REBUILD}"
             ) from error
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise IntegrityError(f"the model in {self.parts.folder} makes no finite vectors; {REBUILD}")
+            raise IntegrityError(f"the model in {self.bundle.folder} makes vectors that are not finite; {REBUILD}")
         return found
 
     def unknown_words(self, sentence: str) -> list[str]:
-        """The words of `sentence` that no vocabulary of the model has, so that nothing is searched for them."""
+        """The words of `sentence` that are in no vocabulary of the model, and so are ignored."""
         lists = []
         for name, one in self._vocabularies.items():
             others = [other for view, other in self._vocabularies.items() if view != name]
@@ -82,7 +77,7 @@ class Asker:
         return min(lists, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
 
     def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
-        """Raises InputError where there are no words to change an image by, and as `require_known` for each."""
+        """Raises InputError where no words are given to change an image, and as `require_known` for each."""
         if not (*minus, *plus):
             raise InputError("no words change the image; give a word to take away or to add")
         for word in (*minus, *plus):
@@ -112,28 +107,58 @@ class Asker:
         return forms if self._model.sentence_view == "each" else forms[self._model.sentence_view]
 
     @cached_property
-    def _parser(self) -> QueryParser:
-        return QueryParser(self.parts.parser(), self.parts.card["parse"]["max_words"], self.parts.labels())
+    def _parser(self) -> "QueryParser":
+        return QueryParser(self.bundle.parser(), self.bundle.card["parse"]["max_words"], self.bundle.labels())
 
     @cached_property
     def _model(self) -> Any:
-        parameters = self.parts.model()
-        model = restore(self.parts.card["registered"], parameters.settings, parameters.tensors, where=self.parts.folder)
+        bundle, parameters = self.bundle, self.bundle.model()
+        model = restore(bundle.card["registered"], parameters.settings, parameters.tensors, where=bundle.folder)
         names = getattr(model, "encoders", ())
         if not all(isinstance(name, str) for name in names):
-            raise IntegrityError(f"the model in {self.parts.folder} names its encoders {names}; {REBUILD}")
+            raise IntegrityError(f"the model in {self.bundle.folder} names its encoders {names}; {REBUILD}")
         return model
 
     @cached_property
     def _vocabularies(self) -> dict[str, Vocabulary]:
         """By the form of sentences that each is for; a model that takes `each` has several. Raises UsageError for one
         that takes trees where there is no parser to make them of a query."""
-        value, view = self.parts.vocabulary(), self._model.sentence_view
+        value, view = self.bundle.vocabulary(), self._model.sentence_view
         views = value["views"] if view == "each" else {view: value}
         parsed = [name for name in views if name not in FORMS]
-        if parsed and (remedy := lacking(self.parts.card.get("parse"))):
+        if parsed and (remedy := missing_parser(self.bundle.card.get("parse"))):
             raise UsageError(
-                f"{self.parts.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
-                f" search with a photograph (--image), or the index of a row that reads plain words, or {remedy}"
+                f"{self.bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
+                f" search with a photograph (--image), or the index of a model that reads plain words, or {remedy}"
             )
         return {name: Vocabulary.from_dict(one) for name, one in views.items()}
+
+
+def missing_parser(parse: Mapping[str, Any] | None) -> str | None:
+    """What to do before queries can be parsed; None where nothing is missing. `parse` is that of the bundle's card."""
+    if parse is None:
+        return "build the index again"
+    if parse["engine"] != "spacy":
+        return "parse with spaCy (parse.engine spacy): its trees come from another parser's files"
+    return None if find_spec("spacy") else "pip install 'jointspace[parse]' for spaCy, which parsed its sentences"
+
+
+class QueryParser:
+    """Trees of sentences, over the words of a vocabulary and the `labels` of a label table.
+
+    `pipeline` is the spaCy pipeline that parsed the bundle's sentences; a sentence of more than `max_words` words
+    becomes a chain, as there. Threads may share it: they take turns.
+    """
+
+    def __init__(self, pipeline: Any, max_words: int, labels: Mapping[str, Any]) -> None:
+        require_spacy()
+        self._parse = BatchParser(lambda: pipeline, max_words)
+        self._labels = LabelTable.from_dict(labels)
+        self._lock = Lock()
+
+    def trees(self, sentence: str, view: str, vocabulary: Vocabulary) -> Trees:
+        """One tree of the form `view`."""
+        with self._lock:
+            (parsed,) = self._parse([sentence])
+        fitted = fit_trees([parsed.parse], [parsed.tree], [sentence], make_analyzer(vocabulary.settings))
+        return pack_trees(fitted, vocabulary, self._labels)[VIEWS.index(view)]

@@ -17,7 +17,7 @@ from pipeline.index.vectors import ArrayVectors, Vectors, evenly_spaced
 SAMPLE_QUERIES = 300
 """Queries that measure a candidate on the sample."""
 DOMINATED = 1.5
-"""A candidate is given up that takes this many times as long as the best one, which leaves room for a busy machine."""
+"""A candidate that takes this many times as long as the best one is given up; the margin allows for a busy machine."""
 SAMPLE_BLOCKS = 10
 """Parts of the sample after each of which a candidate can be given up."""
 
@@ -46,7 +46,7 @@ class CandidateTrial:
 
 
 class Bench:
-    """The sample, its questions, and what the candidates that were tried have in common."""
+    """The sample, its questions, and what the trials of candidates share."""
 
     def __init__(self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements) -> None:
         self.count, self.metric, self.requirements = vectors.count, metric, requirements
@@ -59,7 +59,7 @@ class Bench:
         self.centroids: dict[int, tuple[np.ndarray, float]] = {}
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Those whose codes alone do not take more than the memory."""
+        """Those whose codes alone fit into the memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
@@ -79,7 +79,7 @@ class Bench:
 
         built = self._build(with_lists(factory, sampled), sampled if lists else 0, hopeless)
         if built.index.ntotal < self.sample.count:
-            logging.getLogger(__name__).info("%s: given up, building takes longer than the best in all", factory)
+            logging.getLogger(__name__).info("%s: given up: building it takes longer than all of the best one", factory)
             return []
         limit = dominated / self.requirements.workload / self._growth(built.index, sampled, lists)
         operation = tune(built.index, self.questions, self.requirements.recall_floor, limit)[-1]
@@ -131,7 +131,7 @@ class Bench:
         return (lists / sampled) ** 2, max(1, lists / sampled) / self.share
 
     def _bytes(self, built: Built, more_lists: int) -> int:
-        """What the whole index takes: what a vector added in the sample, and the lists' centroids."""
+        """Bytes of the whole index, extrapolated from those of a vector in the sample, and of the lists' centroids."""
         size = to_bytes(built.index).nbytes
         built.index.reset()
         fixed = to_bytes(built.index).nbytes

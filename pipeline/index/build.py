@@ -1,4 +1,4 @@
-"""Building the index that meets the requirements, and the card that says what it does."""
+"""Building the index that meets the requirements, and its card."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,11 @@ FINALISTS = 3
 
 @dataclass(frozen=True)
 class IndexCard:
-    """What an index is and does.
+    """The properties and measurements of an index.
 
     `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds on the `queries` that it was tuned with,
     `queries_per_second` is of one batch of them, `latency_ms` the 95th percentile of one query alone. `nprobe`,
-    `efSearch` and `k_factor` are what it was tuned to (None: it has no such thing).
+    `efSearch` and `k_factor` are what it was tuned to (None: it has no such parameter).
     """
 
     factory: str
@@ -92,11 +92,8 @@ def build_index(
         if requirements.candidates != "auto":
             require_on_disk(requirements.candidates)
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
-    if (
-        lists is None
-        and count <= requirements.exact_limit
-        and count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    ):
+    fits = count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
+    if lists is None and count <= requirements.exact_limit and fits:
         finished = _finish(build("Flat", vectors, metric, progress=progress), "Flat", questions, requirements)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, [])
@@ -116,7 +113,7 @@ def build_index(
 
 @dataclass(frozen=True)
 class _Finished:
-    """An index of all vectors, as bytes, what was tried on it, and how it does at what it is set to."""
+    """An index of all vectors, as bytes, the settings tried on it, and its measurements at the chosen one."""
 
     data: memoryview
     operations: list[Operation]

@@ -25,14 +25,14 @@ ROTATION_STEPS = 8
 """Iterations of a learned rotation; FAISS's own 50 take minutes for hardly more recall."""
 GRAPH_LINKS = 32
 FEW, MANY = 1, 4
-"""Lists of an inverted file, in square roots of the number of vectors."""
+"""Lists of an inverted file, as multiples of the square root of the number of vectors."""
 INVERTED = re.compile(r"IVF(\d+)")
 
 Hopeless = Callable[[faiss.Index, float, float], bool]
-"""Whether to go on with an index is of no use, by the seconds that training it and adding so many vectors took."""
+"""Whether to give up an index, by the seconds that training it and adding so many vectors took."""
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
-"""Wraps what is done one by one, with a word for it, so that a person can watch."""
+"""Wraps an iterable, with a word for it, to show progress."""
 
 
 def unwatched(items: Iterable[Any], what: str) -> Iterable[Any]:
@@ -159,7 +159,7 @@ def train(index: faiss.Index, sample: np.ndarray) -> None:
     for rotation in rotations_of(index):
         rotation.niter, rotation.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
     if isinstance(inverted, faiss.IndexIVFPQ):
-        inverted.do_polysemous_training = False  # it takes minutes, for a search that is never asked for
+        inverted.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
     if inverted is not None:
         inverted.cp.max_points_per_centroid = TRAINING_MOST
         if faiss.get_num_gpus():

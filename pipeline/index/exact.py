@@ -73,7 +73,7 @@ def search_exact(
 
 
 def _add_on_gpu(groups: "Sequence[_Search]", piece: "_Piece") -> None:
-    """Search `piece` for all `groups`, none of which changes before the GPU has had memory enough for every one."""
+    """Search `piece` for all `groups`; none changes before the GPU has had enough memory for all of them."""
     found = [group.find_on_gpu(piece) for group in groups]
     for group, candidates in zip(groups, found, strict=True):
         group.merge(piece, *candidates)

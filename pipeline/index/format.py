@@ -8,36 +8,26 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import faiss
 import numpy as np
 
 from pipeline.errors import IntegrityError
-from pipeline.multivectors import MultiVectors
 
 REBUILD = "run build-index again"
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
-class IndexParts(Protocol):
-    """What is needed of a bundle to open its indices; pipeline.storage.bundle.Bundle has it."""
+def open_index(bundle: Any, what: str) -> faiss.Index:
+    """The index `what` of a pipeline.storage.bundle.Bundle, for searching only; its large parts stay in their files.
 
-    card: Mapping[str, Any]
-    folder: Path
-
-    def index_name(self, modality: str) -> str: ...
-    def outline(self, modality: str) -> MultiVectors | None: ...
-    def index(self, name: str) -> memoryview: ...
-    def require_whole(self, name: str) -> Path: ...
-
-
-def open_index(parts: IndexParts, what: str) -> faiss.Index:
-    """The index `what` of a bundle, for searching only; its large parts stay in their files. Raises IntegrityError."""
-    name, card = f"{parts.folder}/{what}.faiss", parts.card[what]
-    if f"{what}.lists" in parts.card["files"]:
-        return map_lists(parts.index(what), name, card, parts.require_whole(f"{what}.lists"))
-    return view_bytes(parts.index(what), name, card)
+    Raises IntegrityError.
+    """
+    name, card = f"{bundle.folder}/{what}.faiss", bundle.card[what]
+    if f"{what}.lists" in bundle.card["files"]:
+        return map_lists(bundle.index(what), name, card, bundle.require_whole(f"{what}.lists"))
+    return view_bytes(bundle.index(what), name, card)
 
 
 def to_bytes(index: faiss.Index) -> memoryview:
@@ -47,7 +37,7 @@ def to_bytes(index: faiss.Index) -> memoryview:
 def from_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> faiss.Index:
     """The index in `data`, checked against its card (`count`, `dim`, `metric`).
 
-    Raises IntegrityError, which calls it `name`, when the bytes are no index or not the one of the card.
+    Raises IntegrityError, which calls it `name`, where the bytes are not an index, or not the one of the card.
     """
     return _read(lambda: faiss.deserialize_index(np.frombuffer(data, np.uint8)), len(data), name, card)
 
@@ -61,10 +51,10 @@ def view_bytes(data: bytes | memoryview, name: str, card: Mapping[str, Any]) -> 
 def map_lists(data: bytes | memoryview, name: str, card: Mapping[str, Any], lists: Path) -> faiss.Index:
     """An index whose inverted lists are in the file `lists`, which it names: FAISS reads what a search needs of it."""
     # FAISS has a flag for files that moved together (IO_FLAG_ONDISK_SAME_DIR), which prints a line among our answers.
-    told, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
-    if bytes(data).count(told) != 1:
+    named, here = (len(path).to_bytes(8, "little") + path for path in (lists.name.encode(), os.fsencode(lists)))
+    if bytes(data).count(named) != 1:
         raise IntegrityError(f"{name} does not name {lists.name} as its lists; {REBUILD}")
-    placed = np.frombuffer(bytes(data).replace(told, here), np.uint8)
+    placed = np.frombuffer(bytes(data).replace(named, here), np.uint8)
     return _read(lambda: faiss.deserialize_index(placed, faiss.IO_FLAG_READ_ONLY), len(placed), name, card, lists)
 
 
@@ -85,7 +75,7 @@ def _read(
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
     for file in _lists_of(index):  # FAISS writes to it what is added
         if lists is None or Path(file) != lists:
-            raise IntegrityError(f"{name} has its lists in {file}, which is none of its bundle; {REBUILD}")
+            raise IntegrityError(f"{name} has its lists in {file}, which is not in its bundle; {REBUILD}")
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(

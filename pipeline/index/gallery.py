@@ -1,4 +1,4 @@
-"""What a search finds its answers in: images or sentences by the vectors of the other modality.
+"""Galleries: the images or sentences that a search ranks for vectors of the other modality.
 
 Items of one vector each are what FAISS finds. Of a multi-vector model, an image is a set of region vectors v_i, a
 sentence a set of word vectors s_t, and FAISS finds a shortlist, which is ranked by exact scores. By rule.sum, these are
@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
-from pipeline.index.format import METRICS, REBUILD, IndexParts, from_bytes, open_index
+from pipeline.index.format import METRICS, REBUILD, from_bytes, open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule
@@ -33,18 +33,18 @@ BLOCK = 1 << 12
 """Items whose estimated products are held at once."""
 
 
-def open_gallery(parts: IndexParts, modality: str) -> "Gallery":
+def open_gallery(bundle: Any, modality: str) -> "Gallery":
     """The `images` or `sentences` of a bundle, for searching only.
 
     Raises IntegrityError for an index that is not its card's, or whose vectors are not those of its items.
     """
-    name = parts.index_name(modality)
-    place, card = f"{parts.folder}/{name}.faiss", parts.card[name]
-    if (outline := parts.outline(modality)) is None:
-        return Gallery(open_index(parts, name))
-    index = from_bytes(parts.index(name), place, card)
+    name = bundle.index_name(modality)
+    place, card = f"{bundle.folder}/{name}.faiss", bundle.card[name]
+    if (outline := bundle.outline(modality)) is None:
+        return Gallery(open_index(bundle, name))
+    index = from_bytes(bundle.index(name), place, card)
     try:
-        return make_gallery(modality, index, outline, ScoreRule.from_dict(parts.card["score"]), card)
+        return make_gallery(modality, index, outline, ScoreRule.from_dict(bundle.card["score"]), card)
     except (*MALFORMED, IntegrityError) as error:
         raise IntegrityError(f"{place} is not an index of {name} ({brief(error)}); {REBUILD}") from error
 
@@ -62,7 +62,7 @@ class Gallery:
     """Items of one vector each, under their ids in `index`."""
 
     depth: int | None = None
-    """The most answers that are looked for, where there is such a limit."""
+    """The most answers that a search considers, where there is such a limit."""
     steady = False
     """Whether the first answers are the same however many are asked for."""
 
@@ -70,7 +70,7 @@ class Gallery:
         self.index = index
 
     def __len__(self) -> int:
-        """How many items there are to be found."""
+        """The number of items that can be found."""
         return self.index.ntotal
 
     def search(self, queries: Items, top: int) -> Neighbours:
@@ -103,11 +103,11 @@ class MultiVectorGallery(Gallery):
         self, modality: str, index: faiss.Index, outline: MultiVectors, rule: ScoreRule, shortlist: Shortlist | None
     ) -> None:
         if not isinstance(faiss.downcast_index(index), faiss.IndexFlat | faiss.IndexIVFFlat):
-            raise IntegrityError(f"the index of {modality} does not give its vectors back; run build-index again")
+            raise IntegrityError(f"the index of {modality} cannot reconstruct its vectors; run build-index again")
         super().__init__(index)
         self.means = None
         if isinstance(index, faiss.IndexIVF):
-            index.make_direct_map()  # it does not know where its vectors are until it is told to
+            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
             self.means = ListMeans(index)
         self.of_images = modality == "images"
         self.outline, self.rule, self.shortlist = outline, rule, shortlist

@@ -1,6 +1,6 @@
-"""Inverted lists that need not fit into memory: filled part by part, merged into one file, and searched where they are.
+"""Inverted lists that need not fit into memory: filled part by part, merged into one file, and searched there.
 
-FAISS maps the file of the lists by its name, so that, unlike elsewhere in this room, a path is taken.
+FAISS maps the file of the lists by its name, so that, unlike elsewhere in this package, paths are taken.
 """
 
 import ctypes
@@ -74,14 +74,14 @@ def build_on_disk(factory: str, vectors: Vectors, metric: str, lists: Path, prog
             parts.append(Path(folder) / f"{first}.faiss")
             parts[-1].write_bytes(to_bytes(part))
             first += len(block)
-        with _printing_aside():
+        with _stdout_to_stderr():
             merge_ondisk(index, [str(part) for part in parts], str(lists))
     return Built(index, trained - start, time.perf_counter() - trained)
 
 
 @contextmanager
-def _printing_aside() -> Iterator[None]:
-    """What C code prints goes to stderr: FAISS tells how it resizes the file, on the stdout that is for answers."""
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect what C code prints to stderr: FAISS reports how it resizes the file on stdout."""
     libc = ctypes.CDLL(None)
     sys.stdout.flush()
     libc.fflush(None)  # what was printed before belongs to stdout
@@ -106,7 +106,7 @@ def to_bytes_naming(index: faiss.Index, name: str) -> memoryview:
 
 
 def _require_room(path: Path, needed: int) -> None:
-    """FAISS writes the file through a map of it, and is killed where the disk is full."""
+    """FAISS writes the file through a memory map, and the process is killed where the disk is full."""
     free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise JointspaceError(

@@ -1,4 +1,4 @@
-"""What is asked of an index."""
+"""The requirements that an index is built for."""
 
 import math
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ MEBI = 1 << 20
 
 @dataclass(frozen=True)
 class Requirements:
-    """What is asked of an index: at most `memory` MiB (None: any), at least `recall_floor` of the true neighbours, one
-    query alone in at most `latency_ms` (None: any). Up to `exact_limit` vectors are searched exactly where that meets
-    the others. `candidates` are factory strings or "auto", tried on `sample` vectors; `workload` is how many queries
-    the building has to pay for."""
+    """At most `memory` MiB (None: any), at least `recall_floor` of the true neighbours, one query alone in at most
+    `latency_ms` (None: any). Up to `exact_limit` vectors are searched exactly where that meets the others. `candidates`
+    are factory strings or "auto", tried on `sample` vectors; building may take as long as `workload` queries justify.
+    """
 
     recall_floor: float
     memory: int | None

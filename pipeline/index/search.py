@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import faiss
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.arithmetic import compose, search_around_mean
-from pipeline.index.asking import Asker, SearchParts
+from pipeline.index.asking import Asker
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -18,7 +18,7 @@ from pipeline.multivectors import Items, MultiVectors, concatenate
 
 @dataclass(frozen=True)
 class Hit:
-    """One result: its rank from 1, its score (the greater the better), and its row of the bundle's table."""
+    """One result: its rank from 1, its score (the greater the better), and its row in the bundle's table."""
 
     rank: int
     score: float
@@ -36,8 +36,8 @@ class Searcher(Asker):
     the bundle has: it must be one of the bundle's images.
     """
 
-    def __init__(self, parts: SearchParts) -> None:
-        super().__init__(parts)
+    def __init__(self, bundle: Any) -> None:
+        super().__init__(bundle)
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
@@ -72,7 +72,7 @@ class Searcher(Asker):
         Raises InputError when no word is known, and UsageError where the model has one vector an image.
         """
         if not self.multi_vector:
-            raise UsageError(f"{self.parts.card['model']} has one vector an image, and no regions; ask it for images")
+            raise UsageError(f"{self.bundle.card['model']} has one vector an image, and no regions; ask it for images")
         self.require_known(snippet)
         words = self.embed_sentence(snippet)
         gallery = self._require_fit("images", words)
@@ -87,7 +87,7 @@ class Searcher(Asker):
         pipeline.index.query.image_features makes these of a photograph, and needs torch for it.
         """
         if self.multi_vector:
-            raise UsageError(f"{self.parts.card['model']} compares regions, which features of whole images do not tell")
+            raise UsageError(f"{self.bundle.card['model']} compares regions, not features of whole images")
         return self._nearest("sentences", self.embed_image(features), top)[0]
 
     def sentences_like(self, photograph: bytes, top: int) -> list[Hit]:
@@ -98,8 +98,8 @@ class Searcher(Asker):
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
             raise InputError(
-                f"{self.parts.card['model']} compares photographs by their regions, and this one is not among those of"
-                " the index; ingest it and build the index again, or search a row of one vector an image"
+                f"{self.bundle.card['model']} compares photographs by their regions, and this one is not among those of"
+                " the index; ingest it and build the index again, or search a model with one vector an image"
             )
         return self._nearest("sentences", self._open("images").item(int(rows[0])), top)[0]
 
@@ -113,11 +113,11 @@ class Searcher(Asker):
         """
         if self.multi_vector:
             raise UsageError(
-                f"words are added to one vector of an image, and {self.parts.card['model']} has one a region; use"
-                " another row with --minus and --plus"
+                f"words are added to one vector an image, and {self.bundle.card['model']} has one a region; use another"
+                " model with --minus and --plus"
             )
-        if self.parts.card["metric"] != "inner_product":
-            raise UsageError("words are added to images as unit vectors, and this model has none; use another row")
+        if self.bundle.card["metric"] != "inner_product":
+            raise UsageError("words are added to images as unit vectors, and this model has none; use another model")
         self.require_words(minus, plus)
         image = self.embed_image(features)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
@@ -135,17 +135,17 @@ class Searcher(Asker):
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are, kept in memory from then on."""
         if modality not in self._tables:  # combined, since a row is taken slowly from pieces
-            self._tables[modality] = self.parts.table(modality).combine_chunks()
+            self._tables[modality] = self.bundle.table(modality).combine_chunks()
         return self._tables[modality]
 
     def _open(self, modality: str) -> Gallery:
         if modality not in self._opened:
-            self._opened[modality] = open_gallery(self.parts, modality)
+            self._opened[modality] = open_gallery(self.bundle, modality)
         return self._opened[modality]
 
     def _packed_table(self, modality: str) -> Any:
         if modality not in self._packed:
-            self._packed[modality] = self.parts.packed_table(modality)
+            self._packed[modality] = self.bundle.packed_table(modality)
         return self._packed[modality]
 
     def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
@@ -154,8 +154,8 @@ class Searcher(Asker):
         count = self._packed_table(modality).num_rows if kept is None else kept.num_rows
         if len(rows) and not 0 <= min(rows) <= max(rows) < count:
             raise IntegrityError(
-                f"the index of {modality} in {self.parts.folder} numbers rows beyond the {count} of {modality}.parquet;"
-                f" {REBUILD}"
+                f"the index of {modality} in {self.bundle.folder} has ids beyond the {count} rows of"
+                f" {modality}.parquet; {REBUILD}"
             )
         records = self._packed_table(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
         ranked = enumerate(zip(scores, records, strict=True), 1)
@@ -167,8 +167,8 @@ class Searcher(Asker):
         vectors, index = queries.vectors if isinstance(queries, MultiVectors) else queries, gallery.index
         if vectors.shape[1] != index.d or not index.ntotal:
             raise IntegrityError(
-                f"the model in {self.parts.folder} makes {vectors.shape[1]} dimensions, and its index of {modality} has"
-                f" {index.ntotal} vectors of {index.d}; {REBUILD}"
+                f"the model in {self.bundle.folder} makes {vectors.shape[1]} dimensions, and the index of {modality}"
+                f" has {index.ntotal} vectors of {index.d}; {REBUILD}"
             )
         return gallery
 
@@ -179,3 +179,33 @@ class Searcher(Asker):
         return [
             self._list_hits(modality, found.rows[i][kept[i]], found.scores[i][kept[i]]) for i in range(len(queries))
         ]
+
+
+def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarray:
+    """(1, c) of unit length: (q - w_n + w_p) / |q - w_n + w_p| (Kiros et al. 2014, eq. 15).
+
+    Paper to code: q `image` (1, c); w_n the rows of `minus` (a, c) and w_p those of `plus` (b, c), one for each word;
+    all of unit length. Raises InputError where nothing is left.
+    """
+    query = image[0].astype(np.float64) - minus.sum(axis=0, dtype=float) + plus.sum(axis=0, dtype=float)
+    length = np.linalg.norm(query)
+    if length < np.sqrt(np.finfo(np.float32).eps):
+        raise InputError("the image and the words cancel each other out; use other words")
+    return (query / length).astype(np.float32)[None]
+
+
+def search_around_mean(index: faiss.Index, query: np.ndarray, top: int, among: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows (k,) of the `top` nearest to `query` (1, c), and their scores (k,).
+
+    The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
+    good ones comes last of them; 0 leaves all in the order of their scores.
+    """
+    scores, rows = index.search(query, min(max(top, among), index.ntotal))
+    scores, rows = scores[0][rows[0] >= 0], rows[0][rows[0] >= 0]
+    if among > 1 and len(rows):
+        if hasattr(index, "make_direct_map"):
+            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
+        vectors = index.reconstruct_batch(rows[:among])
+        order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
+        rows[:among], scores[:among] = rows[order], scores[order]
+    return rows[:top], scores[:top]

@@ -24,9 +24,9 @@ class Shortlist:
     shortlist: int
 
     @classmethod
-    def from_card(cls, told: Mapping[str, Any]) -> "Shortlist | None":
-        """What an index's card tells of; None where all items are scored."""
-        return None if told["shortlist"] is None else cls(told["nearest"], told["shortlist"])
+    def from_card(cls, card: Mapping[str, Any]) -> "Shortlist | None":
+        """The one on an index's card; None where all items are scored."""
+        return None if card["shortlist"] is None else cls(card["nearest"], card["shortlist"])
 
 
 class Hits(NamedTuple):

@@ -34,7 +34,7 @@ class ShortlistCost:
     exact_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As the card of an index tells it."""
+        """As the card of an index has it."""
         return {
             "nearest": self.shortlist and self.shortlist.nearest,
             "shortlist": self.shortlist and self.shortlist.shortlist,

@@ -1,4 +1,4 @@
-"""What can be set on a built index, how well it then does, and the setting that is fastest above a recall floor."""
+"""The search parameters of an index, its recall and speed by them, and the fastest setting above a recall floor."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ ALONE = 40
 @dataclass(frozen=True)
 class SearchSetting:
     """Search parameters of an index: `lists` visited (nprobe), `vertices` kept (efSearch), and `k_factor` times as many
-    candidates as neighbours for a refinement. None where the index has no such thing."""
+    candidates as neighbours for a refinement. None where the index has no such parameter."""
 
     lists: int | None = None
     vertices: int | None = None
@@ -48,8 +48,8 @@ NOWHERE = SearchSetting()
 
 @dataclass(frozen=True)
 class Operation:
-    """How an index does at a setting: `recall` is the share of a query's true `NEIGHBOURS` nearest that it finds,
-    `seconds` one query's share of a batch of them all."""
+    """Recall and speed of an index at a setting: `recall` is the share of a query's true `NEIGHBOURS` nearest that it
+    finds, `seconds` one query's share of a batch of them all."""
 
     setting: SearchSetting
     recall: float
@@ -72,7 +72,7 @@ class Questions:
 def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
-    """The questions whose right answers are found by exact search among all `blocks`, `count` vectors in all."""
+    """The questions, their right answers found by exact search among all `blocks`, `count` vectors in all."""
     k = min(NEIGHBOURS, count)
     nearest = search_exact(queries, blocks, min(EQUALS, count), metric, gpu)
     last = nearest.scores[:, k - 1, None]
@@ -89,7 +89,7 @@ def index_recall(index: faiss.Index, questions: Questions) -> float:
 
 @dataclass(frozen=True)
 class Stages:
-    """The parts of an index that have something to set, each None where it is missing."""
+    """The parts of an index that have search parameters; None for each that is missing."""
 
     refine: faiss.IndexRefine | None
     inverted: faiss.IndexIVF | None

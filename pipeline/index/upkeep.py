@@ -1,13 +1,13 @@
-"""Adding vectors to an index that exists, and taking some out, so that no id ever means something else.
+"""Adding vectors to an existing index and removing some, so that an id never changes its meaning.
 
 An id is a row of the bundle's table. New vectors get the ids after the last row; those of removed ones stay empty.
-Where a row has several vectors, these are numbered without gaps, and anew when some are removed.
+Where a row has several vectors, these are numbered without gaps, and renumbered when some are removed.
 What an index was trained on does not change, so it drifts as its vectors do: lists grow unevenly and recall falls.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import faiss
 import numpy as np
@@ -28,20 +28,6 @@ NAMED = "IDMap,"
 """What the factory string of an index begins with that holds its vectors' ids in a table beside them."""
 
 
-class EditedModality(Protocol):
-    """One modality of a bundle; pipeline.storage.revision.Modality is one.
-
-    `numbers` (n,) are what the index calls its n vectors, `outline` which of them are of which row where a row has
-    several.
-    """
-
-    modality: str
-    name: str
-    card: Mapping[str, Any]
-    outline: MultiVectors | None
-    numbers: np.ndarray
-
-
 @dataclass(frozen=True)
 class Condition:
     """The state of an index: `recall` on real queries, and how uneven its lists are: `imbalance` is 1 where all are
@@ -53,8 +39,8 @@ class Condition:
     cost: ShortlistCost | None
 
     def to_dict(self) -> dict[str, Any]:
-        told = {f"recall@{NEIGHBOURS}": self.recall, "imbalance": self.imbalance}
-        return {**told, "shortlist": self.cost.to_dict()} if self.cost else told
+        values = {f"recall@{NEIGHBOURS}": self.recall, "imbalance": self.imbalance}
+        return {**values, "shortlist": self.cost.to_dict()} if self.cost else values
 
 
 @dataclass(frozen=True)
@@ -70,7 +56,7 @@ class Revised:
         return {**self.after.to_dict(), "before": self.before.to_dict()}
 
     def drift(self, floor: float) -> str:
-        """What has changed, for a person, and what to do where that is too much."""
+        """What has changed, and what to do where that is too much."""
         before, after = self.before, self.after
         parts = [f"index recall@{NEIGHBOURS} {before.recall:.3f}, then {after.recall:.3f}"]
         if after.imbalance is not None:
@@ -87,20 +73,20 @@ class Revised:
 
 def revise(
     data: memoryview,
-    part: EditedModality,
-    changed: EditedModality,
-    vectors: Callable[[EditedModality], Vectors],
+    part: Any,
+    changed: Any,
+    vectors: Callable[[Any], Vectors],
     change: Callable[[faiss.Index], faiss.Index],
     queries: Items,
     comparison: Comparison,
 ) -> Revised:
     """`change` the index of `part`, the bytes `data`, to that of the `changed` part; it holds their `vectors`.
 
-    Its condition is measured with `queries` of the other modality.
+    Both are a pipeline.storage.revision.Modality. The condition is measured with `queries` of the other modality.
     """
     name = f"{part.name}.faiss"
 
-    def condition(index: faiss.Index, of: EditedModality) -> Condition:
+    def condition(index: faiss.Index, of: Any) -> Condition:
         gallery = make_gallery(of.modality, index, of.outline, comparison, of.card)
         return examine(gallery, vectors(of), of.numbers, queries, part.card["metric"])
 
@@ -127,10 +113,11 @@ def add(index: faiss.Index, vectors: Vectors, first: int) -> faiss.Index:
 
     Raises IntegrityError naming a row that is not finite.
     """
+    with_ids = isinstance(faiss.downcast_index(index), faiss.IndexIVF | faiss.IndexIDMap)
     with accelerated(index):
         for block in vectors.blocks():
             require_finite("embeddings", "new vectors", block)
-            if _names_its_vectors(index):
+            if with_ids:
                 index.add_with_ids(block, np.arange(first, first + len(block)))
             else:
                 index.add(block)
@@ -152,8 +139,8 @@ def remove(
     What FAISS cannot take vectors out of is built again by its `factory` string and `setting` from the `rest`, whose
     ids are `rest_ids`. Raises InputError where nothing would be left.
     """
-    require_rest(rest.count)
-    if forgets(factory):
+    _require_rest(rest.count)
+    if can_remove(factory):
         index.remove_ids(ids)
         return index
     named = build(factory.removeprefix(NAMED), rest, metric, ids=rest_ids).index
@@ -161,7 +148,7 @@ def remove(
     return named
 
 
-def require_rest(count: int) -> None:
+def _require_rest(count: int) -> None:
     """Raises InputError where `count`, what would be left in an index, is nothing."""
     if not count:
         raise InputError("nothing would be left in the index; delete the bundle instead")
@@ -172,28 +159,24 @@ def setting_of(card: dict[str, Any]) -> SearchSetting:
     return SearchSetting(card["nprobe"], card["efSearch"], card["k_factor"])
 
 
-def _names_its_vectors(index: faiss.Index) -> bool:
-    return isinstance(faiss.downcast_index(index), faiss.IndexIVF | faiss.IndexIDMap)
-
-
-def forgets(factory: str) -> bool:
+def can_remove(factory: str) -> bool:
     """Whether FAISS can take vectors out of such an index and leave the others their ids."""
     return factory.startswith("IVF") and "fs" not in factory and "Refine" not in factory and "RFlat" not in factory
 
 
 def factory_without(factory: str) -> str:
     """The factory string of what `remove` makes of such an index."""
-    return factory if forgets(factory) else NAMED + factory.removeprefix(NAMED)
+    return factory if can_remove(factory) else NAMED + factory.removeprefix(NAMED)
 
 
 def drop(index: faiss.Index, places: np.ndarray) -> faiss.Index:
-    """A Flat or IVF,Flat index without the vectors at `places` (k,); the others are numbered anew, in their order.
+    """A Flat or IVF,Flat index without the vectors at `places` (k,); the others are renumbered in their order.
 
     Raises InputError where nothing would be left.
     """
     kept = np.ones(index.ntotal, bool)
     kept[places] = False
-    require_rest(int(kept.sum()))
+    _require_rest(int(kept.sum()))
     index.remove_ids(places)
     if isinstance(index, faiss.IndexIVF):  # which leaves them their ids
         numbers = np.cumsum(kept) - 1

@@ -177,7 +177,7 @@ class _Work:
         return (factors + pairs * solution) / EFFICIENCY["fit"] + pairs * powers * ranked
 
     def embed(self, name: str) -> float:
-        """The vectors of a model, all shards; fragments are made by networks, whose products count as others do."""
+        """The vectors of a model, all shards; those of multi-vector models are made by networks, counted alike."""
         vectors, model = self._vectors(name), self.config.model(name)
         by_torch = model.training == "sae" or model.spec.made_by == "train" or model.spec.multi_vector
         flops = 2 * vectors[0] * self.s.dim * self.s.dimensions / EFFICIENCY["embed"]
@@ -198,7 +198,7 @@ class _Work:
 
     def build_index(self, name: str) -> float:
         """A bundle: exact search for the queries that measure it, for an index that is not exact what the candidates
-        take; fragments are measured on sets too, each scored with everything."""
+        take; multi-vector models are measured on items too, each scored with everything."""
         s, (images, sentences) = self.s, self._vectors(name)
         times = [2 if vectors <= self.config.index.exact_limit else CANDIDATES for vectors in (images, sentences)]
         searched = QUERIES * (times[0] * images + times[1] * sentences)
@@ -224,7 +224,7 @@ class _Work:
         return self.rates.starts if by_torch else self.rates.starts_light
 
     def _vectors(self, name: str) -> tuple[float, float]:
-        """Vectors of all images and of all sentences of a model, which for some are sets of fragments."""
+        """Vectors of all images and of all sentences of a model."""
         if not self.config.model(name).spec.multi_vector:
             return self.s.images, self.s.sentences
         return self.s.images * (1 + self.config.regions.count), self.s.sentences * WORDS

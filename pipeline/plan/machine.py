@@ -1,4 +1,4 @@
-"""What the machine has: processors, memory, disk, devices, libraries, and which optional ones are missing."""
+"""The machine: processors, memory, disk, devices, libraries, and which optional ones are missing."""
 
 import os
 import platform

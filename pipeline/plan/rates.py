@@ -1,4 +1,4 @@
-"""How fast this machine is at the few things of which all stages consist, measured in seconds rather than looked up."""
+"""How fast this machine is at the few operations of which all stages consist, measured in seconds."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ SIDE = 1536
 
 TORCH_MODULES = ("torch", "pyarrow", "h5py", "pipeline.config.root")
 LIGHT_MODULES = ("scipy.sparse", "scipy.linalg", "pyarrow", "h5py", "pipeline.config.root")
-"""What a process loads that runs networks, and what all others do."""
+"""The modules that a process loads that runs networks, and those that all others load."""
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,7 @@ class Sizes:
 
 
 def sizes_of(
-    config: "Config",
-    summary: Mapping[str, Any] | None,
-    dims: Mapping[str, int] | None = None,
-    terms: int | None = None,
+    config: "Config", summary: Mapping[str, Any] | None, dims: Mapping[str, int] | None = None, terms: int | None = None
 ) -> Sizes:
     """The sizes of a run whose manifest says `summary` (None: there is none yet, and the demo's are taken); `dims` are
     the known dimensions of encoders, the others are taken from their entries; `terms` are those of the vocabulary,

@@ -8,25 +8,21 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pipeline.printable import printable
 
 
-def render(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
-    """The page of the first images of `value`, what `describe` writes; `pictures` are their `data:` addresses.
+def templates() -> Environment:
+    """The templates of this package, which escape every text from outside."""
+    blocks = {"trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("pipeline.report"), autoescape=True, undefined=StrictUndefined, **blocks)
 
-    Every text from outside is escaped.
-    """
-    environment = Environment(
-        loader=PackageLoader("pipeline.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+
+def render(value: Mapping[str, Any], pictures: Sequence[str | None]) -> str:
+    """The page of the first images of `value`, what `describe` writes; `pictures` are their `data:` addresses."""
     pairs = list(zip(value["images"], pictures, strict=False))
-    return environment.get_template("descriptions.html").render(value=value, pairs=pairs)
+    return templates().get_template("descriptions.html").render(value=value, pairs=pairs)
 
 
 def as_text(value: Mapping[str, Any]) -> str:
-    """Of every image its name and box, then its sentences with their scores and the nearest training sentences; no
-    text from outside can mean anything to the terminal that it is read on."""
+    """The name and box of every image, then its sentences with their scores and the nearest training sentences,
+    without what a terminal would obey."""
     lines = []
     for image in value["images"]:
         box = "" if image["box"] is None else f" [{' '.join(f'{side:g}' for side in image['box'])}]"

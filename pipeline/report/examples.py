@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """Queries of the row `model` in both directions; their gallery is the images and sentences of `split`.
+    """Queries of `model` in both directions, among the images and sentences of `split`.
 
     `failures` are the sentences whose images come last, the worst first.
     """
@@ -65,7 +65,7 @@ class Examples:
 @dataclass(frozen=True)
 class SplitGallery:
     """The images of a split and their sentences in the space of `model`: rows of the manifest's tables, and vectors,
-    one or several of each; sentence j is of image row `owners[j]`."""
+    one or several of each; sentence j belongs to image `owners[j]`."""
 
     model: str
     split: str
@@ -88,27 +88,9 @@ class SplitGallery:
         return score(self.image_vectors[row : row + 1], self.sentence_vectors, self.comparison)[0]
 
 
-class Stored(Protocol):
-    """The embeddings of a model, as they were stored."""
-
-    name: str
-    comparison: Comparison
-
-    def read(self, modality: str, ids: np.ndarray) -> Items: ...
-
-
-class GalleryPairs(Protocol):
-    """Ids of images (n,) and of their sentences (m,), and the image row of each of these."""
-
-    image_id: np.ndarray
-    sentence_id: np.ndarray
-    owners: np.ndarray
-
-
-def read_gallery(
-    stored: Stored, pairs: GalleryPairs, split: str, images: pa.Table, sentences: pa.Table
-) -> SplitGallery:
-    """The `pairs` of `split`, of the manifest's tables `images` and `sentences`, as a gallery."""
+def read_gallery(stored: Any, pairs: Any, split: str, images: pa.Table, sentences: pa.Table) -> SplitGallery:
+    """The Embeddings `stored` of the SplitPairs of `split`, of the manifest's tables `images` and `sentences`; both
+    classes are of pipeline.storage.embeddings."""
     return SplitGallery(
         stored.name,
         split,
@@ -128,14 +110,11 @@ def ask(gallery: SplitGallery, picture: Callable[[Mapping[str, Any]], ReportPict
     worst = np.argsort(-ranks.sentence_to_image, kind="stable")
     _, first = np.unique(gallery.owners[worst], return_index=True)  # one sentence of an image is enough
     return Examples(
-        gallery.model,
-        gallery.split,
-        n,
-        m,
+        gallery.model, gallery.split, n, m,
         by_sentence=[_ask_sentence(gallery, row, picture) for row in evenly_spaced(m, QUERIES)],
         by_image=[_ask_image(gallery, row, picture) for row in evenly_spaced(n, QUERIES)],
         failures=[_ask_sentence(gallery, row, picture) for row in worst[np.sort(first)[:FAILURES]]],
-    )
+    )  # fmt: skip
 
 
 def _ask_sentence(gallery: SplitGallery, row: int, picture: Callable[[Mapping[str, Any]], ReportPicture]) -> Example:

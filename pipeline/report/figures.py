@@ -38,7 +38,7 @@ def draw_tradeoff(tradeoff: Mapping[str, Any], title: str) -> bytes:
     """Queries per second over index recall of candidates, as measured on the sample and carried over, and the chosen
     index's own curve with all vectors.
 
-    `tradeoff` is that of `pipeline.index.build.BuiltIndex`; an area tells the bytes.
+    `tradeoff` is that of `pipeline.index.build.BuiltIndex`; areas are proportional to bytes.
     """
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
@@ -67,7 +67,7 @@ def _frame(axes: Axes, title: str, x: str) -> None:
 
 
 def _to_svg(figure: Figure) -> bytes:
-    """The same bytes for the same figure: without a salt the names of a file's parts are drawn anew each time."""
+    """The same bytes for the same figure: without a salt matplotlib names a file's parts at random."""
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "jointspace"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})

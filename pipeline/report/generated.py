@@ -31,18 +31,18 @@ class Generated:
 def compare_generators(
     descriptions: Sequence[Mapping[str, Any]], images: pa.Table, picture: Callable[[Mapping[str, Any]], ReportPicture]
 ) -> list[Generated]:
-    """Photographs that every one of `descriptions` (the JSON of `describe`, one a generator) tells of."""
-    told = [
+    """Photographs that all of `descriptions` (the JSON of `describe`, one a generator) describe."""
+    best = [
         {one["image_id"]: one["sentences"][0] for one in each["images"] if one["sentences"] and one["box"] is None}
         for each in descriptions
     ]
-    common = np.array(sorted(set.intersection(*map(set, told))) if told else [], np.int64)
+    common = np.array(sorted(set.intersection(*map(set, best))) if best else [], np.int64)
     return [
         Generated(
             picture(row),
             [
-                (each["generator"], best[row["image_id"]]["text"], best[row["image_id"]]["verbatim"])
-                for each, best in zip(descriptions, told, strict=True)
+                (each["generator"], own[row["image_id"]]["text"], own[row["image_id"]]["verbatim"])
+                for each, own in zip(descriptions, best, strict=True)
             ],
         )
         for row in images.take(common[evenly_spaced(len(common), SHOWN)]).to_pylist()

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from pipeline.evaluate.summary import spoken
 from pipeline.plan.comparison import cost_table
 from pipeline.report.atlas import Atlas
+from pipeline.report.descriptions import templates
 from pipeline.report.examples import Examples, ReportPicture
 from pipeline.report.generated import HEADINGS, Generated, explain_dashes
 from pipeline.report.learning import draw_logs
@@ -16,7 +15,7 @@ from pipeline.report.samples import CollectionSample
 from pipeline.report.tables import (
     COLUMNS,
     DIRECTIONS,
-    compare_rows,
+    compare_models,
     count_reasons,
     describe_encoders,
     describe_models,
@@ -56,26 +55,15 @@ class Report:
 
 def render(report: Report) -> str:
     """The page. Every text from outside is escaped."""
-    environment = Environment(
-        loader=PackageLoader("pipeline.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "spoken": spoken,
-        "thousands": "{:,}".format,
-        "size": _size,
-        "figure": _figure,
-    }
+    environment = templates()
+    environment.filters |= {"spoken": spoken, "thousands": "{:,}".format, "size": _size, "figure": _figure}
     return environment.get_template("page.html").render(
         report=report,
         reasons=count_reasons(report.rejects),
         encoders=describe_encoders(report.cards),
         models=describe_models(report.models),
         charts=draw_logs({name: model.get("training_log", {}) for name, model in report.models.items()}),
-        comparisons=compare_rows(report.evaluations),
+        comparisons=compare_models(report.evaluations),
         columns=COLUMNS,
         directions=DIRECTIONS,
         costs=cost_table(report.costs),

@@ -37,8 +37,8 @@ def draw_samples(
             texts = _of(sentences, image["image_id"]) if table is sentences else []
             weak = _of(documents, image["image_id"])[:1] if table is documents else []
             document = {key: weak[0][key] for key in ("title", "tags", "description") if weak and weak[0][key]}
-            told = [row["text"] for row in texts[:SENTENCES]]
-            samples.append(CollectionSample(picture(image), image["split"], told, document))
+            said = [row["text"] for row in texts[:SENTENCES]]
+            samples.append(CollectionSample(picture(image), image["split"], said, document))
     return samples
 
 

@@ -18,7 +18,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class ReportCell:
-    """A measure with its interval, if there is one; `best` where no other row does better."""
+    """A measure with its interval, if there is one; `best` where no other model does better."""
 
     value: float
     interval: tuple[float, float] | None
@@ -27,9 +27,9 @@ class ReportCell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows that were evaluated on the same queries: `cells[model][direction][measure]`.
+    """Models evaluated on the same queries: `cells[model][direction][measure]`.
 
-    `chance[direction]` is the recall@K, by measure, of a model that knows nothing.
+    `chance[direction]` is the recall@K, by measure, of a random order.
     """
 
     split: str
@@ -62,8 +62,8 @@ class EncoderNote:
 
 @dataclass(frozen=True)
 class ModelNote:
-    """A model, which registered one it is with which settings of its own, what was chosen for it on dev, and the mean
-    correlation of its dimensions on train and on dev where it was fitted rather than trained."""
+    """A model: the registered one that it is and its own settings, what was chosen for it on dev, and, of a fitted one,
+    the mean correlation of its dimensions on train and on dev."""
 
     name: str
     registered: str
@@ -72,7 +72,7 @@ class ModelNote:
     dev_correlation: float | None
 
 
-def compare_rows(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
+def compare_models(evaluations: Iterable[Mapping[str, Any]]) -> list[Comparison]:
     """A comparison for each split and protocol: the test split first, then in the order given."""
     groups = reported_first(with_folds(evaluations))
     return [_compare(split, protocol, group) for (split, protocol), group in groups]
@@ -106,20 +106,20 @@ def _chance(n: int, m: int) -> dict[str, dict[str, float]]:
 
 def shown_split(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """The split whose figures come first."""
-    return compare_rows(evaluations)[0].split
+    return compare_models(evaluations)[0].split
 
 
-def best_row(evaluations: Sequence[Mapping[str, Any]], rows: Collection[str]) -> str:
-    """The one of `rows` with the greatest sum of recalls on dev, or on the first split given where there is no dev."""
-    known = [evaluation for evaluation in evaluations if evaluation["model"] in rows]
+def best_model(evaluations: Sequence[Mapping[str, Any]], models: Collection[str]) -> str:
+    """The one of `models` with the greatest sum of recalls on dev, or on the first split where there is no dev."""
+    known = [evaluation for evaluation in evaluations if evaluation["model"] in models]
     if not known:
-        raise IntegrityError(f"the summary has no evaluation of {', '.join(rows)}; evaluate and summarise them")
+        raise IntegrityError(f"the summary has no evaluation of {', '.join(models)}; evaluate and summarise them")
     _, group = by_setting([e for e in known if e["split"] == "dev"] or known)[0]
     return max(group, key=recall_sum)["model"]
 
 
 def count_reasons(rejects: Iterable[Mapping[str, Any]]) -> list[Reason]:
-    """How often each reason was given, the most common first. What follows a reason's colon is told of one file."""
+    """How often each reason was given, the most common first. What follows a reason's colon is of one file alone."""
     counts: Counter[tuple[str, str]] = Counter()
     files: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for reject in rejects:
@@ -169,7 +169,7 @@ def _describe(name: str, settings: Mapping[str, Any]) -> EncoderNote:
 
 
 def shorten(value: str) -> str:
-    """A hash as far as people read it."""
+    """A SHA-256 abbreviated."""
     return f"{value[:12]}…" if len(value) == 64 else value
 
 
@@ -178,4 +178,30 @@ def _in_words(chosen: Mapping[str, Any]) -> str:
     values = {key.replace("_", " "): value for key, value in chosen.items() if not isinstance(value, Mapping)}
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
+    )
+
+
+@dataclass(frozen=True)
+class RowHealth:
+    """Of `sampled` rows of features: their mean `length` and its standard deviation `spread`, how many are `zero`, how
+    many `equal` to another, and how many columns are `constant`."""
+
+    sampled: int
+    length: float
+    spread: float
+    zero: int
+    equal: int
+    constant: int
+
+
+def measure_rows(rows: np.ndarray) -> RowHealth:
+    """The health of rows (n, dim), at least one."""
+    lengths = np.linalg.norm(rows, axis=1)
+    return RowHealth(
+        sampled=len(rows),
+        length=float(lengths.mean()),
+        spread=float(lengths.std()),
+        zero=int((lengths == 0).sum()),
+        equal=len(rows) - len(np.unique(rows, axis=0)),
+        constant=int((rows.min(axis=0) == rows.max(axis=0)).sum()) if len(rows) > 1 else 0,
     )

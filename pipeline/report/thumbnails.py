@@ -4,7 +4,7 @@ import base64
 import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 from PIL import Image
@@ -20,39 +20,26 @@ DRAWING_SIDE = 1600
 QUALITY = 70
 
 
-def picture(row: Mapping[str, Any], read: Callable[..., bytes], limits: ImageLimits) -> ReportPicture:
-    """The photograph of a row of the images' table; without its address where it cannot be read any more."""
-    name = "::".join(filter(None, (row["path"], row["member"])))
-    try:
-        return ReportPicture(name, thumbnail(read(row["path"], row["offset"], row["size"]), limits))
-    except InputError:
-        return ReportPicture(name, None)
-
-
 class Photographs:
-    """Small pictures of rows of the images' table, by `read(path, offset, size)`; `shown` says of each image_id whether
-    it could be read.
+    """Thumbnails of rows of the images' table, by `read(path, offset, size)`; `shown` says of each image_id whether it
+    could be read.
 
-    Where the collection was `moved`, a file of that name may be another photograph: its sha256 must be the row's.
+    Where the collection has `moved`, a file of that name may be another photograph: its sha256 must be the row's.
     """
 
-    def __init__(self, read: Callable[..., bytes], limits: ImageLimits, moved: bool) -> None:
-        self._read = read
-        self._limits = limits
-        self._moved = moved
+    def __init__(self, read: Callable[..., bytes], limits: ImageLimits, moved: bool = False) -> None:
+        self._read, self._limits, self._moved = read, limits, moved
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Mapping[str, Any]) -> ReportPicture:
         """The photograph of a row; without its address where it cannot be read."""
-        found = picture(row, partial(self._read_same, row["sha256"]) if self._moved else self._read, self._limits)
-        self.shown[row["image_id"]] = found.address is not None
-        return found
-
-    def _read_same(self, sha256: str, *place: Any) -> bytes:
-        data = self._read(*place)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise InputError("changed: it is another photograph than the manifest's")
-        return data
+        name, address = "::".join(filter(None, (row["path"], row["member"]))), None
+        with suppress(InputError):
+            data = self._read(row["path"], row["offset"], row["size"])
+            if not self._moved or hashlib.sha256(data).hexdigest() == row["sha256"]:
+                address = thumbnail(data, self._limits)
+        self.shown[row["image_id"]] = address is not None
+        return ReportPicture(name, address)
 
 
 def drawing(name: str, data: bytes) -> ReportPicture:

@@ -1,7 +1,6 @@
-"""Where each artefact of a run lies: the one place that knows.
+"""Where each artefact of a run lies. The rules, the commands and the Python API all ask here.
 
-The rules, the commands and the Python API all ask here. A name may be a wildcard, `layout.features("{encoder}")`, which
-makes a path into a pattern of Snakemake's.
+A name may be a wildcard, `layout.features("{encoder}")`, which makes the path a pattern of Snakemake's.
 """
 
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Artefact:
-    """What one job makes: `name` as fingerprints and messages call it, `path` the file or folder, and `commit` the JSON
-    file that is written last, without which the artefact does not exist."""
+    """What one job makes: `name` in fingerprints and messages, `path` the file or folder, and `commit` the JSON file
+    that is written last, without which the artefact does not exist."""
 
     name: str
     path: Path
@@ -20,15 +19,15 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Shards:
-    """What is made shard by shard: `folder/shard-00000.h5` and so on, each with its sidecar, and for every part (a
-    range of shards, one job) `folder/parts/00000.json`, which is written when all shards of the part are there."""
+    """An artefact in shards: `folder/shard-00000.h5` and so on, each with its sidecar, and for every part (a range of
+    shards, one job) `folder/parts/00000.json`, which is written when all shards of the part are made."""
 
     name: str
     folder: Path
     suffix: str = ".h5"
 
     def shard(self, number: int) -> Path:
-        return shard_path(self.folder, number, self.suffix)
+        return self.folder / f"shard-{number:05d}{self.suffix}"
 
     def commit(self, number: int) -> Path:
         """The sidecar of a shard."""
@@ -40,11 +39,6 @@ class Shards:
         return self.folder / "parts" / f"{number if isinstance(number, str) else format(number, '05d')}.json"
 
 
-def shard_path(folder: Path, number: int, suffix: str = ".h5") -> Path:
-    """The file of shard `number` in a folder of shards."""
-    return Path(folder) / f"shard-{number:05d}{suffix}"
-
-
 @dataclass(frozen=True)
 class Layout:
     """The artefacts of the run whose folder is `root`, of the collection in `data_root`."""
@@ -54,19 +48,19 @@ class Layout:
 
     @property
     def config(self) -> Path:
-        """The configuration that the run was made by, all that differs from the defaults."""
+        """The configuration of the run: all that differs from the defaults."""
         return self.root / "config.yaml"
 
     @property
     def benchmarks(self) -> Path:
-        """What Snakemake records of every job: seconds and memory."""
+        """Seconds and memory of every job, recorded by Snakemake."""
         return self.root / "benchmarks"
 
     # --- the collection
 
     @property
     def demo(self) -> Artefact:
-        """The collection itself where the run has drawn it; it lies outside of the run's folder."""
+        """The collection itself where the run has drawn it; it lies outside the run's folder."""
         return Artefact("demo", self.data_root, self.data_root / "demo.json")
 
     @property
@@ -83,7 +77,7 @@ class Layout:
         return self._folder(f"encoders/{name}", "model.json")
 
     def classifier(self, encoder: str) -> Artefact:
-        """Of regions, on an encoder that `finetune` made."""
+        """The classifier of regions on an encoder that `finetune` made."""
         return self._parameters(f"encoders/{encoder}/classifier")
 
     def features(self, encoder: str) -> Shards:
@@ -142,14 +136,14 @@ class Layout:
     # --- models
 
     def moments(self, pairs: str) -> Shards:
-        """Of the pairs `target`, `dev` or `auxiliary/<documents>`; `study/...` those in folds."""
+        """Moments of the pairs `target`, `dev` or `auxiliary/<documents>`; of `study/...` in folds."""
         return self._shards(f"moments/{pairs}")
 
     def model(self, name: str) -> Artefact:
         return self._folder(f"models/{name}", "model.json")
 
     def model_vocabulary(self, model: str) -> Artefact:
-        """Of an ensemble: those of its members, in one."""
+        """The vocabularies of an ensemble's members, in one file."""
         return self.file(f"models/{model}/vocabulary.json")
 
     def embeddings(self, model: str) -> Shards:
@@ -158,7 +152,7 @@ class Layout:
     def index(self, model: str) -> Artefact:
         return self._folder(f"index/{model}", "card.json")
 
-    # --- what multi-vector models find
+    # --- alignments and phrases of multi-vector models
 
     def alignments(self, model: str, split: str) -> Artefact:
         return self._sidecar(f"alignments/{model}/{split}.jsonl")
@@ -196,7 +190,7 @@ class Layout:
         return self.file("evaluation/summary.md")
 
     def phrase_ranking(self, model: str, split: str, given: bool = False) -> Artefact:
-        """By the boxes of the manifest, or by those that a person has `given`."""
+        """The ranking by the boxes of the manifest, or by those that a person has `given`."""
         return self.file(f"evaluation/phrases/{model}.{split}{'.boxes' * given}.json")
 
     # --- descriptions: `subject` is a split, or `<split>.boxes`

@@ -27,7 +27,7 @@ from pipeline.run.stage import Stage
 from pipeline.storage.commits import is_made
 
 LOST_WORKERS = 3
-"""A shard whose worker has died so many times is given up."""
+"""A shard is given up after so many of its workers have died."""
 NAMED_CLUSTERS = {
     "local": ("distributed", "LocalCluster", "cluster"),
     "slurm": ("dask_jobqueue", "SLURMCluster", "slurm"),
@@ -38,9 +38,9 @@ NAMED_CLUSTERS = {
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One stage on one run, in a form that travels by pickle: `module` is where the stage is declared, `again` whether
-    shards that are there are made anew, and `call` tells one call of the runner from the next, for which a worker that
-    outlives it opens everything anew."""
+    """One stage on one run, in a form that can be pickled: `module` is where the stage is declared, `again` whether
+    existing shards are made anew, and `call` is unique to a call of the runner, so that a worker that outlives it opens
+    everything anew for the next."""
 
     module: str
     root: Path
@@ -53,7 +53,7 @@ class ShardTask:
         return cls(stage.function.__module__, run.root.absolute(), names, again, uuid4().hex)
 
     def __call__(self, number: int) -> int:
-        """Make one shard, unless a worker has that could not tell any more; returns its number."""
+        """Make one shard, unless a worker that died has committed it; returns its number."""
         run, stage, make = _opened(self)
         job = run.job(stage, self.names, number)
         if self.again or not is_made(job.outputs[0].commit(number), job.fingerprint):
@@ -72,7 +72,7 @@ def _opened(task: ShardTask) -> tuple[Run, Stage, Callable[[Any], None]]:
 
 
 def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
-    """One after another, here."""
+    """One after another, in this process."""
     try:
         yield from map(task, numbers)
     finally:
@@ -80,7 +80,7 @@ def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
 
 
 def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence[dict[str, str]]) -> Iterator[int]:
-    """On as many new processes as there are `environments`, whose variables each of them has beside this one's.
+    """On one new process for each of `environments`, whose variables it has beside those of this one.
 
     Raises JointspaceError where a process dies; what was committed stays.
     """
@@ -95,15 +95,15 @@ def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence
                 yield future.result()
         except BrokenProcessPool:
             raise JointspaceError(
-                "a worker process died; its messages above may say why: run the same command again, which goes on from"
-                " the shards that are there"
+                "a worker process died; its messages above may say why; run the same command again, which resumes after"
+                " the shards that are finished"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _enter(queue: Any) -> None:
-    """Begin as a worker: with an environment of its own, deaf to Ctrl-C, which its parent hears, and not without it."""
+    """Start as a worker: with its own environment, ignoring Ctrl-C, which its parent handles, and ending with that."""
     os.environ.update(queue.get())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -131,8 +131,7 @@ def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, chosen: 
                 future.release()  # else Dask makes it again when the worker that made it dies
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
-                    f"{LOST_WORKERS + 1} workers died with one shard ({error}); see their logs, and give them more"
-                    " memory"
+                    f"{LOST_WORKERS + 1} workers died on one shard ({error}); see their logs, or give them more memory"
                 ) from error
 
 
@@ -157,7 +156,7 @@ def _cluster(scheduler: str, chosen: dict[str, Any]) -> Iterator[Any]:
             cluster = getattr(import_extra(module, extra), name)(**options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise UsageError(
-                f"scheduler {scheduler} cannot be started ({error}); correct the section cluster"
+                f"cannot start the scheduler {scheduler} ({error}); correct the section cluster"
             ) from error
         with cluster:
             if scheduler != "local":

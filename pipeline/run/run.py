@@ -1,23 +1,35 @@
 """A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, UsageError
-from pipeline.run.layout import Artefact, Layout
-from pipeline.run.parts import divide
+from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
 
 if TYPE_CHECKING:
+    import torch
+
     from pipeline.config import Config
+    from pipeline.storage.batch import FileBatch
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.embeddings import Embeddings, SplitPairs
+    from pipeline.storage.gather import Features, Sentences
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters
+    from pipeline.storage.sources import ImageSource
+
+IMAGES_PER_JOB = 1 << 16
+"""Extracting as many takes minutes on a processor; every other stage is faster."""
+MOST_PARTS = 64
+"""The most parts a run has, however many shards, unless `shards_per_job` says otherwise."""
 
 
 class Run:
-    """The run in the folder `root`. Nothing is read before it is asked for.
+    """The run in the folder `root`. Everything is read when first used.
 
         run = Run("results/demo")
         run.model("ncca").details["training_log"]
@@ -44,8 +56,8 @@ class Run:
         path = Layout(self.root).config
         if not path.exists():
             raise UsageError(
-                f"{self.root} holds no run (there is no {path}); name the folder of one, or begin one"
-                " there with --config FILE"
+                f"{self.root} holds no run (there is no {path}); name the folder of one, or start one there with"
+                " --config FILE"
             )
         return load(path)
 
@@ -58,10 +70,8 @@ class Run:
     @cached_property
     def parts(self) -> list[range]:
         """The shards of each part."""
-        config = self.config
-        return divide(
-            self.manifest.n_shards, self.manifest.shard_size, config.shards_per_job, config.scheduler is not None
-        )
+        config, manifest = self.config, self.manifest
+        return divide(manifest.n_shards, manifest.shard_size, config.shards_per_job, config.scheduler is not None)
 
     @property
     def sums(self) -> str:
@@ -69,6 +79,65 @@ class Run:
         address of, or here."""
         scheduler = self.config.scheduler
         return scheduler if scheduler and "://" in scheduler else "local"
+
+    @property
+    def device(self) -> "torch.device":
+        """The device that networks run on."""
+        from pipeline.device import find_device
+
+        return find_device(self.config.device)
+
+    @property
+    def gpu(self) -> "torch.device | None":
+        """The GPU for products of matrices; None where they are computed on the processor."""
+        from pipeline.device import find_gpu
+
+        return find_gpu(self.config.device)
+
+    @property
+    def images(self) -> "ImageSource":
+        """The photographs where `ingest` found them."""
+        from pipeline.storage.sources import ImageSource
+
+        return ImageSource(self.manifest.root, self.config.collection.follow_links)
+
+    @property
+    def photographs(self) -> "ImageSource":
+        """The photographs where they are now: in data_root, if the collection has moved there."""
+        from pipeline.storage.sources import ImageSource, find_photographs
+
+        root = find_photographs(self.manifest.root, Path(self.config.data_root))
+        return ImageSource(root, self.config.collection.follow_links)
+
+    @cached_property
+    def features(self) -> "Features":
+        from pipeline.storage.gather import Features
+
+        return Features(self.manifest, self.root / "features")
+
+    def tfidf(self, shards: Shards) -> "Sentences":
+        """Sentences or documents as tf-idf vectors."""
+        from pipeline.storage.gather import Sentences
+
+        return Sentences(self.manifest, shards.folder)
+
+    def pairs(self, *splits: str) -> "SplitPairs":
+        """The images of some splits and their sentences."""
+        from pipeline.storage.embeddings import split_pairs
+
+        return split_pairs(self.manifest, *splits)
+
+    def embeddings(self, model: str, multi_vector: bool | None = None) -> "Embeddings":
+        """The embeddings of a model, required to be multi-vector or not where `multi_vector` says so."""
+        from pipeline.storage.embeddings import Embeddings
+
+        return Embeddings(self.manifest, self.layout.embeddings(model).folder, model, multi_vector)
+
+    def bundle(self, model: str) -> "Bundle":
+        """The index of a model, with all that a search needs."""
+        from pipeline.storage.bundle import Bundle
+
+        return Bundle(self.layout.index(model).path)
 
     def encoder(self, name: str) -> "Parameters":
         """The settings, tensors and details of an encoder of this run."""
@@ -81,6 +150,38 @@ class Run:
         from pipeline.storage.parameters import MODEL, read_parameters
 
         return read_parameters(self.layout.model(name).path / "model.safetensors", MODEL)
+
+    def embedded_model(self, name: str) -> "tuple[Embeddings, Parameters]":
+        """The embeddings of a model, and the model. Raises IntegrityError where another model made them."""
+        from pipeline.storage.fingerprint import require_same
+
+        embeddings, parameters = self.embeddings(name), self.model(name)
+        made_by = {str(embeddings.folder): embeddings.model, str(self.layout.model(name).path): parameters.fingerprint}
+        require_same("model", made_by)
+        return embeddings, parameters
+
+    def write_model(self, job: Job, model: Any, details: Mapping[str, Any], batch: "FileBatch | None" = None) -> None:
+        """Publish the settings and tensors of a model or a generator in the folder of its job."""
+        from pipeline.storage.parameters import MODEL, write_parameters
+
+        path, settings = job.path / "model.safetensors", model.settings()
+        about = {"settings": settings, "fingerprint": job.fingerprint, "details": details}
+        write_parameters(path, MODEL, model.tensors(), **about, batch=batch)
+
+    def generator(self, name: str) -> "Parameters":
+        """The settings, tensors and details of a generator of this run."""
+        from pipeline.storage.parameters import MODEL, read_parameters
+
+        return read_parameters(self.layout.generator(name).path / "model.safetensors", MODEL)
+
+    def require_like_chosen(self, name: str, job: Job, learned: Mapping[str, Any]) -> None:
+        """Raises IntegrityError where a refit has `learned` from other encoders, or over another vocabulary, than the
+        model that it refits."""
+        from pipeline.storage.provenance import require_same_origins
+
+        if base := self.chosen(name):
+            where = self.layout.model(self.config.refitted(name)).path
+            require_same_origins({str(job.path): learned, str(where): base.details})
 
     def chosen(self, name: str) -> "Parameters | None":
         """The model that `name` is a refit of, which has chosen on dev; None for one that chooses for itself."""
@@ -99,18 +200,13 @@ class Run:
         inputs = {name: self._fingerprint(one, number) for name, one in reads.items()}
         if rows is not None:
             inputs |= {column: rows.fingerprints[column] for column in stage.columns}
-        inputs |= self._also(stage, names)
+        if (stage.name, names) not in self._others:  # which may take long to compute
+            self._others[stage.name, names] = stage.also(self, *names)
+        inputs |= self._others[stage.name, names]
         outputs = stage.outputs(self.layout, *names)
         path = outputs[0].path if isinstance(outputs[0], Artefact) else outputs[0].shard(number)
         digest = fingerprint(stage.name, stage.version, stage.keys(self.config, *names), inputs)
         return Job(digest, inputs, path, outputs, number, rows)
-
-    def _also(self, stage: Stage, names: Names) -> Mapping[str, str]:
-        """What decides beside keys and artefacts; it may take long to find."""
-        key = (stage.name, names)
-        if key not in self._others:
-            self._others[key] = stage.also(self, *names)
-        return self._others[key]
 
     def _fingerprint(self, one: Input, number: int | None) -> str:
         """What an input records of itself: of shards the one of this `number`, or what all of them are."""
@@ -138,3 +234,16 @@ def _digest(path: Path) -> str:
         return file_sha256(path)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error}); correct its name in the configuration") from error
+
+
+def divide(shards: int, shard_size: int, shards_per_job: int | None = None, whole: bool = False) -> list[range]:
+    """The shards of each part, the range of shards that is one job.
+
+    A job takes minutes, and the number of jobs is bounded: schedulers and Snakemake's graph slow down with each.
+    `shards_per_job` None chooses; `whole` makes one part of all shards, which a cluster's scheduler then divides among
+    its workers.
+    """
+    if whole:
+        return [range(shards)] if shards else []
+    size = shards_per_job or max(IMAGES_PER_JOB // shard_size, math.ceil(shards / MOST_PARTS), 1)
+    return [range(first, min(first + size, shards)) for first in range(0, shards, size)]

@@ -1,4 +1,4 @@
-"""Making what a stage declares: whole, or mapped over the shards of a part."""
+"""Running a stage: as a whole, or mapped over the shards of a part."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ def make(
 ) -> None:
     """Make what `stage` writes of `names`; of a sharded stage one part, or all of them.
 
-    A shard that is there already, made from the same inputs by the same version, is left alone unless `again`; what is
-    whole is made whenever it is asked for. Raises JointspaceError where another process is making the same.
+    A shard that was made from the same inputs by the same version is kept unless `again`; a stage without shards always
+    runs. Raises JointspaceError where another process is making the same.
     """
     if stage.sharded:
         _make_shards(run, stage, names, part, again)
@@ -46,19 +46,19 @@ def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: 
             for made in _progress(stage, names, _map(run, stage, task, pending), len(pending)):
                 log.debug("%s: shard %d", shards.folder, made)
             if there := len(digests) - len(pending):
-                log.info("%s: %d of %d shards were there already", shards.folder, there, len(digests))
+                log.info("%s: %d of %d shards were made before", shards.folder, there, len(digests))
             commit_part(shards, number, run.parts[number])
 
 
 def commit_part(shards: Shards, number: int, numbers: Sequence[int]) -> None:
-    """Say that all shards of a part are there, and which they are."""
+    """Record that all shards of a part are made, and which they are."""
     made = {str(n): fingerprint_of(shards.commit(n)) for n in numbers}
     digest = combined_fingerprint(made.values())
     publish_json(shards.part(number), {"name": shards.name, "fingerprint": digest, "shards": made})
 
 
 def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
-    """The way that the configuration and the machine ask for."""
+    """Make shards as the configuration and the machine ask for: on a cluster, on processes, or in this one."""
     config = run.config
     if not numbers:
         return iter(())
@@ -71,7 +71,7 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
 
 
 def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
-    """The variables of each process to work in: one process a GPU where the stage can use them, else `workers`."""
+    """The variables of each worker process: one process per GPU if the stage can use GPUs, else `workers` of them."""
     config = run.config
     if stage.needs.gpu is not None and config.device in ("auto", "cuda") and len(cards := visible_gpus()) > 1:
         return [{"CUDA_VISIBLE_DEVICES": card} for card in cards]

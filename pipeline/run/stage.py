@@ -1,4 +1,4 @@
-"""The declaration of a stage: all that a rule, a fingerprint, a command, a scheduler and the docs must know of it.
+"""The declaration of a stage: what its rule, fingerprint, command, scheduler and documentation are made from.
 
 A stage is one function. `Stage` says once what the function depends on (keys of the configuration, columns of the
 manifest, other artefacts), what it writes and what a job of it needs; `pipeline.run.runner` calls it,
@@ -15,6 +15,8 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.run.layout import Artefact, Layout, Shards
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.config import Config
     from pipeline.plan.needs import Need
     from pipeline.storage.manifest import ShardRows
@@ -30,15 +32,16 @@ class Outside:
 
 
 Input = Artefact | Shards | Outside
+Inputs = Mapping[str, Input]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call of a stage's function: what it writes, and what it must record of how that was made.
+    """One call of a stage's function: what it writes, and what its commit must record.
 
     `outputs` are what the stage's `writes` says, `path` the file or folder of the first; of a sharded stage `path` is
     the shard's file, `number` its number and `rows` its images and sentences. `fingerprint` and `inputs` (name ->
-    fingerprint) belong into the commit.
+    fingerprint) go into the commit.
     """
 
     fingerprint: str
@@ -47,6 +50,22 @@ class Job:
     outputs: Sequence[Artefact | Shards]
     number: int | None = None
     rows: "ShardRows | None" = None
+
+    @property
+    def image_id(self) -> "np.ndarray":
+        """The ids of the shard's images."""
+        return _range(self.rows.first_image, self.rows.last_image)
+
+    @property
+    def sentence_id(self) -> "np.ndarray":
+        """The ids of the shard's sentences."""
+        return _range(self.rows.first_sentence, self.rows.last_sentence)
+
+
+def _range(first: int, last: int) -> "np.ndarray":
+    import numpy as np
+
+    return np.arange(first, last)
 
 
 def _nothing(*_: Any) -> tuple:
@@ -66,15 +85,15 @@ class Stage:
     """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
     shards share and returns the function of one `job`.
 
-    `version` rises whenever the same inputs would give other results: it is part of the fingerprint, and makes what was
-    made before be made again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all
+    `version` rises whenever the same inputs would give other results: it is part of the fingerprint, so that older
+    results are made again. `names` are what one job is of, such as `("model", "split")`; `choices(config)` lists all
     that the configuration knows, and `wanted(config)` those that `all` makes, and a command that is given no names.
     `keys(config, *names)` is the part of the configuration that decides the result. `reads(config, layout, *names)` are
     the artefacts and files that it is made from, by the names that its fingerprint has for them; `columns` are those of
     the manifest (`images`, `splits`, `sentences`, `documents`, `boxes`) on which a shard depends; `also(run, *names)`
     are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
     first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
-    alone, click's, and go to the function of a whole stage by their names. `shown` is the category in Snakemake's
+    alone, click's, and are passed to the function of a stage without shards. `shown` is the category in Snakemake's
     report of each output that is shown there, by its caption.
     """
 
@@ -88,7 +107,7 @@ class Stage:
     choices: "Callable[[Config], Sequence[Names]]" = _once
     wanted: "Callable[[Config], Sequence[Names]]" = _nothing
     keys: Callable[..., Mapping[str, Any]] = _empty
-    reads: "Callable[..., Mapping[str, Input]]" = _empty
+    reads: Callable[..., Inputs] = _empty
     also: Callable[..., Mapping[str, str]] = _empty
     shown: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
@@ -109,8 +128,8 @@ class Stage:
         return [made] if isinstance(made, Artefact | Shards) else list(made)
 
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
-        """The choices that begin with the names `given`: where names are left out, those of them that are wanted, or
-        all if none is. Raises UsageError naming the first of `given` that is in no choice, and what there is instead.
+        """The choices that start with the names `given`; where names are left out, those that are wanted, or all if
+        none is. Raises UsageError naming the first of `given` that is in no choice, and the known ones.
         """
         found = [tuple(choice) for choice in self.choices(config)]
         for place, name in enumerate(given):
@@ -135,8 +154,7 @@ class Stage:
 
 
 def needed(stages: Mapping[str, Stage], config: "Config", layout: Layout) -> list[tuple[Stage, Names]]:
-    """The stages and names that `all` makes, each after what it reads; what a collection that has moved away would be
-    made from is left out."""
+    """The stages and names that `all` makes, each after what it reads; without what reads a collection that is gone."""
     every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(config)]
     made = {one.name: (stage, names) for stage, names in every for one in stage.outputs(layout, *names)}
     found: dict[tuple[str, Names], tuple[Stage, Names]] = {}

@@ -1,4 +1,4 @@
-"""What Snakemake is told: each rule's input, output, parameters, resources and command, from its stage's declaration.
+"""The rules for Snakemake: input, output, parameters, resources and command of each, from its stage's declaration.
 
 FLOW = Workflow.of(config, workflow.configfiles, declared(), lambda: checkpoints.ingest.get(), report, ancient)
 
@@ -33,7 +33,7 @@ CAPTIONS = "../../docs/captions"
 """As Snakemake finds it from the files of rules, in stages/rules."""
 PART = "{part}"
 NEVER = "(?!)"
-"""What a wildcard must match of which there is nothing in this configuration."""
+"""The pattern of a wildcard that has no value in this configuration."""
 
 
 class Workflow:
@@ -41,7 +41,7 @@ class Workflow:
 
     `stages` are all declarations by name; `ingested()` raises until the manifest is there, when Snakemake looks again.
     Snakemake's `shown(path, caption=, category=)` marks an output that its report shows, and `ancient(path)` an input
-    whose age does not matter. `begun` is when `begin` was called.
+    whose age does not matter. `started` is when `start` was called.
     """
 
     def __init__(
@@ -55,24 +55,24 @@ class Workflow:
         self.config, self.stages, self._ingested, self._shown, self._ancient = config, stages, ingested, shown, ancient
         self.run = Run(Path(config.results_root) / config.name, config)
         self.layout = self.run.layout
-        self.begun = math.inf
+        self.started = math.inf
 
     @classmethod
     def of(cls, config: Mapping[str, Any], files: Sequence[str], *given: Any) -> "Workflow":
-        """By the configuration as Snakemake has read it from `files` and its command line; for the others see above.
+        """From the configuration as Snakemake has read it from `files` and its command line; for the others see above.
         Raises UsageError."""
         for path in files:
-            read_mapping(path)  # Snakemake takes a key that is given twice without a word
+            read_mapping(path)  # Snakemake accepts a key that is given twice
         return cls(validate(config), *given)
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Leave the configuration where commands find it."""
-        self.begun = time.time()
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Save the configuration where commands find it."""
+        self.started = time.time()
         publish_text(self.layout.config, yaml.safe_dump(dict(config), sort_keys=False))
 
     def input(self, name: str) -> Callable[[Any], list[str]]:
-        """The input function of a rule: the commits of what its stage reads. Of the manifest a sharded stage needs only
-        that it is there: what of it matters to a part is among the parameters of its job."""
+        """The input function of a rule: the commits of what its stage reads. A sharded stage only needs a manifest: the
+        parameters of its jobs change with the part of it that they read."""
         stage = self.stages[name]
 
         def files(wildcards: Any) -> list[str]:
@@ -94,39 +94,37 @@ class Workflow:
         return found
 
     def params(self, name: str) -> dict[str, Callable[[Any], str]]:
-        """What makes Snakemake run a job again: the stage's version and keys, and what a part holds."""
+        """What makes Snakemake run a job again: the stage's version and keys, and the contents of its part."""
         stage = self.stages[name]
 
-        @cache  # `ingest` looks at every file of its collection
-        def told(*names: str) -> str:
+        @cache  # `ingest` stats every file of its collection
+        def depends(*names: str) -> str:
             return json.dumps(stage.depends(self.config, *names), sort_keys=True, default=str)
 
-        def depends(wildcards: Any) -> str:
-            return told(*self._names(stage, wildcards))
-
-        if not stage.sharded:
-            return {"depends": depends}
-        return {"depends": depends, "rows": lambda wildcards: self._rows_digest(stage, int(wildcards.part))}
+        params = {"depends": lambda wildcards: depends(*self._names(stage, wildcards))}
+        if stage.sharded:
+            params["rows"] = lambda wildcards: self._rows_digest(stage, int(wildcards.part))
+        return params
 
     def constraints(self, name: str) -> dict[str, str]:
-        """What the wildcards of a rule may be."""
+        """The values that the wildcards of a rule may have."""
         stage = self.stages[name]
         choices = [tuple(choice) for choice in stage.choices(self.config)]
         values = {one: dict.fromkeys(choice[i] for choice in choices) for i, one in enumerate(stage.names)}
         return {one: "|".join(map(re.escape, found)) or NEVER for one, found in values.items()}
 
     def threads(self, name: str) -> int:
-        """What a job can use; Snakemake gives it no more than there are cores."""
+        """The threads that a job can use; Snakemake gives it at most as many as there are cores."""
         return self.stages[name].threads
 
     def benchmark(self, name: str) -> str:
-        """Where Snakemake writes what a job took."""
+        """Where Snakemake writes the time and memory of a job."""
         stage = self.stages[name]
         parts = [f"{{{one}}}" for one in stage.names] + ([PART] if stage.sharded else [])
         return str(self.layout.benchmarks / stage.name / f"{'.'.join(parts) or 'all'}.tsv")
 
     def resources(self, name: str) -> dict[str, Any]:
-        """What a job asks of its machine, in Snakemake's words; when it is tried again it asks for more."""
+        """What a job asks of its machine, in Snakemake's words; a retry asks for more."""
         stage = self.stages[name]
         need, workers = stage.needs, self.config.workers if stage.sharded else 1
 
@@ -152,7 +150,7 @@ class Workflow:
 
     @cached_property
     def targets(self) -> list[Callable[[Any], list[str]]]:
-        """Input functions of `all`: whatever a stage says is wanted for its own sake."""
+        """Input functions of `all`: what stages say is wanted for its own sake."""
         wanted = [(stage, names) for stage in self.stages.values() for names in stage.wanted(self.config)]
         made = [one for stage, names in wanted for one in stage.outputs(self.layout, *names)]
         return [lambda _, one=one: self._commits(one, None) for one in made]
@@ -172,7 +170,7 @@ class Workflow:
         return self.run.parts
 
     def _commits(self, one: Input, part: str | None) -> Sequence[str]:
-        """The files that Snakemake waits for; of shards those of the same part, or of all."""
+        """The files that Snakemake waits for; of shards those of the same part, or of all parts."""
         if isinstance(one, Outside):
             return [str(one.path)]
         if isinstance(one, Artefact):
@@ -181,11 +179,11 @@ class Workflow:
         return [str(one.part(number)) for number in numbers]
 
     def _rows_digest(self, stage: Stage, part: int) -> str:
-        """The shards of a part, and what the stage depends on of their rows of the manifest."""
+        """The shards of a part, and a digest of what the stage reads of their rows of the manifest."""
         numbers = self.run.parts[part]
         return f"{numbers.start}-{numbers.stop} {self.run.manifest.digest(numbers, stage.columns)}"
 
 
 def _plain(text: str) -> str:
-    """`text` without the meaning that braces have for Snakemake."""
+    """`text` with braces escaped for Snakemake."""
     return text.replace("{", "{{").replace("}", "}}")

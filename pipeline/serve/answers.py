@@ -68,9 +68,7 @@ class SentenceAnswer(BaseModel):
 class WordsAnswer(BaseModel):
     model: str
     seconds: float = Field(description="that the search took, without waiting")
-    unknown: list[str] = Field(
-        description="words that are not in the vocabulary, so that nothing was searched for them"
-    )
+    unknown: list[str] = Field(description="words that are not in the vocabulary, and so were ignored")
 
 
 class ImagesAnswer(WordsAnswer):
@@ -110,34 +108,32 @@ class ErrorAnswer(BaseModel):
     error: str = Field(description="what is wrong, in one sentence")
 
 
+BOX = ("width", "height", "box")
+
+
 class Found(NamedTuple):
-    """What was found for words, and those of the words that were `unknown`."""
+    """The hits for some words, and those of the words that were `unknown`."""
 
     hits: list[Hit]
     unknown: list[str]
 
 
-def told_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
-    """The answer that these images are."""
-    results = [ImageAnswer(rank=hit.rank, score=hit.score, **_told_image(model, hit.row)) for hit in found.hits]
+def list_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
+    results = [ImageAnswer(rank=hit.rank, score=hit.score, **_describe_image(model, hit.row)) for hit in found.hits]
     return ImagesAnswer(model=model, seconds=seconds, unknown=found.unknown, results=results)
 
 
-def told_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
-    """The answer that these regions are."""
+def list_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
     results = [
         RegionAnswer(
-            rank=hit.rank,
-            score=hit.score,
-            **_told_image(model, hit.row),
-            **{key: hit.row[key] for key in ("width", "height", "box")},
+            rank=hit.rank, score=hit.score, **_describe_image(model, hit.row), **{key: hit.row[key] for key in BOX}
         )
         for hit in found.hits
     ]
     return RegionsAnswer(model=model, seconds=seconds, unknown=found.unknown, results=results)
 
 
-def _told_image(model: str, row: dict[str, Any]) -> dict[str, Any]:
+def _describe_image(model: str, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "image_id": row["image_id"],
         "name": "::".join(filter(None, (row["path"], row.get("member")))),
@@ -145,14 +141,12 @@ def _told_image(model: str, row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def told_sentences(model: str, hits: Sequence[Hit], seconds: float) -> SentencesAnswer:
-    """The answer that these sentences are."""
+def list_sentences(model: str, hits: Sequence[Hit], seconds: float) -> SentencesAnswer:
     keys = ("sentence_id", "image_id", "text")
     results = [SentenceAnswer(rank=hit.rank, score=hit.score, **{key: hit.row[key] for key in keys}) for hit in hits]
     return SentencesAnswer(model=model, seconds=seconds, results=results)
 
 
-def told_descriptions(generator: str, sentences: Sequence["Told"], seconds: float) -> DescriptionsAnswer:
-    """The answer that these generated sentences are."""
+def list_descriptions(generator: str, sentences: Sequence["Told"], seconds: float) -> DescriptionsAnswer:
     results = [DescriptionAnswer(rank=rank, **one.to_dict()) for rank, one in enumerate(sentences, 1)]
     return DescriptionsAnswer(generator=generator, seconds=seconds, results=results)

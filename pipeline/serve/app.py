@@ -1,8 +1,13 @@
 """The HTTP application: which address asks what. /openapi.json describes it."""
 
+import base64
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cache
+from importlib import resources
 from typing import Annotated, Any
 
 import faiss
@@ -13,35 +18,17 @@ from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Hit
-from pipeline.serve.answers import (
-    DescriptionsAnswer,
-    ErrorAnswer,
-    Found,
-    GeneratorAnswer,
-    ImagesAnswer,
-    ModelAnswer,
-    ModelsAnswer,
-    RegionsAnswer,
-    SentencesAnswer,
-    told_descriptions,
-    told_images,
-    told_regions,
-    told_sentences,
-)
-from pipeline.serve.describer import Describer
+from pipeline.serve import answers
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.guard import Guard
-from pipeline.serve.limits import Limits
+from pipeline.serve.guard import Guard, Limits
 from pipeline.serve.metrics import Metrics
-from pipeline.serve.page import content_policy, read_page
-from pipeline.serve.service import Asked, AskedDescriber, GivenTop, Service, Shared, Top, Uploaded
+from pipeline.serve.service import Asked, AskedDescriber, Describer, GivenTop, Service, Shared, Top, Turns, Uploaded
 from pipeline.serve.shelf import Shelf, never
-from pipeline.serve.turns import Turns
 
 LARGEST_ID = 2**63 - 1
 KEPT_SECONDS = 60
 """For which a browser may show a photograph without asking again, whether it is still there."""
-router = APIRouter(responses={status: {"model": ErrorAnswer} for status in (404, 408, 413, 422, 503)})
+router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
 def require_sentence(sentence: str, limits: Limits) -> str:
@@ -66,11 +53,11 @@ async def metrics(service: Shared) -> str:
 
 
 @router.get("/api/models")
-async def list_models(service: Shared) -> ModelsAnswer:
+async def list_models(service: Shared) -> answers.ModelsAnswer:
     """The models and generators that can be asked, and the limits of a request."""
     galleries = {name: await service.shelf.gallery(name) for name in service.shelf.names}
     models = [
-        ModelAnswer(
+        answers.ModelAnswer(
             model=name,
             registered=gallery.card["registered"],
             metric=gallery.card["metric"],
@@ -83,41 +70,47 @@ async def list_models(service: Shared) -> ModelsAnswer:
         for name, gallery in galleries.items()
     ]
     generators = [
-        GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)
+        answers.GeneratorAnswer(generator=name, registered=one.registered, encoders=one.generator.encoders, top=one.top)
         for name, one in service.describers.items()
     ]
     keys = ("top", "max_top", "max_sentence_chars", "max_upload_bytes")
-    return ModelsAnswer(models=models, generators=generators, **{key: getattr(service.limits, key) for key in keys})
+    return answers.ModelsAnswer(
+        models=models, generators=generators, **{key: getattr(service.limits, key) for key in keys}
+    )
 
 
 @router.get("/api/models/{model}/images")
 async def find_images(
     service: Shared, model: str, gallery: Asked, top: Top, sentence: Annotated[str, Query()]
-) -> ImagesAnswer:
+) -> answers.ImagesAnswer:
     """The photographs nearest to a sentence."""
     require_sentence(sentence, service.limits)
-    return told_images(model, *await service.run(service.searching, _find, gallery, gallery.images, sentence, top))
+    return answers.list_images(
+        model, *await service.run(service.searching, _find, gallery, gallery.images, sentence, top)
+    )
 
 
 @router.get("/api/models/{model}/regions")
 async def find_regions(
     service: Shared, model: str, gallery: Asked, top: Top, snippet: Annotated[str, Query()]
-) -> RegionsAnswer:
+) -> answers.RegionsAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     require_sentence(snippet, service.limits)
-    return told_regions(model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top))
+    return answers.list_regions(
+        model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top)
+    )
 
 
-def _find(gallery: ServedGallery, search: Callable[[str, int], list[Hit]], words: str, top: int) -> Found:
-    return Found(search(words, top), gallery.unknown_words(words))
+def _find(gallery: ServedGallery, search: Callable[[str, int], list[Hit]], words: str, top: int) -> answers.Found:
+    return answers.Found(search(words, top), gallery.unknown_words(words))
 
 
 @router.post("/api/models/{model}/sentences")
 async def find_sentences(
     service: Shared, model: str, gallery: Asked, top: Top, photograph: Uploaded
-) -> SentencesAnswer:
+) -> answers.SentencesAnswer:
     """The sentences nearest to an uploaded photograph, the field `photograph` of a form."""
-    return told_sentences(model, *await service.run(service.decoding, gallery.sentences, photograph, top))
+    return answers.list_sentences(model, *await service.run(service.decoding, gallery.sentences, photograph, top))
 
 
 @router.post("/api/models/{model}/arithmetic")
@@ -129,31 +122,31 @@ async def find_by_arithmetic(
     photograph: Uploaded,
     minus: Annotated[Sequence[str], Form()] = (),
     plus: Annotated[Sequence[str], Form()] = (),
-) -> ImagesAnswer:
+) -> answers.ImagesAnswer:
     """The photographs nearest to an uploaded photograph less the words `minus` plus the words `plus`.
 
     The best of them are in the order of their distance to their mean, so that scores need not fall with rank.
     """
     words = [[require_sentence(word, service.limits) for word in given] for given in (minus, plus)]
 
-    def find() -> Found:
+    def find() -> answers.Found:
         hits = gallery.analogy(photograph, *words, top, service.limits.among)
         unknown = dict.fromkeys(unknown for word in (*minus, *plus) for unknown in gallery.unknown_words(word))
-        return Found(hits, list(unknown))
+        return answers.Found(hits, list(unknown))
 
-    return told_images(model, *await service.run(service.decoding, find))
+    return answers.list_images(model, *await service.run(service.decoding, find))
 
 
 @router.post("/api/generators/{generator}/descriptions")
 async def describe_photograph(
     service: Shared, request: Request, generator: str, describer: AskedDescriber, top: GivenTop, photograph: Uploaded
-) -> DescriptionsAnswer:
+) -> answers.DescriptionsAnswer:
     """Sentences that a generator makes for an uploaded photograph, the field `photograph` of a form."""
     async with service.turns.take(request):
         features, encoding = await service.run(service.decoding, describer.features, photograph)
         arguments = (features, top or describer.top)
         sentences, describing = await service.run(service.describing, describer.describe, *arguments)
-    return told_descriptions(generator, sentences, encoding + describing)
+    return answers.list_descriptions(generator, sentences, encoding + describing)
 
 
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
@@ -209,20 +202,41 @@ def build_app(
     policy = {"Content-Security-Policy": content_policy(read_page())}
     app.add_middleware(Guard, limits=limits, metrics=service.metrics, headers=policy, hosts=hosts)
     for kind, status in ((InputError, 422), (UsageError, 422), (RequestValidationError, 422), (HTTPException, None)):
-        app.add_exception_handler(kind, _tell(status))
+        app.add_exception_handler(kind, _error_handler(status))
     return app
 
 
-def _tell(status: int | None) -> Callable[[Request, Exception], Any]:
+def _error_handler(status: int | None) -> Callable[[Request, Exception], Any]:
     """The handler that answers an error of `status`, or of its own, in one sentence."""
 
     async def handler(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, RequestValidationError):
             first = error.errors()[0]
-            told = f"{first['loc'][-1]}: {first['msg']}"
+            message = f"{first['loc'][-1]}: {first['msg']}"
         else:
-            told = error.detail if isinstance(error, HTTPException) else str(error)
+            message = error.detail if isinstance(error, HTTPException) else str(error)
         headers = getattr(error, "headers", None)
-        return JSONResponse({"error": told}, status or error.status_code, headers)
+        return JSONResponse({"error": message}, status or error.status_code, headers)
 
     return handler
+
+
+@cache
+def read_page() -> str:
+    return resources.files("pipeline.serve").joinpath("templates/page.html").read_text(encoding="utf-8")
+
+
+def content_policy(page: str) -> str:
+    """The Content-Security-Policy of `page`: its own script and style by their hashes, images of this server, of the
+    visitor's disk and of `data:`, and nothing from elsewhere."""
+    script, style = (
+        " ".join(map(_hash, re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S))) for tag in ("script", "style")
+    )
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self';"
+        " img-src 'self' data: blob:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -47,8 +47,8 @@ class Patience:
 
 
 class Crowd:
-    """The connections of a server, at most `most`. For one more, the one that has kept the server waiting longest goes,
-    so that visitors who ask at once are answered among any number of those who only connect."""
+    """The connections of a server, at most `most`. One more closes the one that has kept the server waiting longest, so
+    that visitors with a request are answered however many others only connect."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -57,7 +57,7 @@ class Crowd:
         self._last = math.inf
 
     def close(self) -> None:
-        """The server stops. Those who come in late, or are still being answered, have no longer than all others."""
+        """The server stops: no connection may wait longer than LAST_SECONDS from now."""
         self._last = min(self._last, asyncio.get_running_loop().time() + LAST_SECONDS)
 
     def bound(self, seconds: float) -> float:
@@ -73,18 +73,18 @@ class Crowd:
 
     def leave(self, connection: "TimedProtocol") -> None:
         self._open.discard(connection)
+        self.stop_waiting(connection)
+
+    def stop_waiting(self, connection: "TimedProtocol") -> None:
+        """It is the server's turn."""
         self._waiting.pop(connection, None)
 
     def wait_for(self, connection: "TimedProtocol") -> bool:
-        """From now on it is up to the visitor to go on, if the connection is still there."""
-        self._waiting.pop(connection, None)
+        """It is the visitor's turn, if the connection is still open; returns whether it is."""
+        self.stop_waiting(connection)
         if connection in self._open:
             self._waiting[connection] = None
         return connection in self._open
-
-    def work_for(self, connection: "TimedProtocol") -> None:
-        """From now on it is up to the server."""
-        self._waiting.pop(connection, None)
 
 
 class TimedProtocol(H11Protocol):
@@ -92,8 +92,7 @@ class TimedProtocol(H11Protocol):
 
     def __init__(self, *, app_state: dict[str, Any], crowd: Crowd, patience: Patience, **given: Any) -> None:
         super().__init__(app_state={**app_state, CONNECTION: self}, **given)
-        self._crowd = crowd
-        self._patience = patience
+        self._crowd, self._patience = crowd, patience
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -107,10 +106,10 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def begin(self) -> None:
-        """A request's head is here. A visitor who has not read the answer before it is still waited for."""
+        """A request's head has arrived. A visitor who has not read the previous answer is still waited for."""
         if not self.transport.get_write_buffer_size():
             self._stop_waiting()
-            self._crowd.work_for(self)
+            self._crowd.stop_waiting(self)
 
     def answer(self) -> None:
         """The answer is ready: the visitor has so many seconds to read it, and to send the head of another request."""
@@ -123,7 +122,7 @@ class TimedProtocol(H11Protocol):
             self._wait(self._patience.answer_seconds)
 
     def drop(self) -> None:
-        """End the connection at once. What has not been read is forgotten, also by the system."""
+        """Close the connection at once, and have the system discard what has not been read."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, FORGET)
         self.transport.abort()
 

@@ -1,4 +1,4 @@
-"""One bundle as a server shows it: its searcher, its photographs in small, and examples of what can be asked."""
+"""One bundle as a server shows it: its searcher, thumbnails of its photographs, and example queries."""
 
 import hashlib
 import io
@@ -14,10 +14,10 @@ from pipeline.index.search import Hit, Searcher
 
 EXAMPLES = 3
 QUALITY = 82
-TOLD = {"images": "path", "sentences": "text"}
-"""Which column is empty in the rows of what was removed."""
+REMOVED = {"images": "path", "sentences": "text"}
+"""The column that is null in the rows of removed items."""
 CACHED = 2000
-"""Photographs in small that are kept, some 10 KB each."""
+"""Thumbnails that are kept in memory, about 10 KB each."""
 
 
 class ServedGallery:
@@ -37,16 +37,11 @@ class ServedGallery:
         side: int,
     ) -> None:
         searcher.open()
-        self.images = searcher.images
-        self.unknown_words = searcher.unknown_words
-        self._searcher = searcher
-        self.features = features
-        self._read = read
-        self._decode = decode
-        with suppress(InputError, UsageError):  # it cannot be asked in words, which each asker will be told
+        self.images, self.regions, self.unknown_words = searcher.images, searcher.regions, searcher.unknown_words
+        self.features, self._searcher, self._read, self._decode, self._side = features, searcher, read, decode, side
+        with suppress(InputError, UsageError):  # where it cannot be searched in words, each request is told so
             for sentence in self.examples[:1]:
-                searcher.require_known(sentence)  # which loads what makes tokens of it
-        self._side = side
+                searcher.require_known(sentence)  # which loads the tokenizer
         self._table = searcher.table("images")
         ids = self._table["image_id"].to_numpy()
         self._order = np.argsort(ids, kind="stable")
@@ -54,13 +49,12 @@ class ServedGallery:
         self._small: dict[int, bytes] = {}
 
     @property
-    def parts(self) -> Any:
-        """The bundle."""
-        return self._searcher.parts
+    def bundle(self) -> Any:
+        return self._searcher.bundle
 
     @property
     def card(self) -> Mapping[str, Any]:
-        return self.parts.card
+        return self.bundle.card
 
     @property
     def examples(self) -> list[str]:
@@ -76,11 +70,7 @@ class ServedGallery:
 
     def count(self, modality: str) -> int:
         """Rows of `images` or `sentences` that were not removed."""
-        return len(self._searcher.table(modality)) - self._searcher.table(modality)[TOLD[modality]].null_count
-
-    def regions(self, snippet: str, top: int) -> list[Hit]:
-        """The `top` regions nearest to some words, with their `box`; see Searcher.regions."""
-        return self._searcher.regions(snippet, top)
+        return len(self._searcher.table(modality)) - self._searcher.table(modality)[REMOVED[modality]].null_count
 
     def sentences(self, photograph: bytes, top: int) -> list[Hit]:
         """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
@@ -98,7 +88,7 @@ class ServedGallery:
         """A small JPEG of the bundle's image `image_id`, made of its pixels alone.
 
         Raises InputError where the bundle has no such image, or its photograph cannot be read or is another one than
-        was indexed. That is looked at each time, so that nothing is shown that has been deleted.
+        was indexed. It is checked each time, so that a deleted photograph is never shown.
         """
         at = int(np.searchsorted(self._ids, image_id))
         if at == len(self._ids) or self._ids[at] != image_id:

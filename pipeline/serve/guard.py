@@ -1,13 +1,13 @@
-"""What stands before every request: for whom it is, how many there may be, how large, and what a browser may do with
-the answer.
+"""Checks on every request: its host, how many there may be, how large, and what a browser may do with the answer.
 
-The outermost layer, so that refusals and failures are counted, and bear the headers, like everything else.
+The outermost layer, so that refusals and failures are counted and carry the headers like all answers.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -15,11 +15,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.serve.hosts import admits
-from pipeline.serve.limits import Limits
 from pipeline.serve.metrics import Metrics
 
 ALWAYS = ("/api/health", "/metrics")
-"""Paths that are answered however much there is to do."""
+"""Paths that are answered however busy the server is."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -30,6 +29,26 @@ ENVELOPE = 65536
 """Bytes of a form beside the photograph in it."""
 CONNECTION = "connection"
 """Where the state of a request has its pipeline.serve.connections.TimedProtocol, if it came through one."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What visitors may ask for: `top` results where a request names no number, at most
+    `max_top`; `among` as in Searcher.analogy.
+
+    Sentences have at most `max_sentence_chars` characters, uploads at most `max_upload_bytes` bytes that arrive within
+    `upload_seconds`. Of more than `max_requests` requests at a time, half as many uploads, or `max_descriptions`
+    photographs that are described or wait for it, the rest is refused.
+    """
+
+    top: int
+    max_top: int
+    among: int
+    max_sentence_chars: int
+    max_upload_bytes: int
+    upload_seconds: float
+    max_requests: int
+    max_descriptions: int
 
 
 class Guard:
@@ -43,10 +62,7 @@ class Guard:
     def __init__(
         self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str], hosts: Collection[str]
     ) -> None:
-        self.app = app
-        self.limits = limits
-        self.metrics = metrics
-        self.hosts = hosts
+        self.app, self.limits, self.metrics, self.hosts = app, limits, metrics, hosts
         self.headers = HEADERS | headers
         self.uploads = 0
 
@@ -111,7 +127,7 @@ class Guard:
 
 
 class _Visit:
-    """A request's place among those that are answered at a time, from its head on until its answer is ready."""
+    """A request's place among those being answered, from its head until its answer is ready."""
 
     def __init__(self, guard: Guard, scope: Scope) -> None:
         self.ended = False

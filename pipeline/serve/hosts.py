@@ -1,4 +1,4 @@
-"""By which names a server may be asked.
+"""The host names that a server answers to.
 
 A page elsewhere can have its own name lead to this machine (DNS rebinding), and would then read our answers as its own.
 A browser says in `Host` which name it believes to speak with, so that a server for this machine alone answers to this

@@ -2,21 +2,71 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from fastapi import Depends, File, Path, Query, Request, UploadFile
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
-from pipeline.serve.describer import Describer
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.limits import Limits
+from pipeline.serve.guard import Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.shelf import Shelf
-from pipeline.serve.turns import Turns
+
+if TYPE_CHECKING:
+    from pipeline.generate.describing import Generator, Sources, Told
+
+LEFT = 499
+"""The status of a request whose visitor did not wait for its turn; nobody reads it but the metrics."""
+
+
+class Turns:
+    """At most `places` requests have their turn or wait for it; one more is refused with 503."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._taken = 0
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def take(self, request: Request) -> AsyncIterator[None]:
+        """The turn of `request`; one whose visitor has left in the meantime does without."""
+        if self._taken >= self._places:
+            raise HTTPException(503, "too many photographs at once; try again in a second", {"Retry-After": "1"})
+        self._taken += 1
+        try:
+            async with self._turn:
+                if await request.is_disconnected():
+                    raise HTTPException(LEFT, "the visitor has left")
+                yield
+        finally:
+            self._taken -= 1
+
+
+@dataclass(frozen=True)
+class Describer:
+    """The `generator` of the name `registered` and its `sources`; `top` sentences where a request names no number.
+
+    `features(data)` encodes a photograph's bytes, by at least the generator's encoders; have it called by the thread
+    that decodes, and `describe` by one thread at a time.
+    """
+
+    registered: str
+    generator: "Generator"
+    sources: "Sources"
+    features: Callable[[bytes], Mapping[str, np.ndarray]]
+    top: int
+
+    def describe(self, features: Mapping[str, np.ndarray], top: int) -> list["Told"]:
+        """At most `top` sentences, best first, for the photograph that these features, encoder -> (1, dim), are of."""
+        from pipeline.generate.describing import describe_images  # and torch, which searches do without
+
+        return describe_images(self.generator, features, self.sources, top)[0]
 
 
 @dataclass(frozen=True)

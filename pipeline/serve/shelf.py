@@ -9,7 +9,7 @@ from pipeline.errors import JointspaceError
 from pipeline.serve.gallery import ServedGallery
 
 LOOK_SECONDS = 1.0
-"""How long a gallery is shown before its bundle is looked at again."""
+"""How long a gallery is shown before its bundle is checked again."""
 
 
 def never(name: str) -> ServedGallery | None:
@@ -18,14 +18,13 @@ def never(name: str) -> ServedGallery | None:
 
 
 class Renewal:
-    """Opens a gallery anew where its bundle has been replaced, as `stamps` tell: `stamps[name]()` is another value for
+    """Reopens a gallery whose bundle has been replaced, by its stamp: `stamps[name]()` is another value for
     every bundle, and None while there is none."""
 
     def __init__(
         self, stamps: Mapping[str, Callable[[], Hashable | None]], openers: Mapping[str, Callable[[], ServedGallery]]
     ) -> None:
-        self._stamps = stamps
-        self._openers = openers
+        self._stamps, self._openers = stamps, openers
         self._seen = {name: stamp() for name, stamp in stamps.items()}
 
     def __call__(self, name: str) -> ServedGallery | None:
@@ -37,23 +36,22 @@ class Renewal:
         try:
             gallery = self._openers[name]()
         except (JointspaceError, OSError) as error:
-            log.warning("%s was replaced and cannot be opened (%s); what it was before is served", name, error)
+            log.warning("%s was replaced and cannot be opened (%s); the previous one is served", name, error)
             return None
-        log.info("%s was replaced and has been opened anew", name)
+        log.info("%s was replaced and reopened", name)
         return gallery
 
 
 class Shelf:
     """`galleries` by name, each renewed before it is asked if `renew` has another one in its place.
 
-    `renew` is called in a thread, for one gallery at most once a second; whoever asks for that gallery waits for it.
+    `renew` is called in a thread, for one gallery at most once a second; requests for that gallery wait for it.
     """
 
     def __init__(
         self, galleries: Mapping[str, ServedGallery], renew: Callable[[str], ServedGallery | None] = never
     ) -> None:
-        self._galleries = dict(galleries)
-        self._renew = renew
+        self._galleries, self._renew = dict(galleries), renew
         self._looked = dict.fromkeys(galleries, time.monotonic())
         self._locks = {name: asyncio.Lock() for name in galleries}
 

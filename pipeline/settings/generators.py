@@ -20,7 +20,7 @@ class NearestSettings(Section):
 
     @property
     def in_space(self) -> bool:
-        """Whether it stands on the joint space of a model."""
+        """Whether it uses the joint space of a model."""
         return self.by != "features"
 
 

@@ -149,7 +149,7 @@ class RecurrentTrainSettings(TrainSettings):
 
 
 class DenseTrainSettings(TrainSettings):
-    """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen anew every
+    """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen again every
     `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'."""
 
     simplified_epochs: Count

@@ -82,7 +82,7 @@ ENCODERS: tuple[EncoderSpec, ...] = (
 
 
 def encoder_spec(kind: str | None, architecture: str) -> EncoderSpec:
-    """The `kind`, or where it is None the one that the architecture tells; UsageError lists the known ones."""
+    """The `kind`, or where it is None the one that the architecture implies; UsageError lists the known ones."""
     if kind is not None:
         return find("kind of encoder", kind, ENCODERS)
     return next((spec for spec in ENCODERS if spec.name == architecture), ENCODERS[0])

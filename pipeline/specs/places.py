@@ -2,20 +2,15 @@
 
 import importlib
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pipeline.errors import UsageError
 
-
-class Named(Protocol):
-    name: str
-
-
-Spec = TypeVar("Spec", bound=Named)
+Spec = TypeVar("Spec")
 
 
 def find(what: str, name: str, specs: Iterable[Spec]) -> Spec:
-    """The spec called `name`; UsageError lists the known ones, calling them `what`."""
+    """The one of `specs` whose `name` this is. UsageError lists the known ones, calling them `what`."""
     known = {spec.name: spec for spec in specs}
     if name not in known:
         raise UsageError(f"unknown {what} {name}; there are {', '.join(known)}")

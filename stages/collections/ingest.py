@@ -1,15 +1,12 @@
-"""ingest: photographs and texts of any known form into the manifest."""
+"""`ingest`: photographs and texts of any known format into the manifest."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pipeline.plan.needs import PYTHON, Need, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +56,8 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
         logger.info(line)
 
 
-def _keys(config) -> Mapping[str, Any]:
-    """`state` tells of a changed collection, whose photographs are too many to be inputs; a demo has its commit."""
+def _keys(config) -> dict:
+    """`state` changes with the collection, whose photographs are too many to be inputs; a demo has its commit."""
     from pipeline.collections.watching import describe_state
 
     chosen, state = config.collection, ""
@@ -70,7 +67,7 @@ def _keys(config) -> Mapping[str, Any]:
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     """The demo, or the lists of the collection; and the list of what is to be taken down."""
     from pipeline.collections.watching import list_files
 

@@ -6,10 +6,8 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import Need, fixed, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
-from stages import options
-from stages.commands import begin
+from pipeline.run import Job, Run, Stage
+from stages.commands import FOLDER, begin, config_option
 
 
 def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
@@ -61,9 +59,9 @@ STAGE = Stage(
 
 
 @click.command("make-demo", help=make_demo.__doc__)
-@click.option("--run", "root", type=options.FOLDER, help="Folder of the run whose data_root becomes the demo.")
-@click.option("--output", type=options.FOLDER, help="Without a run: a folder that is new, empty, or a demo already.")
-@options.config
+@click.option("--run", "root", type=FOLDER, help="Folder of the run whose data_root becomes the demo.")
+@click.option("--output", type=FOLDER, help="Without a run: a folder that is new, empty, or a demo already.")
+@config_option
 @click.option("--processes", type=click.IntRange(min=0), help="Processes that draw; 0 for none. [default: --threads]")
 def command(root: Path | None, output: Path | None, config_path: Path | None, processes: int | None) -> None:
     from pipeline.config import load

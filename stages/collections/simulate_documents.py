@@ -1,8 +1,7 @@
 """`simulate-documents`: weak texts made from sentences, to see what a method does as they get worse."""
 
 from pipeline.plan.needs import PYTHON, Need, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def simulate_documents(run: Run, job: Job, documents: str) -> None:
@@ -16,7 +15,7 @@ def simulate_documents(run: Run, job: Job, documents: str) -> None:
     wanted = np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
     texts = manifest.sentences.filter(wanted)
 
-    noise = settings.documents_named(documents).simulate
+    noise = settings.documents[documents].simulate
     table = simulate(texts["image_id"].to_numpy(), texts["text"].to_pylist(), noise, settings.seed)
 
     details = {"documents": documents, "inputs": job.inputs}
@@ -32,7 +31,7 @@ STAGE = Stage(
     keys=lambda config, documents: {
         "seed": config.seed,
         "splits": config.auxiliary.splits,
-        "simulate": config.documents_named(documents).simulate.model_dump(),
+        "simulate": config.documents[documents].simulate.model_dump(),
     },
     reads=lambda config, layout, documents: {"manifest": layout.manifest},
     writes=lambda layout, documents: layout.simulated(documents),

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def extract(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Extract the features of images, going on where a killed run has stopped."""
+    """Extract the features of images; a killed run is resumed."""
     import logging
     from itertools import islice
 
@@ -20,20 +19,18 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.images.preprocess import Photograph, load_all
     from pipeline.specs.stored import restore_encoder
     from pipeline.storage.features import UnfinishedShard, to_stored
-    from pipeline.storage.sources import ImageSource
 
-    chosen, collection, manifest = run.config.extract, run.config.collection, run.manifest
+    chosen, manifest = run.config.extract, run.manifest
     parameters = run.encoder(encoder)
     network = restore_encoder(parameters.settings, parameters.tensors)
     work = network.work(run.config.device, chosen.precision, chosen.batch_size)
-    limits, read = ImageLimits.from_settings(collection), ImageSource(manifest.root, collection.follow_links).read
+    limits, read = ImageLimits.from_settings(run.config.collection), run.images.read
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
     described["precision"] = work.extractor.plan.precision
 
     def make(job: Job) -> None:
-        images = manifest.images.slice(job.rows.first_image, job.rows.last_image - job.rows.first_image)
-        photographs = [Photograph.from_row(row) for row in images.to_pylist()]
-        unfinished = UnfinishedShard(job.path, job.fingerprint, images["image_id"].to_numpy(), chosen.checkpoint_images)
+        photographs = [Photograph.from_row(row) for row in manifest.images.take(job.image_id).to_pylist()]
+        unfinished = UnfinishedShard(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
         missing, stopwatch = unfinished.missing(), Stopwatch()
         todo = [photographs[row] for part in missing for row in part]
         pictures = load_all(todo, read, limits, network.preprocessing, chosen.decode_workers, work.describe)

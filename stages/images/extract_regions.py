@@ -1,13 +1,12 @@
 """`extract-regions`: the regions of images and their features."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, manifest_mb, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -19,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
-    """Find the regions of images and describe them, going on where a killed run has stopped."""
+    """Find the regions of images and describe them; a killed run is resumed."""
     from itertools import islice
 
     from tqdm import tqdm
@@ -38,7 +37,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     chosen, extract, manifest = run.config.regions, run.config.extract, run.manifest
     folder, parameters = run.layout.encoder(encoder).path, run.encoder(encoder)
     if not stored_kind(parameters.settings).regions:
-        raise UsageError(f"{folder} describes whole images only; give an encoder that is a network")
+        raise UsageError(f"{folder} describes whole images only; name an encoder that is a network")
     network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"
     judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
@@ -49,9 +48,8 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     known_boxes, detect = _known_boxes(run), _detector(run, preparation)
 
     def make(job: Job) -> None:
-        rows = manifest.images.slice(job.rows.first_image, job.rows.last_image - job.rows.first_image)
-        photographs, image_id = [Photograph.from_row(row) for row in rows.to_pylist()], rows["image_id"].to_numpy()
-        unfinished = UnfinishedRegions(job.path, job.fingerprint, image_id, chosen.checkpoint_images)
+        photographs = [Photograph.from_row(row) for row in manifest.images.take(job.image_id).to_pylist()]
+        unfinished = UnfinishedRegions(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
         known, missing, stopwatch, share = known_boxes(job), unfinished.missing(), Stopwatch(), 0.0
         places = [row for part in missing for row in part]
         candidates = (known[row] for row in places)
@@ -78,7 +76,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
 
 
 def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
-    """What gives the boxes of each image of a shard that are known before any pixel is seen."""
+    """What reads the known boxes of each image of a shard."""
     from pipeline.images.box_formats import parse_all
     from pipeline.images.boxes import NONE, Candidates, group
     from pipeline.images.matching import some
@@ -86,24 +84,23 @@ def _known_boxes(run: Run) -> "Callable[[Job], list[Candidates]]":
 
     chosen, manifest = run.config.regions, run.manifest
     if chosen.proposals != "boxes":
-        return lambda job: [NONE] * (job.rows.last_image - job.rows.first_image)
+        return lambda job: [NONE] * len(job.image_id)
     if chosen.boxes is None:
 
         def of_manifest(job: Job) -> "list[Candidates]":
             owners, *arrays = manifest_boxes(manifest, job.rows)
-            return group(owners, Candidates(*arrays), job.rows.last_image - job.rows.first_image)
+            return group(owners, Candidates(*arrays), len(job.image_id))
 
         return of_manifest
     path = Path(run.config.data_root) / chosen.boxes
     everything = parse_all(read_box_files(path), manifest.images["path"].to_pylist())
     if everything.unmatched:
-        log.warning("%s has boxes of images that are not here: %s", path, some(everything.unmatched))
+        log.warning("%s has boxes for images that the run does not have: %s", path, some(everything.unmatched))
     return lambda job: everything.candidates[job.rows.first_image : job.rows.last_image]
 
 
 def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograph]], Iterator[Candidates]] | None":
     """What finds boxes in photographs; None where they are proposed otherwise."""
-    from pipeline.device import find_device
     from pipeline.images import weights as states
     from pipeline.images.detectors import build_detector, detect, download_detector
     from pipeline.storage.features import read_weights
@@ -118,7 +115,7 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograp
     else:
         state, source = download_detector(chosen.architecture)
     network = build_detector(chosen.architecture, state, source, settings.regions.min_score)
-    device = find_device(settings.device)
+    device = run.device
 
     def find(photographs: "list[Photograph]") -> "Iterator[Candidates]":
         pixels = isolated_map(preparation.open, photographs, settings.extract.decode_workers)
@@ -130,21 +127,18 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograp
 def _preparation(run: Run, preprocessing: "Preprocessing") -> "Preparation":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.preparation import Cutting, Preparation
-    from pipeline.storage.sources import ImageSource
 
-    collection = run.config.collection
     cutting = Cutting.from_settings(run.config.regions.model_dump(), preprocessing)
-    limits = ImageLimits.from_settings(collection)
-    return Preparation(ImageSource(run.manifest.root, collection.follow_links).read, limits, cutting)
+    return Preparation(run.images.read, ImageLimits.from_settings(run.config.collection), cutting)
 
 
 def _keys(config: "Config", *_: str) -> dict:
     return {**config.regions.decisive(), **config.extract.model_dump(include={"precision", "storage"})}
 
 
-def _reads(config: "Config", layout, encoder: str) -> Mapping[str, Input]:
+def _reads(config: "Config", layout, encoder: str) -> Inputs:
     chosen, weights = config.regions, config.regions.detector
-    found: dict[str, Input] = {"encoder": layout.encoder(encoder)}
+    found: dict = {"encoder": layout.encoder(encoder)}
     if chosen.score == "classifier":
         found["classifier"] = layout.classifier(encoder)
     if chosen.proposals == "faster-rcnn" and weights.weights == "file":

@@ -1,23 +1,21 @@
 """`finetune`: an image encoder of the configuration, trained on the labelled boxes of the run's own images."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import Need, encoder_gpu, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline import config
+    from pipeline.config import Config
     from pipeline.config.encoders import Encoder
     from pipeline.images.finetune import Finetuning
     from pipeline.images.networks import NetworkEncoder
     from pipeline.images.precision_recall import Precision
     from pipeline.images.region_features import Classifier
     from pipeline.images.sampling import LabelledImage, RegionSampler
-    from pipeline.settings import images as sections
+    from pipeline.settings.images import FinetuneSettings
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -26,10 +24,9 @@ RECENT = 50
 
 
 def finetune(run: Run, job: Job, encoder: str) -> None:
-    """Train an encoder's network to tell what labelled boxes show, going on where a killed run has stopped."""
+    """Train an encoder's network to tell what labelled boxes show; a killed run is resumed."""
     from tqdm import tqdm
 
-    from pipeline.device import find_device
     from pipeline.images.finetune import FinetuneSchedule, Finetuning
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.precision import choose_precision
@@ -50,15 +47,14 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
         tuning.iterations, tuning.learning_rate, tuning.body_rate if pretrained else 1, tuning.momentum,
         tuning.weight_decay, tuning.clip,
     )  # fmt: skip
-    device = find_device(settings.device)
-    precision = choose_precision(tuning.precision, device)
-    task = Finetuning(start, len(labels), schedule, device, precision, settings.seed, pretrained)
+    precision = choose_precision(tuning.precision, run.device)
+    task = Finetuning(start, len(labels), schedule, run.device, precision, settings.seed, pretrained)
     checkpoints, losses = Checkpoints(job.path / "checkpoints", job.fingerprint, tuning.checkpoint_seconds), []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
-        log.info("going on after iteration %d", len(losses))
-    sampler = _sampler(settings, manifest, chosen)
+        log.info("resumed after iteration %d", len(losses))
+    sampler = _sampler(run, chosen)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
     batches = batch_samples(isolated_map(sampler, items, settings.extract.decode_workers), tuning.images)
@@ -76,7 +72,7 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
 
 
 def _labelled(
-    manifest: "Manifest", tuning: "sections.Finetune"
+    manifest: "Manifest", tuning: "FinetuneSettings"
 ) -> "tuple[list[str], list[LabelledImage], list[LabelledImage]]":
     """The labels of the training splits' boxes, those splits' images that have any, and the held-out ones."""
     import numpy as np
@@ -106,24 +102,19 @@ def _labelled(
     return labels, images(learned), held_out[: tuning.held_out_images]
 
 
-def _sampler(settings: "config.Config", manifest: "Manifest", chosen: "Encoder") -> "RegionSampler":
+def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
     from pipeline.images.decode import ImageLimits
     from pipeline.images.sampling import Proportions, RegionSampler
     from pipeline.images.warping import Crops
-    from pipeline.storage.sources import ImageSource
 
-    tuning, collection = settings.finetune, settings.collection
-    return RegionSampler(
-        ImageSource(manifest.root, collection.follow_links).read,
-        ImageLimits.from_settings(collection),
-        Crops(tuning.side, tuning.context, chosen.mean),
-        Proportions(tuning.positives, tuning.background, tuning.positive_iou, tuning.background_iou),
-        settings.seed,
-    )
+    tuning, limits = run.config.finetune, ImageLimits.from_settings(run.config.collection)
+    crops = Crops(tuning.side, tuning.context, chosen.mean)
+    proportions = Proportions(tuning.positives, tuning.background, tuning.positive_iou, tuning.background_iou)
+    return RegionSampler(run.images.read, limits, crops, proportions, run.config.seed)
 
 
 def _judge(
-    settings: "config.Config", sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]"
+    settings: "Config", sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]"
 ) -> "Precision":
     """Average precision of what the network finds in held-out images."""
     from pipeline.images.boxes import NONE
@@ -164,25 +155,19 @@ def _publish(output: Path, encoder: "NetworkEncoder", classifier: "Classifier", 
         output / "classifier.safetensors", CLASSIFIER, judge, settings=settings, fingerprint=own, batch=batch
     )
     write_parameters(
-        output / "model.safetensors",
-        ENCODER,
-        tensors,
-        settings=parts,
-        fingerprint=digest,
-        details=details,
-        batch=batch,
+        output / "model.safetensors", ENCODER, tensors, settings=parts, fingerprint=digest, details=details, batch=batch
     )
     batch.publish()
 
 
-def _keys(config, encoder: str) -> Mapping:
+def _keys(config, encoder: str) -> dict:
     tuning = config.finetune.model_dump(exclude={"checkpoint_seconds"})
     judged = config.regions.model_dump(include={"search", "min_side", "iou"})
     chosen = config.encoder(encoder).decisive()
     return {"seed": config.seed, "finetune": tuning, "encoder": chosen, "judged": judged}
 
 
-def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
+def _reads(config, layout, encoder: str) -> Inputs:
     start = config.finetune
     weights = {"weights": Outside(Path(config.weights_root) / start.file)} if start.start == "file" else {}
     return {"manifest": layout.manifest, **weights}
@@ -192,11 +177,7 @@ STAGE = Stage(
     finetune,
     version=4,
     needs=Need(
-        process(3500),
-        fixed(600),
-        fixed(240),
-        "`finetune.iterations` times the regions of a batch",
-        encoder_gpu,
+        process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
     ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights == "finetuned"],

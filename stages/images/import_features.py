@@ -4,15 +4,14 @@ from pathlib import Path
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
-from stages.commands import on_run
+from pipeline.run import Run
+from stages.commands import PATH, on_run
 
 
 @click.command("import-features")
 @click.argument("name")
 @click.option(
-    "--from", "source_path", type=options.PATH, required=True, help=".npy, HDF5, Parquet, or clip-retrieval's folder."
+    "--from", "source_path", type=PATH, required=True, help=".npy, HDF5, Parquet, or clip-retrieval's folder."
 )
 @click.option("--features", help="HDF5 dataset or Parquet column of the features. [default: the only one]")
 @click.option("--names", help="Dataset or column of the names; for .npy a text file. [default: the only one, FILE.txt]")
@@ -46,10 +45,10 @@ def command(
     matching = match_names(source.names, images)
     log = logging.getLogger(__name__)
     if matching.unmatched:
-        log.warning("%d rows are of no image: %s", len(matching.unmatched), some(matching.unmatched))
+        log.warning("%d rows match no image: %s", len(matching.unmatched), some(matching.unmatched))
     if missing := matching.missing(images):
         raise InputError(
-            f"{len(missing)} images have no row in {source_path}: {some(missing)}; add them, or ingest less"
+            f"{len(missing)} images have no row in {source_path}: {some(missing)}; add them, or ingest fewer images"
         )
 
     made_by = {}
@@ -57,7 +56,9 @@ def command(
         used = run.encoder(encoder)
         dim, own = source.blocks[0].shape[1], used.details.get("dim")
         if own not in (None, dim):
-            raise InputError(f"{source_path} has {dim} dimensions, the encoder {encoder} {own}; leave it out")
+            raise InputError(
+                f"{source_path} has {dim} dimensions, but the encoder {encoder} has {own}; leave out --encoder"
+            )
         made_by = {"encoder": used.fingerprint}
     files = {f"source/{file}": digest for file, digest in source.sha256.items()}
     with hold(shards.folder):

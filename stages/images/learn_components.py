@@ -1,8 +1,7 @@
 """`learn-components`: the principal components of regions."""
 
 from pipeline.plan.needs import TORCH, Need, fixed, manifest_mb, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def learn_components(run: Run, job: Job, encoder: str) -> None:

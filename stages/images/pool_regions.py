@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 BLOCK = 256
 """Images whose regions are in memory at once."""
@@ -26,7 +25,7 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     storage, parameters = run.config.extract.storage, run.encoder(encoder)
     folder = run.layout.encoder(encoder).path
     if stored_kind(parameters.settings).reads != "regions":
-        raise UsageError(f"{folder} pools no regions; give an encoder that does")
+        raise UsageError(f"{folder} does not pool regions; name an encoder that does")
     pooling = parameters.settings["pooling"]
     source = run.layout.regions(run.config.encoder(encoder).of).folder
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
@@ -36,13 +35,13 @@ def pool_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         made_by = regions.details["inputs"]["encoder"]
         require_same("encoder", {str(regions.path): made_by, str(folder): parameters.details["of"]})
         if "projection" in regions.details:
-            raise UsageError(f"{regions.path} was reduced; give the regions as extract-regions wrote them")
-        told = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
-        cut = {str(regions.path): told, str(folder): parameters.settings["regions"]}
+            raise UsageError(f"{regions.path} is reduced; pool the regions that extract-regions wrote")
+        recorded = {key: regions.details["regions"].get(key) for key in parameters.settings["regions"]}
+        cut = {str(regions.path): recorded, str(folder): parameters.settings["regions"]}
         require_same("the regions", {file: json.dumps(settings, sort_keys=True) for file, settings in cut.items()})
         if not np.diff(regions.offsets).all():
             first = regions.image_id[np.diff(regions.offsets).argmin()]
-            raise IntegrityError(f"image {first} has no regions in {regions.path}; run ingest again, without it")
+            raise IntegrityError(f"image {first} has no regions in {regions.path}; ingest again without this image")
         n = len(regions.image_id)
         blocks = (regions.packed(np.arange(start, min(start + BLOCK, n))) for start in range(0, n, BLOCK))
         features = np.concatenate([pool(block.features, block.offsets, pooling) for block in blocks])

@@ -1,12 +1,9 @@
 """`prepare-encoder`: an image encoder of the configuration, with its weights, as an artefact of the run."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
@@ -28,14 +25,14 @@ def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
     logging.getLogger(__name__).info("%s: %s %s, %d dimensions", encoder, chosen.architecture, parts["layer"], dim)
 
 
-def _keys(config, encoder: str) -> Mapping[str, Any]:
+def _keys(config, encoder: str) -> dict:
     chosen = config.encoder(encoder)
     if chosen.spec.reads == "regions":
         return {**chosen.decisive(), "regions": config.regions.decisive()}
     return {"seed": config.seed, "encoder": chosen.decisive()}
 
 
-def _reads(config, layout, encoder: str) -> Mapping[str, Input]:
+def _reads(config, layout, encoder: str) -> Inputs:
     """The encoder whose regions it takes, the images that it learns from, its file of weights."""
     chosen, reads = config.encoder(encoder), {}
     if chosen.spec.reads == "regions":
@@ -51,10 +48,7 @@ STAGE = Stage(
     prepare_encoder,
     version=2,
     needs=Need(
-        process(TORCH + 2000),
-        fixed(600),
-        fixed(120),
-        "a download; for `standard` the train images that it learns from",
+        process(TORCH + 2000), fixed(600), fixed(120), "a download; for `standard` the train images that it learns from"
     ),
     names=("encoder",),
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights != "finetuned"],

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def reduce_regions(run: Run, encoder: str) -> Callable[[Job], None]:

@@ -1,12 +1,8 @@
 """`show-regions`: a contact sheet of images with their regions, for people."""
 
-from pathlib import Path
-
-import click
-
 from pipeline.plan.needs import TORCH, Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
+from stages.commands import count
 
 IMAGES, COLUMNS, BEST = 24, 6, 5
 
@@ -17,38 +13,24 @@ def show_regions(
     """Draw the best regions of some images of a shard, spread evenly over it."""
     import numpy as np
 
-    from pipeline.errors import InputError
     from pipeline.images.contact_sheet import SheetPicture, draw_sheet, to_png
-    from pipeline.images.decode import ImageLimits
-    from pipeline.images.preprocess import Photograph, open_photograph
+    from pipeline.images.preprocess import Photograph
     from pipeline.storage.atomic import DRAWING, publish
     from pipeline.storage.regions import open_regions
-    from pipeline.storage.sources import ImageSource, find_photographs
+    from stages.inputs import open_photographs
 
-    manifest, settings = run.manifest, run.config
-    collection = settings.collection
-    limits = ImageLimits.from_settings(collection)
-    regions = open_regions(manifest, run.layout.regions(encoder).folder, shard)
-    read = ImageSource(find_photographs(manifest.root, Path(settings.data_root)), collection.follow_links).read
+    regions = open_regions(run.manifest, run.layout.regions(encoder).folder, shard)
     places = np.unique(np.linspace(0, regions.rows - 1, images).astype(int))
-
+    image_id = regions.image_id[places]
+    names = [Photograph.from_row(row).name for row in run.manifest.images.take(image_id).to_pylist()]
     pictures = []
-    for place, row in zip(places, manifest.images.take(regions.image_id[places]).to_pylist(), strict=True):
-        photograph, block = Photograph.from_row(row), regions.packed(np.array([place]))
-        rows = slice(1, 1 + top)  # region 0 is the whole image
-        try:
-            image, line = open_photograph(read, limits, photograph), photograph.name
-        except InputError as error:
-            image, line = None, f"{photograph.name}: {error}"
-        pictures.append(SheetPicture(image, block.boxes[rows], block.scores[rows], line))
+    for place, name, (image, reason) in zip(places, names, open_photographs(run, image_id), strict=True):
+        block, rows = regions.packed(np.array([place])), slice(1, 1 + top)  # region 0 is the whole image
+        pictures.append(SheetPicture(image, block.boxes[rows], block.scores[rows], reason or name))
 
     details = {"inputs": {"regions": regions.fingerprint}}
     data = to_png(draw_sheet(pictures, columns))
     publish(job.path, data, kind=DRAWING, rows=len(pictures), fingerprint=job.fingerprint, details=details)
-
-
-def _number(option: str, default: int, told: str, least: int = 1) -> click.Option:
-    return click.Option([option], type=click.IntRange(min=least), default=default, show_default=True, help=told)
 
 
 STAGE = Stage(
@@ -62,9 +44,9 @@ STAGE = Stage(
     writes=lambda layout, encoder: layout.region_sheet(encoder),
     shown={"regions": "Regions and alignments"},
     options=(
-        _number("--shard", 0, "Shard whose images are shown.", least=0),
-        _number("--images", IMAGES, "Images shown."),
-        _number("--columns", COLUMNS, "Images side by side."),
-        _number("--top", BEST, "Best regions drawn in each."),
+        count("--shard", 0, "Shard whose images are shown.", least=0),
+        count("--images", IMAGES, "Images shown."),
+        count("--columns", COLUMNS, "Images side by side."),
+        count("--top", BEST, "Best regions drawn in each."),
     ),
 )

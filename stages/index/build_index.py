@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.plan.needs import TORCH, Need, embeddings_mb, manifest_mb, network_gpu, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
 
 def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     """Index images and sentences, measure the indices, and put beside them what a query needs."""
-    from pipeline.device import find_gpu
     from pipeline.specs.stored import restore
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.carried_parsers import add_parser, find_carried_parser
-    from pipeline.storage.embeddings import Embeddings, split_ids
+    from pipeline.storage.embeddings import split_ids
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
@@ -35,9 +33,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     config, layout, manifest = run.config, run.layout, run.manifest
     settings = config.index.model_copy(update={"on_disk": config.index.on_disk or on_disk})
     folder, vocabulary_path = layout.model(model).path, _vocabulary(config, layout, model)
-    embeddings = Embeddings(manifest, layout.embeddings(model).folder, model)
-    parameters = run.model(model)
-    require_same("model", {str(embeddings.folder): embeddings.model, str(folder): parameters.fingerprint})
+    embeddings, parameters = run.embedded_model(model)
     vocabulary = read_vocabulary(vocabulary_path)["fingerprint"]
     require_same("vocabulary", {str(vocabulary_path): vocabulary, str(folder): parameters.details["vocabulary"]})
     mapping = restore(embeddings.registered, parameters.settings, parameters.tensors, folder)
@@ -51,7 +47,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
         parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
 
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(job.path)
-    about = _add_indices(writer, embeddings, ids, settings, find_gpu(config.device))
+    about = _add_indices(writer, embeddings, ids, settings, run.gpu)
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(folder)
@@ -100,7 +96,7 @@ def _read_encoders(
         for name in origins.keys() - found.keys():
             logging.getLogger(__name__).warning(
                 "the features of %s were imported, and no encoder of this run makes them: the index cannot be searched"
-                " with photographs that it does not hold; see import-features --encoder", name,
+                " with new photographs; see import-features --encoder", name,
             )  # fmt: skip
     return found
 
@@ -108,7 +104,7 @@ def _read_encoders(
 def _add_indices(
     writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "IndexSettings", gpu: Any
 ) -> dict[str, Any]:
-    """The index of images and that of sentences, and which vectors are of which item; what the card says of them."""
+    """Add the indices of images and of sentences, and which vectors are of which item; returns what the card says."""
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
@@ -121,7 +117,7 @@ def _add_indices(
 
     several = embeddings.multi_vector
     if settings.on_disk and several:
-        raise UsageError(f"{embeddings.name} has fragments, whose lists stay in memory; set index.on_disk to false")
+        raise UsageError(f"{embeddings.name} is multi-vector: its lists stay in memory; set index.on_disk to false")
     requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
@@ -137,34 +133,34 @@ def _add_indices(
         )  # fmt: skip
         if lists:
             writer.adopt(lists.name)
-        _put(writer, embeddings.name, name, built.index)
+        _add_index(writer, embeddings.name, name, built.index)
         cards[name] = built.card()
         if built.cost:
-            _tell_cost(embeddings.name, modality, built, settings.recall_floor)
+            _log_cost(embeddings.name, modality, built, settings.recall_floor)
     if several:
         writer.add_outlines(outlines)
     return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
 
 
-def _tell_cost(row: str, modality: str, built: "BuiltGallery", floor: float) -> None:
-    """What the shortlist costs, for a person, and what to do where that is too much."""
+def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:
+    """Log what the shortlist costs, and what to do where that is too much."""
     import logging
 
     cost, log = built.cost, logging.getLogger(__name__)
     log.info(
-        "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", row,
+        "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
         "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
         1000 * cost.exact_seconds,
     )  # fmt: skip
     if cost.recall < floor:
         log.warning(
-            "%s: that is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
-            row, floor, built.index.card.count,
+            "%s: this is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
+            model, floor, built.index.card.count,
         )  # fmt: skip
 
 
-def _put(writer: "BundleWriter", row: str, name: str, built: "BuiltIndex") -> None:
-    """An index of the bundle, and how it was chosen where it was."""
+def _add_index(writer: "BundleWriter", model: str, name: str, built: "BuiltIndex") -> None:
+    """Add an index to the bundle, and how it was chosen, if candidates were measured."""
     import logging
 
     from pipeline.report.figures import draw_tradeoff
@@ -172,10 +168,10 @@ def _put(writer: "BundleWriter", row: str, name: str, built: "BuiltIndex") -> No
     writer.add(f"{name}.faiss", built.data)
     if built.tradeoff:
         writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        writer.add(f"{name}.tradeoff.svg", draw_tradeoff(built.tradeoff, f"{row}, {name}"))
+        writer.add(f"{name}.tradeoff.svg", draw_tradeoff(built.tradeoff, f"{model}, {name}"))
     logging.getLogger(__name__).info(
         "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
-        row, built.card.count, name, built.card.factory, built.card.recall, built.card.queries_per_second,
+        model, built.card.count, name, built.card.factory, built.card.recall, built.card.queries_per_second,
     )  # fmt: skip
 
 
@@ -195,13 +191,13 @@ def _trains_parser(config: "Config") -> bool:
     return config.parse.engine == "spacy" and config.parse.pipeline is None
 
 
-def _keys(config, model: str) -> Mapping[str, Any]:
-    """Only fragments have a shortlist."""
+def _keys(config, model: str) -> dict:
+    """Only multi-vector models have a shortlist."""
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
     return config.index.model_dump(exclude=unused)
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     chosen, words = config.model(model), {}
     if not config.members(model):
         words["vocabulary"] = layout.token_vocabulary if chosen.spec.words else layout.vocabulary

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
-from stages.commands import on_run
+from pipeline.run import Run
+from stages.commands import FILE, on_run, output
 
 
 @click.command("ground-truth")
@@ -15,20 +14,20 @@ from stages.commands import on_run
 @click.option("--queries", "count", type=click.IntRange(min=1), required=True, help="Vectors of the other modality.")
 @click.option("--neighbours", type=click.IntRange(min=1), required=True, help="Nearest ones of each.")
 @on_run
-@options.output("file", "The neighbours' ids and scores, an HDF5 file.")
+@output(FILE, "The neighbours' ids and scores, an HDF5 file.")
 def command(run: Run, model: str, gallery: str, count: int, neighbours: int, output: Path) -> None:
-    """Search all shards of MODEL exactly, one at a time or many at once; what an index finds is compared with this."""
+    """Search all shards of MODEL exactly, one at a time or many at once, to compare an index with."""
     from functools import partial
 
     import numpy as np
 
     from pipeline.index.shard_search import ShardVectors, search_parts
     from pipeline.index.vectors import evenly_spaced
-    from pipeline.storage.embeddings import Embeddings, read_vectors
+    from pipeline.storage.embeddings import read_vectors
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.shards import NEIGHBOURS, write_shard
 
-    embeddings = Embeddings(run.manifest, run.layout.embeddings(model).folder, model, multi_vector=False)
+    embeddings = run.embeddings(model, multi_vector=False)
     other, first = ("sentences", "first_image") if gallery == "images" else ("images", "first_sentence")
     ids = evenly_spaced(getattr(embeddings.manifest, other).num_rows, count)
     parts = [

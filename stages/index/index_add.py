@@ -1,20 +1,19 @@
-"""`index-add`: a bundle with the images and sentences that a grown manifest has and it has not."""
+"""`index-add`: a bundle with the images and sentences that were added to the manifest."""
 
 from pathlib import Path
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
-from stages.commands import on_run
+from pipeline.run import Run
+from stages.commands import FOLDER, bundle, on_run, output
 
 
 @click.command("index-add")
-@options.bundle
+@bundle
 @on_run
-@options.output("folder", "Folder of the new bundle; the old one stays as it is.")
+@output(FOLDER, "Folder of the new bundle; the old one stays as it is.")
 def command(run: Run, bundle_folder: Path, output: Path) -> None:
-    """Add what is new in the run's manifest to the indices of a bundle, and measure how far they have drifted."""
+    """Add what is new in the run's manifest to a bundle's indices, and measure how far these have drifted."""
     import logging
     from functools import partial
 

@@ -4,19 +4,18 @@ from pathlib import Path
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
-from stages.commands import on_run
+from pipeline.run import Run
+from stages.commands import FILE, FOLDER, bundle, on_run, output
 
 
 @click.command("index-remove")
-@options.bundle
+@bundle
 @click.option("--image", "images", type=click.IntRange(min=0), multiple=True, help="An image_id; may be repeated.")
-@click.option("--list", "list_path", type=options.FILE, help="File with an image_id on each line.")
+@click.option("--list", "list_path", type=FILE, help="File with an image_id on each line.")
 @on_run
-@options.output("folder", "Folder of the new bundle; the old one stays as it is.")
+@output(FOLDER, "Folder of the new bundle; the old one stays as it is.")
 def command(run: Run, bundle_folder: Path, images: tuple[int, ...], list_path: Path | None, output: Path) -> None:
-    """Remove images and their sentences from the indices of a bundle, and measure how far they have drifted."""
+    """Remove images and their sentences from a bundle's indices, and measure how far these have drifted."""
     import logging
     from functools import partial
 

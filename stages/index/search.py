@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stages import options
+from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Hit, Searcher
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @click.command("search")
 @click.argument("sentence", required=False)
-@click.option("--index", "bundle_folder", type=options.FOLDER, required=True, help="Folder that `build-index` wrote.")
-@click.option("--image", "image_path", type=options.FILE, help="Rank sentences for this image instead.")
-@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; rows of fragments only.")
+@click.option("--index", "bundle_folder", type=FOLDER, required=True, help="Folder that `build-index` wrote.")
+@click.option("--image", "image_path", type=FILE, help="Rank sentences for this image instead.")
+@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; multi-vector models only.")
 @click.option("--minus", multiple=True, metavar="WORD", help="With --image: rank images for it less this word.")
 @click.option("--plus", multiple=True, metavar="WORD", help="With --image: rank images for it plus this word.")
 @click.option(
     "--among", type=click.IntRange(min=0), default=20, show_default=True,
     help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
 )  # fmt: skip
-@click.option("--batch", "batch_path", type=options.FILE, help="Answer each line of this file, one JSON object a line.")
+@click.option("--batch", "batch_path", type=FILE, help="Answer each line of this file, one JSON object a line.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
-@options.config
+@config_option
 def command(
     sentence: str | None,
     bundle_folder: Path,
@@ -53,7 +53,7 @@ def command(
     bundle = Bundle(bundle_folder)
     searcher = Searcher(bundle)
     if regions and (sentence is None or not searcher.multi_vector):
-        raise UsageError("--regions takes a snippet of words and the index of a row of fragments, such as dvsa")
+        raise UsageError("--regions needs a sentence and the index of a multi-vector model, such as dvsa")
     if batch_path is not None:
         _answer_each(searcher, batch_path, top)
         return
@@ -71,8 +71,7 @@ def command(
 
     asked = changed if sentence is None else (sentence,)
     if unknown := list(dict.fromkeys(word for words in asked for word in searcher.unknown_words(words))):
-        told = f"not in the vocabulary, so not searched for: {', '.join(unknown)}"
-        click.echo(printable(told), err=True)
+        click.echo(printable(f"not in the vocabulary, so ignored: {', '.join(unknown)}"), err=True)
     if as_json:
         click.echo(printable_json([_shown(hit) for hit in hits]))
         return
@@ -87,21 +86,20 @@ def _shown(hit: "Hit") -> dict:
 
 
 def _answer_each(searcher: "Searcher", path: Path, top: int) -> None:
-    """Print a line of JSON for each line of the file: the query, and its results with the words that are not in the
-    vocabulary, or the error."""
+    """Print a line of JSON for each line of the file: the query, and its results and unknown words, or the error."""
     from pipeline.errors import InputError
     from pipeline.printable import printable_json
 
     try:
         sentences = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give a UTF-8 text file with a sentence a line") from error
+        raise InputError(f"cannot read {path} ({error}); give a UTF-8 text file with a sentence a line") from error
     for sentence, answer in zip(sentences, searcher.batch(sentences, top), strict=True):
         if isinstance(answer, InputError):
-            told = {"error": str(answer)}
+            found = {"error": str(answer)}
         else:
-            told = {"unknown": searcher.unknown_words(sentence), "results": [_shown(hit) for hit in answer]}
-        click.echo(printable_json({"query": sentence, **told}))
+            found = {"unknown": searcher.unknown_words(sentence), "results": [_shown(hit) for hit in answer]}
+        click.echo(printable_json({"query": sentence, **found}))
 
 
 def _features(image_path: Path, bundle: "Bundle", names: tuple[str, ...], config_path: Path | None) -> dict:
@@ -128,4 +126,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; give another image") from error
+        raise InputError(f"cannot read {path} ({error.strerror}); give another image") from error

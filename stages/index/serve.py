@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
+from pipeline.run import Run
+from stages.commands import FOLDER, config_option
 
 if TYPE_CHECKING:
     import socket
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from pipeline.config.root import Config
-    from pipeline.serve.describer import Describer
     from pipeline.serve.gallery import ServedGallery
+    from pipeline.serve.service import Describer
     from pipeline.storage.bundle import Bundle
     from stages.generators import StoredGenerator
 
 UNREAD_BYTES = 1 << 17
-"""Of answers that the system holds for a visitor who reads slowly; left to itself it takes megabytes for each."""
+"""Of answers that the system buffers for a slow visitor; by default it takes megabytes for each."""
 
 
 @click.command("serve")
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=options.FOLDER)
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE...", type=FOLDER)
 @click.option(
-    "--images", "images_root", type=options.FOLDER,
+    "--images", "images_root", type=FOLDER,
     help="Folder of the photographs. [default: the data root that each bundle was made from]",
 )  # fmt: skip
-@click.option("--run", "root", type=options.FOLDER, help="Folder of the run that has the generators. [default: none]")
+@click.option("--run", "root", type=FOLDER, help="Folder of the run that has the generators. [default: none]")
 @click.option(
     "--generator", "generators", multiple=True, help="Generator of --run that describes photographs; may be repeated."
 )
@@ -41,7 +41,7 @@ UNREAD_BYTES = 1 << 17
 )  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
-@options.config
+@config_option
 def command(
     bundles: tuple[Path, ...],
     images_root: Path | None,
@@ -66,19 +66,19 @@ def command(
     from pipeline.errors import UsageError
     from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.serve.hosts import ANY, hosts_of, in_address
-    from pipeline.serve.limits import Limits
 
     try:
         import uvicorn
 
         from pipeline.serve.app import build_app
         from pipeline.serve.connections import Patience, make_config
+        from pipeline.serve.guard import Limits
         from pipeline.serve.shelf import Renewal
     except ImportError as error:
         raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
 
     if generators and root is None:
-        raise UsageError("generators are of a run; give --run too")
+        raise UsageError("generators belong to a run; give --run too")
     run = Run(root, config.load(config_path) if config_path else None) if root else None
     settings = run.config if run else config.load(config_path)
     given = settings.serve.model_dump() | {"max_sentence_chars": settings.collection.max_sentence_chars}
@@ -101,12 +101,14 @@ def command(
         names, log = ", ".join([*galleries, *describers]), logging.getLogger(__name__)
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(host), port)
         if ANY in hosts:
-            log.warning("it answers whoever reaches this machine, under any name; --allow-host NAME admits that alone")
+            log.warning(
+                "it answers anyone who reaches this machine, under any name; --allow-host NAME admits that name alone"
+            )
         server.run(sockets=[listener])
 
 
 def _stamp(folder: Path) -> tuple[int, ...] | None:
-    """What changes with every new card of a bundle; None where there is no card."""
+    """A value that changes with every new card of a bundle; None where there is no card."""
     from pipeline.storage.bundle import CARD
 
     try:
@@ -169,48 +171,47 @@ def _open_describers(
     run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
 ) -> dict[str, "Describer"]:
     """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
-    from pipeline.serve.describer import Describer
+    from pipeline.serve.service import Describer
     from stages.generators import gather_sources, read_generator, read_training_text
 
-    text, settings = read_training_text(run), run.config
+    text = read_training_text(run)
     describers, sources = {}, {}
     for name in names:
-        stored = read_generator(run.layout.generator(name).path, settings)
+        stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
         learned_from = stored.vocabulary, stored.space
         if learned_from not in sources:  # which take memory
-            sources[learned_from] = gather_sources(stored, text, _bundle_of_space(stored, galleries), settings)
-        describer = Describer(stored.name, stored.generator, sources[learned_from], features, settings.describe.top)
+            sources[learned_from] = gather_sources(run, stored, text, _bundle_of_space(stored, galleries))
+        describer = Describer(stored.name, stored.generator, sources[learned_from], features, run.config.describe.top)
         describers[_free_name(stored.name, describers)] = describer
     return describers
 
 
 def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "ServedGallery":
-    """The one with the fewest encoders of those that have all of the generator's."""
+    """The one with the fewest encoders among those that have all of the generator's."""
     from pipeline.errors import UsageError
 
     wanted = set(stored.generator.encoders)
     fitting = [gallery for gallery in galleries if wanted <= set(gallery.card["encoders"])]
     if not fitting:
         raise UsageError(
-            f"{stored.folder} takes photographs through {' and '.join(stored.generator.encoders)}, which no served"
-            " index has; serve the index of a model on all of its encoders too"
+            f"{stored.folder} needs the encoders {' and '.join(stored.generator.encoders)}, which no served index has;"
+            " serve the index of a model on all of its encoders too"
         )
     return min(fitting, key=lambda gallery: len(gallery.card["encoders"]))
 
 
 def _bundle_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "Bundle | None":
-    """The bundle whose joint space the generator stands on, None where it stands on none."""
+    """The bundle whose joint space the generator uses; None where it uses none."""
     from pipeline.errors import UsageError
 
     if stored.space is None:
         return None
     for gallery in galleries:
-        if gallery.parts.model().fingerprint == stored.space:
-            return gallery.parts
+        if gallery.bundle.model().fingerprint == stored.space:
+            return gallery.bundle
     raise UsageError(
-        f"{stored.folder} stands on a joint space that no served index has; serve the index that it was trained with"
-        " too"
+        f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"
     )
 
 

@@ -1,14 +1,13 @@
 """`accumulate`: the moments of pairs of images and texts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.plan.needs import MB, TORCH, Need, blocks_mb, manifest_mb, moments_gpu, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 STUDY, AUXILIARY = "study/", "auxiliary/"
-"""How the names of pairs begin that are summed in folds, and of images with weak texts."""
+"""Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
 
 
 def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
@@ -20,22 +19,20 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline import runtime
-    from pipeline.device import find_gpu
     from pipeline.models.linear.accumulation import BLOCK_ROWS
     from pipeline.models.linear.passes import sum_blocks
     from pipeline.models.linear.sets import assign_folds
     from pipeline.models.linear.views import ImageView
-    from pipeline.storage.gather import Features, read_pairs
+    from pipeline.storage.gather import read_pairs
     from pipeline.storage.moments import write_moments
     from pipeline.storage.provenance import origin_of
-    from pipeline.storage.text_shards import Sentences
 
     config, manifest = run.config, run.manifest
-    texts, features = Sentences(manifest, _texts(run.layout, pairs).folder), Features(manifest, run.root / "features")
+    texts, features = run.tfidf(_texts(run.layout, pairs)), run.features
     summed, names = _keys(config, pairs), _encoders(config, pairs)
     folds = summed["folds"]["count"]
     assigned = assign_folds(manifest.splits, folds, config.study.order, config.seed)
-    in_splits, gpu = np.isin(manifest.splits.astype(str), summed["splits"]), find_gpu(config.device)
+    in_splits, gpu = np.isin(manifest.splits.astype(str), summed["splits"]), run.gpu
 
     def make(job: Job) -> None:
         shards, tfidf = {name: features.open(name, job.number) for name in names}, texts.open(job.number)
@@ -63,11 +60,6 @@ def _choices(config) -> list[tuple[str]]:
     return [(name,) for name in ["dev", *plain, *(f"{STUDY}{name}" for name in plain)]]
 
 
-def _kind(pairs: str) -> str:
-    """`target`, `dev` or `auxiliary`."""
-    return pairs.removeprefix(STUDY).partition("/")[0]
-
-
 def _encoders(config, pairs: str) -> list[str]:
     """The encoders of a run's own moments, and for the study's target those of the study too."""
     every = pairs == f"{STUDY}target"
@@ -79,8 +71,8 @@ def _texts(layout, pairs: str) -> Any:
     return layout.documents(documents) if kind == "auxiliary" else layout.sentences("tfidf")
 
 
-def _keys(config, pairs: str) -> dict[str, Any]:
-    kind, study = _kind(pairs), config.study
+def _keys(config, pairs: str) -> dict:
+    kind, study = pairs.removeprefix(STUDY).partition("/")[0], config.study
     splits = {"target": ("train",), "dev": ("dev",), "auxiliary": config.auxiliary.splits}[kind]
     folds = (
         {"count": study.folds, "order": study.order, "seed": config.seed} if pairs.startswith(STUDY) else {"count": 1}
@@ -88,7 +80,7 @@ def _keys(config, pairs: str) -> dict[str, Any]:
     return {"pairs": kind, "splits": list(splits), "folds": folds, "normalise": config.image_view.normalise}
 
 
-def _reads(config, layout, pairs: str) -> Mapping[str, Input]:
+def _reads(config, layout, pairs: str) -> Inputs:
     features = {f"features/{name}": layout.features(name) for name in _encoders(config, pairs)}
     return {"tfidf": _texts(layout, pairs), **features}
 

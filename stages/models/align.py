@@ -1,9 +1,8 @@
 """`align`: which words of a sentence describe which region of its image, by the embeddings of a multi-vector model."""
 
 from pipeline.plan.needs import PYTHON, Need, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
-from stages import options
+from pipeline.run import Job, Run, Stage
+from stages.commands import count
 
 BLOCK = 1024
 """Images whose vectors are in memory at once."""
@@ -13,26 +12,24 @@ IMAGES, COLUMNS, TOP = 24, 6, 4
 def align(
     run: Run, job: Job, model: str, split: str, images: int = IMAGES, columns: int = COLUMNS, top: int = TOP
 ) -> None:
-    """Write the segments of every sentence of a split, one a line, with their boxes in the image; draw some."""
+    """Write each sentence's segments in a split with the boxes they match, one a line; draw some."""
     import numpy as np
     from tqdm import tqdm
 
     from pipeline.images.contact_sheet import draw_sheet, picture_spoken_of, to_png
     from pipeline.models.neural.alignment import align
     from pipeline.storage.alignments import write_alignments
-    from pipeline.storage.embeddings import Embeddings, split_pairs
     from stages.inputs import open_photographs, read_analyzer, read_words
 
-    settings, manifest = run.config, run.manifest
-    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=True)
-    pairs, analyze = split_pairs(manifest, split), read_analyzer(run, embeddings)
+    manifest, embeddings, pairs = run.manifest, run.embeddings(model, multi_vector=True), run.pairs(split)
+    analyze = read_analyzer(run, embeddings)
     segments = []
     for block in tqdm(list(pairs.blocks(BLOCK)), desc=f"align {split}", unit="block", disable=None):
         seen = embeddings.read("images", block.image_id)
         sentences = embeddings.read("sentences", block.sentence_id)
         spoken = read_words(run, block.sentence_id, analyze, sentences)
         words, regions = sentences.split("vectors"), seen.split("vectors")
-        found = align(words, [regions[owner] for owner in block.owners], settings.align.beta)
+        found = align(words, [regions[owner] for owner in block.owners], run.config.align.beta)
         for sentence_id, owner, own_words, own in zip(block.sentence_id, block.owners, spoken, found, strict=True):
             segments += [
                 {
@@ -47,7 +44,7 @@ def align(
     drawn = np.unique(pairs.owners, return_index=True)[1]  # the first sentence of each image
     drawn = pairs.sentence_id[drawn[np.unique(np.linspace(0, len(drawn) - 1, images).astype(int))]]
     texts = manifest.sentences["text"].take(drawn).to_pylist()
-    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings)
+    photographs = open_photographs(run, manifest.sentence_images[drawn])
     pictures = []
     for sentence_id, text, (image, reason) in zip(drawn, texts, photographs, strict=True):
         own = [one for one in segments if one["sentence_id"] == sentence_id]
@@ -79,8 +76,8 @@ STAGE = Stage(
     writes=lambda layout, model, split: (layout.alignments(model, split), layout.alignment_sheet(model, split)),
     shown={"alignments": "Regions and alignments"},
     options=(
-        options.count("--images", IMAGES, "Images drawn."),
-        options.count("--columns", COLUMNS, "Images side by side."),
-        options.count("--top", TOP, "Regions drawn in each."),
+        count("--images", IMAGES, "Images drawn."),
+        count("--columns", COLUMNS, "Images side by side."),
+        count("--top", TOP, "Regions drawn in each."),
     ),
 )

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def combine(run: Run, job: Job, model: str) -> None:
@@ -20,17 +19,16 @@ def combine(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.atomic import to_json
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.parameters import MODEL, write_parameters
-    from pipeline.storage.provenance import join_origins, require_same_origins
+    from pipeline.storage.provenance import join_origins
 
     settings, layout, base = run.config, run.layout, run.chosen(model)
-    members = {name: _open_member(run, name) for name in settings.members(model)}
+    members = {name: run.embedded_model(name) for name in settings.members(model)}
     stored = {name: parameters for name, (_, parameters) in members.items()}
     if base:
         log = base.details["training_log"]
         weights = {name: base.details["weights"][settings.refitted(name)] for name in members}
     else:
-        log = _choose(model, settings, run.manifest, {name: embeddings for name, (embeddings, _) in members.items()})
+        log = _choose(run, model, {name: embeddings for name, (embeddings, _) in members.items()})
         weights = log["weights"]
     used = {name: stored[name] for name, weight in weights.items() if weight}
     joined = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
@@ -45,44 +43,34 @@ def combine(run: Run, job: Job, model: str) -> None:
         for key in ("encoders", "regions")
     }
     learned = {**origins, "vocabulary": vocabulary["fingerprint"]}
-    if base:
-        where = layout.model(settings.refitted(model)).path
-        require_same_origins({str(job.path): learned, str(where): base.details})
+    run.require_like_chosen(model, job, learned)
     batch = FileBatch()
     batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
-    write_parameters(
-        job.path / "model.safetensors",
-        MODEL,
-        joined.tensors(),
-        settings=joined.settings(),
-        fingerprint=job.fingerprint,
-        details={
-            "model": model,
-            "refits": settings.refitted(model),
-            "registered": combining(joined.multi_vector).name,
-            "training": settings.model(model).training,
-            **learned,
-            "labels": require_same("label table", labels) if labels else None,
-            "weights": weights,
-            "inputs": inputs,
-            "training_log": log,
-        },
-        batch=batch,
-    )
+    details = {
+        "model": model,
+        "refits": settings.refitted(model),
+        "registered": combining(joined.multi_vector).name,
+        "training": settings.model(model).training,
+        **learned,
+        "labels": require_same("label table", labels) if labels else None,
+        "weights": weights,
+        "inputs": inputs,
+        "training_log": log,
+    }
+    run.write_model(job, joined, details, batch)
     batch.publish()
     judged = "weights chosen before" if base else f"recall sum {log['recall_sum']:.1f} on dev"
     logging.getLogger(__name__).info("%s: %s, with %s", model, judged, weights)
 
 
-def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights of `members`, name -> embeddings, that are best on dev, with what led to them."""
+def _choose(run: Run, ensemble: str, members: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights of `members` (name -> embeddings) that are best on dev, and how they were chosen."""
     from tqdm import tqdm
 
     from pipeline.metrics.combination import combine_scores
     from pipeline.metrics.ranks import score
-    from pipeline.storage.embeddings import split_pairs
 
-    pairs = split_pairs(manifest, "dev").first(settings.fit.dev_images)
+    pairs = run.pairs("dev").first(run.config.fit.dev_images)
     for embeddings in members.values():
         embeddings.require_unseen("dev")
     scores = [
@@ -90,24 +78,13 @@ def _choose(ensemble: str, settings: Any, manifest: Any, members: Mapping[str, A
         for one in members.values()
     ]
     with tqdm(desc=f"combine {ensemble}", unit="trial", disable=None) as bar:
-        found = combine_scores(scores, pairs.owners, settings.ensemble(ensemble).weights, bar.update)
+        found = combine_scores(scores, pairs.owners, run.config.ensemble(ensemble).weights, bar.update)
     return {
         "criterion": "sum of recall@1, @5 and @10 of both directions on dev",
         "weights": dict(zip(members, found.values, strict=True)),
         "recall_sum": found.judged,
         "combinations": found.trials,
     }
-
-
-def _open_member(run: Run, name: str) -> tuple[Any, Any]:
-    """The embeddings and the model of one member, which belong together."""
-    from pipeline.storage.embeddings import Embeddings
-    from pipeline.storage.fingerprint import require_same
-
-    embeddings, folder = Embeddings(run.manifest, run.layout.embeddings(name).folder, name), run.layout.model(name).path
-    parameters = run.model(name)
-    require_same("model", {str(embeddings.folder): embeddings.model, str(folder): parameters.fingerprint})
-    return embeddings, parameters
 
 
 def _member(parameters: Any, weight: float) -> Any:
@@ -132,7 +109,7 @@ def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path])
             p.details["model"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
         }
         if (digest := require_same("vocabulary", used)) not in given:
-            raise IntegrityError(f"the vocabulary of {min(used)} is none of {', '.join(map(str, paths))}; give it too")
+            raise IntegrityError(f"the vocabulary of {min(used)} is not among {', '.join(map(str, paths))}; add it")
         views[view] = given[digest]
     inputs = {view: value["fingerprint"] for view, value in views.items()}
     return {"fingerprint": fingerprint("vocabularies", 1, inputs=inputs), "views": views}
@@ -144,7 +121,7 @@ def _vocabularies(config, layout, model: str) -> Mapping[str, Any]:
     return {one.name: one for one in (layout.token_vocabulary if own else layout.vocabulary for own in sorted(words))}
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     members, base = config.members(model), config.refitted(model)
     return {
         "manifest": layout.manifest,
@@ -166,10 +143,7 @@ STAGE = Stage(
     ),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("combine")],
-    keys=lambda config, model: {
-        "ensemble": config.ensemble(model).model_dump(),
-        "dev_images": config.fit.dev_images,
-    },
+    keys=lambda config, model: {"ensemble": config.ensemble(model).model_dump(), "dev_images": config.fit.dev_images},
     reads=_reads,
     writes=lambda layout, model: (layout.model(model), layout.model_vocabulary(model)),
 )

@@ -4,39 +4,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, network_gpu, per_shard
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def embed(run: Run, model: str) -> Callable[[Job], None]:
     """Embed all images and sentences."""
-    import numpy as np
-
-    from pipeline.device import find_gpu
-    from pipeline.specs.stored import restore
     from pipeline.storage.embeddings import write_embeddings
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.gather import Features
     from pipeline.storage.provenance import origin_of, require_origins
+    from stages.inputs import restore_model
 
-    manifest, folder, parameters = run.manifest, run.layout.model(model).path, run.model(model)
+    (mapping, parameters), folder = restore_model(run, model), run.layout.model(model).path
     known = parameters.details
-    mapping = restore(known["registered"], parameters.settings, parameters.tensors, folder)
-    if (gpu := find_gpu(run.config.device)) is not None:
-        mapping.to(gpu)
-    features, sentences = Features(manifest, run.root / "features"), _sentences(run, mapping.sentence_view, known)
+    sentences = _sentences(run, mapping.sentence_view, known)
 
     def make(job: Job) -> None:
-        opened = {name: features.open(name, job.number) for name in mapping.encoders}
+        opened = {name: run.features.open(name, job.number) for name in mapping.encoders}
         made_by = {name: {str(stored.path): origin_of(stored.sidecar)} for name, stored in opened.items()}
         require_origins(known["encoders"], folder, made_by)
         form, path, vocabulary = sentences(job.number)
         require_same("vocabulary", {str(folder): known["vocabulary"], str(path): vocabulary})
         blocks = {name: stored["features"] for name, stored in opened.items()}
-        ids = {
-            "images": np.arange(job.rows.first_image, job.rows.last_image),
-            "sentences": np.arange(job.rows.first_sentence, job.rows.last_sentence),
-        }
+        ids = {"images": job.image_id, "sentences": job.sentence_id}
         details = {
             "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
             "metric": mapping.metric, "vocabulary": vocabulary, "inputs": job.inputs,
@@ -55,7 +44,7 @@ def embed(run: Run, model: str) -> Callable[[Job], None]:
 def _sentences(run: Run, view: str, known: Mapping[str, Any]) -> Callable[[int], tuple[Any, Any, str]]:
     """What reads a shard of the sentences in the form that a model takes: (form, file, vocabulary)."""
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.text_shards import Sentences, TokenShards
+    from pipeline.storage.text_shards import TokenShards
     from pipeline.storage.trees import TreeShards
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
@@ -70,7 +59,7 @@ def _sentences(run: Run, view: str, known: Mapping[str, Any]) -> Callable[[int],
         return Trees(**getattr(opened, view.removesuffix("-trees"))), opened.path, opened.vocabulary
 
     def tfidf(number: int) -> tuple[Any, Any, str]:
-        opened = Sentences(run.manifest, run.layout.sentences("tfidf").folder).open(number)
+        opened = run.tfidf(run.layout.sentences("tfidf")).open(number)
         return opened.matrix, opened.path, opened.vocabulary
 
     return {"tokens": tokens, "tfidf": tfidf}.get(view, trees)
@@ -87,7 +76,7 @@ def _regions(run: Run, encoders: Sequence[str], image_id: Any) -> Any:
     return RegionRows(run.manifest, folders, image_id)
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     chosen = config.model(model)
     spec, encoders = chosen.spec, chosen.encoders
     regions = config.regions.encoders if spec.multi_vector else ()

@@ -1,11 +1,9 @@
 """`embed-phrases`: the noun phrases of a split and the regions of its images in the joint space of a model."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import TORCH, Need, network_gpu, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,30 +23,25 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.device import find_gpu
-    from pipeline.specs.stored import restore
-    from pipeline.storage.embeddings import split_pairs
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.names import plain
     from pipeline.storage.phrases import vectors_column, write_phrases
     from pipeline.storage.provenance import require_origins
-    from pipeline.storage.records import read_labels, read_vocabulary
+    from pipeline.storage.records import read_labels
     from pipeline.storage.rows import RegionRows
     from pipeline.text.heads import list_noun_phrases
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees
-    from pipeline.text.vocabulary import Vocabulary
     from stages.boxes import read_sentence_trees
+    from stages.inputs import read_token_vocabulary, restore_model
 
-    layout, manifest, folder, parameters = run.layout, run.manifest, run.layout.model(model).path, run.model(model)
-    mapping = restore(parameters.details["registered"], parameters.settings, parameters.tensors, folder)
-    if (gpu := find_gpu(run.config.device)) is not None:
-        mapping.to(gpu)
-    words_of, labels_of = layout.token_vocabulary.path, layout.labels.path
-    value, labels = read_vocabulary(words_of), read_labels(labels_of)
-    for what, given, path in (("vocabulary", value, words_of), ("labels", labels, labels_of)):
-        require_same(what, {str(path): given["fingerprint"], str(folder): parameters.details[what]})
-    vocabulary, pairs = Vocabulary.from_dict(value), split_pairs(manifest, split)
+    layout, manifest, folder = run.layout, run.manifest, run.layout.model(model).path
+    mapping, parameters = restore_model(run, model)
+    (vocabulary, digest), labels = read_token_vocabulary(run), read_labels(layout.labels.path)
+    used = {"vocabulary": (layout.token_vocabulary, digest), "labels": (layout.labels, labels["fingerprint"])}
+    for what, (one, own) in used.items():
+        require_same(what, {str(one.path): own, str(folder): parameters.details[what]})
+    pairs = run.pairs(split)
     folders = {
         name: layout.regions(plain(name, folder), run.config.regions.reduced).folder for name in mapping.encoders
     }
@@ -61,12 +54,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))
-    inputs = {
-        "manifest": manifest.fingerprint,
-        "model": parameters.fingerprint,
-        **parsed,
-        **regions.fingerprints,
-    }
+    inputs = {"manifest": manifest.fingerprint, "model": parameters.fingerprint, **parsed, **regions.fingerprints}
     write_phrases(
         job.path,
         _embed_regions(mapping, regions, pairs.image_id),
@@ -106,7 +94,7 @@ def _embed_regions(model: object, regions: "RegionRows", image_id: "np.ndarray")
     return pa.concat_tables(parts)
 
 
-def _reads(config, layout, model: str, split: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str, split: str) -> Inputs:
     return {
         "manifest": layout.manifest,
         "model": layout.model(model),

@@ -1,10 +1,7 @@
 """`fit`: a linear model, its parameters chosen on the dev split."""
 
-from collections.abc import Mapping
-
 from pipeline.plan.needs import MB, TORCH, Need, manifest_mb, moments_gpu, per_image
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def fit(run: Run, job: Job, model: str) -> None:
@@ -13,23 +10,20 @@ def fit(run: Run, job: Job, model: str) -> None:
 
     from tqdm import tqdm
 
-    from pipeline.device import find_gpu
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
     from pipeline.models.linear.training import FitTask
     from pipeline.models.linear.tuning import GridTrial
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.gather import Features, read_split
+    from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
-    from pipeline.storage.parameters import MODEL, write_parameters
-    from pipeline.storage.provenance import encoders_of, join_origins, require_same_origins
-    from pipeline.storage.text_shards import Sentences
+    from pipeline.storage.provenance import encoders_of, join_origins
+    from stages.inputs import describe_model
 
-    settings, layout = run.config, run.layout
-    known, features = settings.model(model), Features(run.manifest, run.root / "features")
-    sentences = Sentences(run.manifest, layout.sentences("tfidf").folder)
+    settings, layout, features = run.config, run.layout, run.features
+    known, sentences = settings.model(model), run.tfidf(layout.sentences("tfidf"))
     target, weak = PairSet(features, sentences, layout.moments("target").folder, "target"), None
     if known.training != "target":
-        documents = Sentences(run.manifest, layout.documents(known.documents).folder)
+        documents = run.tfidf(layout.documents(known.documents))
         weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder, "auxiliary")
     learned_from = [target, *([weak] if weak else [])]
     vocabulary = require_same("vocabulary", {str(pairs.folder): pairs.vocabulary for pairs in learned_from})
@@ -40,9 +34,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     sides = [(str(target.folder), source.encoders)] + ([(str(weak.folder), weak.encoders)] if weak else [])
     origins = join_origins((file, encoders_of(file, made_by, known.encoders)) for file, made_by in sides)
     learned = {"encoders": origins, "vocabulary": vocabulary}
-    if base:
-        where = layout.model(settings.refitted(model)).path
-        require_same_origins({str(job.path): learned, str(where): base.details})
+    run.require_like_chosen(model, job, learned)
     restriction = Restriction(known.encoders)
     folded = FoldedMoments(source, run.sums)
     sets = make_sets(
@@ -61,7 +53,7 @@ def fit(run: Run, job: Job, model: str) -> None:
         known.settings,
         known.seed,
         progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
-        device=find_gpu(settings.device),
+        device=run.gpu,
         chosen=chosen,
     )
     tuned = known.spec.load().fit(task)
@@ -71,24 +63,8 @@ def fit(run: Run, job: Job, model: str) -> None:
     inputs |= {f"auxiliary/{number}": digest for number, digest in (weak.inputs if weak else {}).items()}
     if base:
         inputs |= {"chosen": base.fingerprint} | {f"dev/{n}": digest for n, digest in dev_pairs.inputs.items()}
-    write_parameters(
-        job.path / "model.safetensors",
-        MODEL,
-        tuned.model.tensors(),
-        settings=tuned.model.settings(),
-        fingerprint=job.fingerprint,
-        details={
-            "model": model,
-            "refits": settings.refitted(model),
-            "registered": known.spec.name,
-            "hyperparameters": known.hyperparameters,
-            "named": known.named,
-            "training": known.training,
-            **learned,
-            "inputs": inputs,
-            "training_log": tuned.log(),
-        },
-    )
+    details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": tuned.log()}
+    run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
     log.info("%s on %d pairs, chosen on %d dev images: %s", model, sets.target.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
@@ -96,9 +72,9 @@ def fit(run: Run, job: Job, model: str) -> None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     known, base = config.model(model), config.refitted(model)
-    found: dict[str, Input] = {"target": layout.moments("target"), "tfidf": layout.sentences("tfidf")}
+    found: dict = {"target": layout.moments("target"), "tfidf": layout.sentences("tfidf")}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if known.training != "target":
         found["auxiliary"] = layout.moments(f"auxiliary/{known.documents}")

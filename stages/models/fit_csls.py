@@ -1,11 +1,9 @@
-"""`fit-csls`: a model whose scores are corrected for hubs, as far as dev would have it."""
+"""`fit-csls`: a model whose scores are corrected for hubs, by the weight that is best on dev."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, embeddings_mb, fixed, manifest_mb
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def fit_csls(run: Run, job: Job, model: str) -> None:
@@ -14,25 +12,20 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
 
     from pipeline.models.linear.csls import Scaled
     from pipeline.specs.stored import restore
-    from pipeline.storage.embeddings import Embeddings, split_pairs
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import require_same_origins
 
     settings, layout = run.config, run.layout
     plain, refits, base = settings.scaled(model), settings.refitted(model), run.chosen(model)
-    parameters, folder = run.model(plain), layout.model(plain).path
-    embeddings = Embeddings(run.manifest, layout.embeddings(plain).folder, plain)
-    require_same("model", {str(embeddings.folder): embeddings.model, str(folder): parameters.fingerprint})
+    (embeddings, parameters), folder = run.embedded_model(plain), layout.model(plain).path
     if base:
         require_same_origins({str(folder): parameters.details, str(layout.model(refits).path): base.details})
-    learned = split_pairs(run.manifest, *(("train", "dev") if refits else ("train",)))
+    learned = run.pairs(*(("train", "dev") if refits else ("train",)))
     bank = _draw_bank(embeddings, learned, settings)
     if base:
         log = base.details["training_log"]
     else:
         embeddings.require_unseen("dev")
-        dev = split_pairs(run.manifest, "dev").first(settings.fit.dev_images)
+        dev = run.pairs("dev").first(settings.fit.dev_images)
         trials = _try_all(embeddings, dev, bank, settings)
         log = {
             "criterion": "sum of recall@1, @5 and @10 of both directions on dev", "chosen": trials[0], "trials": trials
@@ -42,14 +35,8 @@ def fit_csls(run: Run, job: Job, model: str) -> None:
 
     inputs = {"manifest": run.manifest.fingerprint, "model": parameters.fingerprint, **embeddings.inputs}
     inputs |= {"chosen": base.fingerprint} if base else {}
-    write_parameters(
-        job.path / "model.safetensors",
-        MODEL,
-        scaled.tensors(),
-        settings=scaled.settings(),
-        fingerprint=job.fingerprint,
-        details={**parameters.details, "model": model, "refits": refits, "inputs": inputs, "training_log": log},
-    )
+    details = {**parameters.details, "model": model, "refits": refits, "inputs": inputs, "training_log": log}
+    run.write_model(job, scaled, details)
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
@@ -79,7 +66,7 @@ def _try_all(embeddings: Any, pairs: Any, bank: Any, settings: Any) -> list[dict
     return choose_scaling(scores, *near, pairs.owners, ks, settings.csls.weight)
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     plain, base = config.scaled(model), config.refitted(model)
     return {
         "manifest": layout.manifest,

@@ -1,32 +1,28 @@
 """`join-embeddings`: an ensemble's vectors, from those of its members."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pipeline.plan.needs import MB, TORCH, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     """Put the vectors of an ensemble's members side by side, weighted."""
-    import numpy as np
-
     from pipeline.errors import UsageError
     from pipeline.metrics.joining import join_images, join_sentences, joint_rule
-    from pipeline.storage.embeddings import Embeddings, write_embeddings
+    from pipeline.storage.embeddings import write_embeddings
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.names import plain
 
     folder, parameters = run.layout.model(model).path, run.model(model)
     known = parameters.details
     if "weights" not in known:
-        raise UsageError(f"{folder} holds {known['registered']}, no ensemble; run embed for it")
+        raise UsageError(f"{folder} holds {known['registered']}, not an ensemble; run embed for it")
     weights = {name: weight for name, weight in known["weights"].items() if weight}
     members = {}
     for name in weights:
-        path = run.layout.embeddings(plain(name, folder)).folder
-        members[name] = Embeddings(run.manifest, path, name)
-        require_same("model", {str(path): members[name].model, str(folder): known["inputs"][f"models/{name}"]})
+        members[name] = member = run.embeddings(plain(name, folder))
+        require_same("model", {str(member.folder): member.model, str(folder): known["inputs"][f"models/{name}"]})
     details = {
         "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
         "metric": "inner_product", "vocabulary": known["vocabulary"],
@@ -34,11 +30,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     rules = [member.comparison if member.multi_vector else None for member in members.values()]
 
     def make(job: Job) -> None:
-        ids = {
-            "images": np.arange(job.rows.first_image, job.rows.last_image),
-            "sentences": np.arange(job.rows.first_sentence, job.rows.last_sentence),
-        }
-        sides = {}
+        ids, sides = {"images": job.image_id, "sentences": job.sentence_id}, {}
         for what, join in (("images", join_images), ("sentences", join_sentences)):
             parts = [member.read(what, ids[what]) for member in members.values()]
             sides[what] = join(parts, list(weights.values()), rules)
@@ -48,7 +40,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
     return make
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     members = {f"embeddings/{name}": layout.embeddings(name) for name in config.members(model)}
     return {"model": layout.model(model), **members}
 

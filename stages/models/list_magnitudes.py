@@ -1,9 +1,8 @@
 """`list-magnitudes`: the words and regions with the longest and shortest vectors, by the embeddings of a model."""
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
-from stages import options
+from pipeline.run import Job, Run, Stage
+from stages.commands import count
 
 WORDS, IMAGES, COLUMNS = 40, 24, 6
 
@@ -17,16 +16,13 @@ def list_magnitudes(
     from pipeline.images.contact_sheet import SheetPicture, draw_sheet, to_png
     from pipeline.models.neural.alignment import longest_vectors, word_magnitudes
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.embeddings import Embeddings, split_pairs
     from stages.inputs import open_photographs, read_analyzer, read_words
 
-    settings, manifest = run.config, run.manifest
-    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=True)
-    pairs, analyze = split_pairs(manifest, split), read_analyzer(run, embeddings)
+    embeddings, pairs = run.embeddings(model, multi_vector=True), run.pairs(split)
     sentences = embeddings.read("sentences", pairs.sentence_id)
-    spoken = read_words(run, pairs.sentence_id, analyze, sentences)
+    spoken = read_words(run, pairs.sentence_id, read_analyzer(run, embeddings), sentences)
     terms, ids = np.unique([word for own in spoken for word in own], return_inverse=True)
-    table = word_magnitudes(sentences.vectors, ids, settings.align.least_count)
+    table = word_magnitudes(sentences.vectors, ids, run.config.align.least_count)
     seen = embeddings.read("images", pairs.image_id)
     owners = seen.owners
     rows = longest_vectors(seen.vectors, owners, images)
@@ -49,7 +45,7 @@ def list_magnitudes(
         "inputs": embeddings.inputs,
         "fingerprint": job.fingerprint,
     }
-    photographs = open_photographs(manifest, pairs.image_id[owners[rows]], settings)
+    photographs = open_photographs(run, pairs.image_id[owners[rows]])
     pictures = [
         SheetPicture(image, np.array([one["box"]]), np.array([one["magnitude"]]), reason or f"{one['magnitude']:.2f}")
         for one, (image, reason) in zip(regions, photographs, strict=True)
@@ -74,8 +70,8 @@ STAGE = Stage(
     writes=lambda layout, model, split: (layout.magnitudes(model, split), layout.magnitude_sheet(model, split)),
     shown={"magnitudes": "Regions and alignments"},
     options=(
-        options.count("--words", WORDS, "Words at each end."),
-        options.count("--images", IMAGES, "Regions listed."),
-        options.count("--columns", COLUMNS, "Images side by side."),
+        count("--words", WORDS, "Words at each end."),
+        count("--images", IMAGES, "Regions listed."),
+        count("--columns", COLUMNS, "Images side by side."),
     ),
 )

@@ -5,10 +5,9 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages.boxes import label_names
-from stages.options import PATH
+from stages.commands import PATH
 
 BOXES = (
     "Boxes with labels, a file or a folder of them, as `extract-regions` reads them; the result goes to"
@@ -45,7 +44,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
         path = run.layout.phrase_ranking(model, split, given=True).path
         digest = fingerprint("phrase ranking of given boxes", 1, given, {"ranking": digest})
     unlabelled = boxes is None and not gold.labels
-    if unlabelled:  # a collection may have no labels; whoever names boxes wants them ranked
+    if unlabelled:  # a collection may have no labels; given boxes must be ranked
         measured = {"left_out": "no box of the manifest has a label"}
     else:
         measured = measure_phrases(phrases, regions, gold, chosen.least_overlap, bootstrap)
@@ -53,7 +52,7 @@ def rank_phrases(run: Run, job: Job, model: str, split: str, boxes: Path | None 
     made = {"inputs": {**stored.inputs, "phrases": stored.fingerprint}, "fingerprint": digest}
     publish_record(path, {"model": model, **about, **measured, **made})
     if unlabelled:
-        log.warning("%s: nothing is ranked, since %s; give boxes with labels as --boxes", model, measured["left_out"])
+        log.warning("%s: nothing was ranked: %s; give boxes with labels as --boxes", model, measured["left_out"])
         return
     log.info(
         "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,

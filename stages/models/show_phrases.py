@@ -1,9 +1,8 @@
 """`show-phrases`: the region that each noun phrase speaks of, on photographs and in a plane."""
 
 from pipeline.plan.needs import PYTHON, Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
-from stages import options
+from pipeline.run import Job, Run, Stage
+from stages.commands import count
 
 IMAGES, COLUMNS, TOP, POINTS = 24, 6, 5, 60
 
@@ -32,7 +31,7 @@ def show_phrases(
     from pipeline.storage.phrases import PhraseVectors
     from stages.inputs import open_photographs
 
-    settings, manifest, folder = run.config, run.manifest, run.layout.phrases(model, split).path
+    manifest, folder = run.manifest, run.layout.phrases(model, split).path
     stored = PhraseVectors(folder)
     require_same("manifest", {str(run.root): manifest.fingerprint, str(folder): stored.inputs["manifest"]})
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
@@ -46,20 +45,20 @@ def show_phrases(
         raise InputError(f"{folder} has no noun phrase whose image has regions; run embed-phrases on another")
     texts = np.array(stored.phrases["text"].to_pylist(), object)
 
-    told = np.unique(sentences[spoken])
-    drawn = told[evenly_spaced(len(told), images)]
+    shown = np.unique(sentences[spoken])
+    drawn = shown[evenly_spaced(len(shown), images)]
     lines = manifest.sentences["text"].take(drawn).to_pylist()
-    photographs = open_photographs(manifest, manifest.sentence_images[drawn], settings)
+    photographs = open_photographs(run, manifest.sentence_images[drawn])
     pictures = []
     for sentence_id, line, (image, reason) in zip(drawn, lines, photographs, strict=True):
         own = spoken[sentences[spoken] == sentence_id]
         boxes = stored.boxes[parts[best[own]]]
         pictures.append(picture_spoken_of(image, reason or line, boxes, texts[own], scores[own], top))
 
-    shown = spoken[np.isin(sentences[spoken], told[evenly_spaced(len(told), points)])]
+    shown = spoken[np.isin(sentences[spoken], shown[evenly_spaced(len(shown), points)])]
     regions, links = np.unique(best[shown], return_inverse=True)
     vectors = np.concatenate([stored.phrase_vectors[shown], stored.region_vectors[parts[regions]]])
-    places = scatter_in_plane(vectors, settings.seed)
+    places = scatter_in_plane(vectors, run.config.seed)
     groups = np.unique(owners[shown], return_inverse=True)[1]
     plane = draw_links(texts[shown], places[: len(shown)], places[len(shown) :], links, groups)
     details = {"model": model, "split": split, "inputs": {"phrases": stored.fingerprint}}
@@ -77,15 +76,12 @@ STAGE = Stage(
     choices=lambda config: config.phrase_splits(),
     wanted=lambda config: config.phrase_splits(config.phrases.splits),
     keys=lambda config, model, split: {"seed": config.seed},
-    reads=lambda config, layout, model, split: {
-        "manifest": layout.manifest,
-        "phrases": layout.phrases(model, split),
-    },
+    reads=lambda config, layout, model, split: {"manifest": layout.manifest, "phrases": layout.phrases(model, split)},
     writes=lambda layout, model, split: (layout.phrase_sheet(model, split), layout.phrase_plane(model, split)),
     options=(
-        options.count("--images", IMAGES, "Images drawn."),
-        options.count("--columns", COLUMNS, "Images side by side."),
-        options.count("--top", TOP, "Regions drawn in each."),
-        options.count("--points", POINTS, "Images whose phrases are in the plane."),
+        count("--images", IMAGES, "Images drawn."),
+        count("--columns", COLUMNS, "Images side by side."),
+        count("--top", TOP, "Regions drawn in each."),
+        count("--points", POINTS, "Images whose phrases are in the plane."),
     ),
 )

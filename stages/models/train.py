@@ -5,23 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def train(run: Run, job: Job, model: str) -> None:
     """Train MODEL: a registered neural model, one of the configuration's variants, or a refit of either.
 
-    A killed training goes on from its last checkpoint.
+    A killed training is resumed from its last checkpoint.
     """
     import logging
 
-    from pipeline.device import find_device
     from pipeline.models.neural.task import TrainingTask, train
-    from pipeline.storage.parameters import MODEL, write_parameters
-    from pipeline.storage.provenance import require_same_origins
     from pipeline.storage.rows import open_rows
-    from stages.inputs import follow_training
+    from stages.inputs import describe_model, follow_training
 
     settings, layout, base = run.config, run.layout, run.chosen(model)
     known = settings.model(model)
@@ -39,10 +35,8 @@ def train(run: Run, job: Job, model: str) -> None:
     if regions is not None:
         learned["regions"] = regions.encoders
         inputs |= regions.fingerprints
-    if base:
-        where = layout.model(settings.refitted(model)).path
-        require_same_origins({str(job.path): learned, str(where): base.details})
-        inputs["chosen"] = base.fingerprint
+    run.require_like_chosen(model, job, learned)
+    inputs |= {"chosen": base.fingerprint} if base else {}
     words, start = None, None
     if spec.starts_from:
         start, inputs["start"] = _read_start(run, model, learned)
@@ -53,29 +47,18 @@ def train(run: Run, job: Job, model: str) -> None:
         view, **pairs, settings=own, seed=known.seed, precision=_precision(run, model),
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
-        device=find_device(settings.device),
+        device=run.device,
     )  # fmt: skip
     with follow_training(model, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
         trained = train(spec.load(), task, checkpoint, after_step)
-        write_parameters(
-            job.path / "model.safetensors",
-            MODEL,
-            trained.model.tensors(),
-            settings=trained.model.settings(),
-            fingerprint=job.fingerprint,
-            details={
-                "model": model,
-                "refits": settings.refitted(model),
-                "registered": spec.name,
-                "hyperparameters": known.hyperparameters,
-                "named": known.named,
-                "training": known.training,
-                **learned,
-                "labels": getattr(stored, "labels", None),
-                "inputs": inputs,
-                "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
-            },
-        )
+        details = {
+            **describe_model(run, model),
+            **learned,
+            "labels": getattr(stored, "labels", None),
+            "inputs": inputs,
+            "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
+        }
+        run.write_model(job, trained.model, details)
     log = logging.getLogger(__name__)
     if base:
         log.info("%s on %d pairs, for %d epochs as %s", model, trained.log["pairs"], own.epochs, base.details["model"])
@@ -84,34 +67,29 @@ def train(run: Run, job: Job, model: str) -> None:
 
 
 def _precision(run: Run, model: str) -> Any:
-    """The dtype of the heaviest products: by the configuration, and what the device is fast at."""
-    from pipeline.device import find_device
+    """The dtype of the heaviest products, which `auto` chooses by the device."""
     from pipeline.precision import choose_precision
 
-    settings = run.config
-    return choose_precision(settings.model(model).settings.precision, find_device(settings.device))
+    return choose_precision(run.config.model(model).settings.precision, run.device)
 
 
 def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any, Any, dict]:
-    """The views of images and of regions, if `model` looks at these, and the pairs to train on and of dev, each of the
-    `splits` that its name has."""
+    """The view of images, that of regions, if `model` needs these, and the pairs of `splits` (use -> splits)."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.storage.embeddings import split_pairs
-    from pipeline.storage.gather import Features
     from pipeline.storage.rows import FeatureRows, RegionRows
     from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
 
-    settings, manifest, known = run.config, run.manifest, run.config.model(model)
+    settings, known = run.config, run.config.model(model)
     described = settings.regions.encoders if known.spec.regions != "none" else ()
     folders = {name: run.layout.regions(name, settings.regions.reduced).folder for name in described}
-    features, pairs = Features(manifest, run.root / "features"), {}
+    pairs = {}
     for use, names in splits.items():
-        found = split_pairs(manifest, *names)
-        rows = {name: FeatureRows(features, name, found.image_id) for name in known.encoders}
-        regions = RegionRows(manifest, folders, found.image_id) if described else None
+        found = run.pairs(*names)
+        rows = {name: FeatureRows(run.features, name, found.image_id) for name in known.encoders}
+        regions = RegionRows(run.manifest, folders, found.image_id) if described else None
         if hasattr(stored, "matrix"):
             sentences = stored.matrix[found.sentence_id]
         elif hasattr(stored, "trees"):
@@ -143,12 +121,11 @@ def _read_noun_phrase(run: Run, labels: str) -> int:
 def _read_terms(run: Run, vocabulary: str) -> list[str]:
     """The words of the token vocabulary, whose fingerprint the sentences say is `vocabulary`."""
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.records import read_vocabulary
+    from stages.inputs import read_token_vocabulary
 
-    path = run.layout.token_vocabulary.path
-    value = read_vocabulary(path)
-    require_same("vocabulary", {str(path): value["fingerprint"], "the sentences": vocabulary})
-    return value["terms"]
+    words, digest = read_token_vocabulary(run)
+    require_same("vocabulary", {str(run.layout.token_vocabulary.path): digest, "the sentences": vocabulary})
+    return words.terms
 
 
 def _read_words(run: Run, vocabulary: str) -> Any:
@@ -177,7 +154,8 @@ def _word_file(config) -> Path:
 
 
 def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, str]:
-    """What `model` starts from, with the terms of every word where it reads words and that one terms; its fingerprint.
+    """The model that `model` starts from (with the terms of every word if it reads words and that one terms), and its
+    fingerprint.
 
     IntegrityError where it is of another kind, or learned from features of other encoders, or another vocabulary, than
     `learned` has, the details of `model`.
@@ -195,7 +173,9 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     spec, layout, name = run.config.model(model).spec, run.layout, run.config.start(model)
     folder, parameters = layout.model(name).path, run.model(name)
     if (held := parameters.details["registered"]) != spec.starts_from:
-        raise IntegrityError(f"{folder} holds {held}, and {model} starts from {spec.starts_from}; run its stage again")
+        raise IntegrityError(
+            f"{folder} holds {held}, not {spec.starts_from}, which {model} starts from; run its stage again"
+        )
     terms = read_vocabulary(layout.vocabulary.path) if spec.starts_from_terms else None
     expected = {**learned, "vocabulary": terms["fingerprint"]} if terms else learned
     require_same_origins({str(folder): parameters.details, str(layout.model(model).path): expected})
@@ -206,17 +186,17 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     return start, parameters.fingerprint
 
 
-def _keys(config, model: str) -> Mapping[str, Any]:
+def _keys(config, model: str) -> dict:
     known = config.model(model)
     geometry = {"geometry": config.regions.geometry} if known.spec.regions != "none" else {}
     view, words = config.image_view.model_dump(), config.word_vectors.model_dump()
     return {"seed": config.seed, "image_view": view, "word_vectors": words, "model": known.hyperparameters, **geometry}
 
 
-def _reads(config, layout, model: str) -> Mapping[str, Input]:
+def _reads(config, layout, model: str) -> Inputs:
     known, start, base = config.model(model), config.start(model), config.refitted(model)
     spec, source = known.spec, config.word_vectors.source
-    found: dict[str, Input] = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
+    found: dict = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if spec.regions != "none":
         found |= {f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders}

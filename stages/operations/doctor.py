@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from stages import options
+from stages.commands import PATH, config_option
 
 
 @click.command("doctor")
-@click.option("--folder", type=options.PATH, help="Whose disk is asked for free space. [default: results_root]")
-@options.config
+@click.option("--folder", type=PATH, help="Folder on the disk whose free space is checked. [default: results_root]")
+@config_option
 def command(folder: Path | None, config_path: Path | None) -> None:
     """Check devices, BLAS, faiss, free disk and memory, and extras; exit code 1 when something needed is missing."""
     import sys

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stages import options
+from stages.commands import FOLDER
 
 if TYPE_CHECKING:
     from pipeline.storage.image_trace import ImageTrace
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @click.argument("image")
-@click.option("--run", type=options.FOLDER, required=True, help="Folder of the run, such as results/demo.")
+@click.option("--run", type=FOLDER, required=True, help="Folder of the run, such as results/demo.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of lines.")
 def command(image: str, run: Path, as_json: bool) -> None:
     """Follow IMAGE, a file name or an image_id, from the manifest to the indices, or say why it was left out."""

@@ -3,8 +3,7 @@
 import click
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage, needed
+from pipeline.run import Job, Run, Stage, needed
 from stages import inputs
 
 SAMPLE_SENTENCES = 50000
@@ -47,7 +46,9 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
     if unknown := [stage.rule for stage in stages if stage.seconds is None]:
         click.echo(f"not forecast, and not in the total: {', '.join(unknown)}")
     if share < BUSY:
-        click.echo(f"other work had {1 - share:.0%} of the processors while this was measured, and all seconds are so")
+        click.echo(
+            f"other programs used {1 - share:.0%} of the processors during the measurement; the forecast includes that"
+        )
     if not compare:
         value = {"rates": vars(rates), "dims": dims, "terms": terms, "gpu": gpu}
         publish_record(job.path, {**value, "inputs": {"manifest": manifest.fingerprint}})
@@ -64,14 +65,13 @@ def _measure_images(run: Run, sample: int):
     from pipeline.index.vectors import evenly_spaced
     from pipeline.plan.rates import extraction_rate, rate
     from pipeline.specs.stored import restore_encoder
-    from pipeline.storage.sources import ImageSource
 
     settings, manifest = run.config, run.manifest
-    extract, collection = settings.extract, settings.collection
+    extract = settings.extract
     rows = manifest.images.take(evenly_spaced(manifest.images.num_rows, sample)).to_pylist()
     photographs = [Photograph.from_row(row) for row in rows]
-    limits = ImageLimits.from_settings(collection)
-    read, cores = ImageSource(manifest.root, collection.follow_links).read, runtime.threads()
+    limits = ImageLimits.from_settings(settings.collection)
+    read, cores = run.images.read, runtime.threads()
     looked = rate(lambda: map(partial(inspect, read, limits), map(itemgetter(2), photographs)), len(photographs))
     networks = [chosen for chosen in settings.encoders if chosen.spec.reads == "pixels"]
     rates = {what: dict.fromkeys(chosen.name for chosen in networks) for what in ("images", "decoded", "forward")}

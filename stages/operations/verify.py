@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from stages import options
+from stages.commands import FOLDER
 
 
 @click.command("verify")
-@click.argument("run", type=options.FOLDER)
+@click.argument("run", type=FOLDER)
 @click.option("--sweep", is_flag=True, help="Remove temporary files and locks whose writer on this machine is gone.")
 def command(run: Path, sweep: bool) -> None:
-    """Hash all artefacts of RUN, a folder such as results/demo, and say what is wrong and how to make it anew.
+    """Hash all artefacts of RUN, a folder such as results/demo, and say what is wrong and how to repair it.
 
     Exit code 0 where every artefact is what its commit says and was made from this run's others, 1 otherwise.
     """

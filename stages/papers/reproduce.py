@@ -1,11 +1,9 @@
 """`reproduce`: the tables of the seeds with this run's numbers beside the printed ones."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import Need, fixed
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -44,7 +42,7 @@ def _describe(config: "Config", name: str) -> dict[str, str]:
     return described
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     tables = {"tables": layout.tables} if config.reproduce.gong else {}
     return {"summary": layout.summary, **tables}
 

@@ -1,7 +1,6 @@
 """`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages.studies import NEED, read_study, study_keys, study_reads
 
 
@@ -64,11 +63,5 @@ def study(run: Run, job: Job) -> None:
 
 
 STAGE = Stage(
-    study,
-    version=3,
-    needs=NEED,
-    threads=8,
-    keys=study_keys,
-    reads=study_reads,
-    writes=lambda layout: layout.study,
+    study, version=3, needs=NEED, threads=8, keys=study_keys, reads=study_reads, writes=lambda layout: layout.study
 )

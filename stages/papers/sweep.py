@@ -1,11 +1,8 @@
 """`sweep`: what a model reaches with more target and auxiliary pairs, from moments, with every combination tried."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 from stages.studies import NEED, read_study, study_keys, study_reads
 
 
@@ -38,7 +35,7 @@ def sweep(run: Run, job: Job, model: str) -> None:
     logging.getLogger(__name__).info("%s: %d combinations in %.0f s", model, len(rows), seconds)
 
 
-def _keys(config, model: str) -> Mapping[str, Any]:
+def _keys(config, model: str) -> dict:
     return {**study_keys(config), "model": config.model(model).hyperparameters}
 
 

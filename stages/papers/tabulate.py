@@ -1,8 +1,7 @@
 """`tabulate`: the tables of Gong et al. 2014 as Markdown, our numbers beside the printed ones."""
 
 from pipeline.plan.needs import Need, fixed
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def tabulate(run: Run, job: Job) -> None:

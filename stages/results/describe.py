@@ -1,17 +1,15 @@
 """`describe`: sentences for the images of a split, or for its boxes with labels."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 from stages.boxes import label_names
+from stages.commands import PATH
 from stages.generators import space_of
-from stages.options import PATH
 
 if TYPE_CHECKING:
     from stages.generators import StoredGenerator
@@ -29,9 +27,9 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
 
     split, _, of = subject.partition(".")
     if boxes and not of:
-        raise UsageError(f"--boxes are of the subject {split}.boxes, and {split} was asked for")
+        raise UsageError(f"--boxes belong to the subject {split}.boxes, not to {split}; name that")
     settings, digest = run.config, job.fingerprint
-    stored = read_generator(run.layout.generator(generator).path, settings)
+    stored = read_generator(run, generator)
     if of:
         gold = read_gold(settings, run.manifest, boxes)
         features, shown = read_boxes(gold, run.manifest, run.root / "regions", stored.encoders, stored.folder, split)
@@ -53,22 +51,21 @@ def _read_images(
     import numpy as np
 
     from pipeline.errors import InputError
-    from pipeline.storage.gather import Features
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.rows import FeatureRows
 
     manifest = run.manifest
-    ids, features = np.flatnonzero(manifest.splits == split), Features(manifest, run.root / "features")
+    ids = np.flatnonzero(manifest.splits == split)
     if not len(ids):
         raise InputError(f"the {split} split of {manifest.folder} has no image; describe another one")
-    rows = {name: FeatureRows(features, name, ids) for name in stored.generator.encoders}
+    rows = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
     require_origins(stored.encoders, stored.folder, {name: block.origins for name, block in rows.items()})
     images = manifest.images.take(ids).to_pylist()
     shown = [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
     return rows, shown, {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
 
 
-def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
+def _reads(config, layout, generator: str, subject: str) -> Inputs:
     found = {
         "manifest": layout.manifest,
         "generator": layout.generator(generator),

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
-from stages.commands import on_run
+from pipeline.run import Run
+from stages.commands import FOLDER, PATH, on_run, output
 
 if TYPE_CHECKING:
     from pipeline.generate.batches import QueryPhotograph
@@ -20,15 +19,15 @@ Box = tuple[float, float, float, float]
 
 @click.command("describe-photographs")
 @click.argument("generator")
-@click.argument("paths", type=options.PATH, nargs=-1)
+@click.argument("paths", type=PATH, nargs=-1)
 @click.option(
-    "--index", "bundle_folder", type=options.FOLDER,
+    "--index", "bundle_folder", type=FOLDER,
     help="Bundle with the generator's encoders. [default: the run's of `describe.space`]",
 )  # fmt: skip
 @click.option("--split", help="Describe the images of this split of the index.")
 @click.option("--box", "boxes", type=(float,) * 4, multiple=True, help="Regions x1 y1 x2 y2 of one photograph.")
 @on_run
-@options.output("folder", "Folder of descriptions.json, descriptions.txt and index.html.")
+@output(FOLDER, "Folder of descriptions.json, descriptions.txt and index.html.")
 def command(
     run: Run,
     generator: str,
@@ -49,7 +48,7 @@ def command(
     if bool(paths) == bool(split) or (boxes and len(paths) != 1):
         raise UsageError("give photographs (one with --box), or a --split of --index")
     settings = run.config
-    stored = read_generator(run.layout.generator(generator).path, settings)
+    stored = read_generator(run, generator)
     about = {"generator": stored.name, "of": "images", "split": split}
     require_output(output / "descriptions.json", about)
     bundle = Bundle(bundle_folder or run.layout.index(settings.describe.space).path)

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from pipeline.plan.needs import TORCH, Need, fixed, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
@@ -17,19 +16,16 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
 
     import numpy as np
 
-    from pipeline.device import find_gpu
     from pipeline.evaluate.summary import headline, with_folds
     from pipeline.metrics.folds import divide, measure_folds
     from pipeline.metrics.ranks import rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
     from pipeline.storage.atomic import publish_record
-    from pipeline.storage.embeddings import Embeddings, split_pairs
 
     bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
-    embeddings = Embeddings(run.manifest, run.layout.embeddings(model).folder, model)
+    embeddings, pairs = run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)
-    pairs = split_pairs(run.manifest, split)
     chosen = select_sentences(pairs.owners, protocol)
     images = embeddings.read("images", pairs.image_id)
     sentences = embeddings.read("sentences", pairs.sentence_id[chosen])
@@ -37,18 +33,16 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     owners = pairs.owners[chosen]
     folds = divide(owners, run.config.evaluate.folds) if run.config.evaluate.folds > 1 else []
 
-    similarity: dict = {}
-    comparison = embeddings.comparison
+    comparison, similarity, through = embeddings.comparison, {}, {}
     measured = evaluate(rank(images, sentences, owners, comparison, run.sums), owners, bootstrap)
     ranked = [rank(images[one.images], sentences[one.sentences], one.owners, comparison, run.sums) for one in folds]
     if not embeddings.multi_vector and np.bincount(owners).min() > 1:
         ranks = similarity_ranks(sentences, owners, embeddings.metric)
         similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
 
-    through: dict = {}
     if through_index:
         bundle = run.layout.index(model).path
-        through = _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, find_gpu(run.config.device))
+        through = _measure_cost(bundle, embeddings, pairs, chosen, images, sentences, run.gpu)
 
     about = {"split": split, "protocol": protocol, "ties": TIES, "bootstrap": vars(bootstrap)}
     about |= {"folds": len(folds)} if folds else {}
@@ -72,7 +66,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
 
 
 def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, sentences, gpu) -> dict:
-    """Both directions through the bundle's index files, and the bundle that they are of."""
+    """What retrieval loses in both directions by the bundle's indices."""
     from pipeline.evaluate.through_index import cost_through
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.revision import open_parts
@@ -88,7 +82,7 @@ def _measure_cost(bundle_folder: Path, embeddings, pairs, chosen, images, senten
         direction, queries, of = asked[part.modality]
         gallery, vectors = open_gallery(bundle, part.modality), embeddings.rows_of(part.modality, part.ids[part.alive])
         cost = cost_through(gallery, vectors, part.numbers, part.owners, queries, of, gpu)
-        costs[direction] = {"factory": part.card["factory"], **cost.to_dict()}
+        costs[direction] = {"factory": part.card["factory"], **vars(cost)}
     return {"through_index": {**costs, "bundle": bundle.card["fingerprint"]}}
 
 
@@ -102,22 +96,20 @@ STAGE = Stage(
     evaluate,
     version=2,
     needs=Need(
-        process(TORCH + 600),
-        fixed(5),
-        per_image(300),
-        "images times sentences of the split; `evaluate.bootstrap`",
+        process(TORCH + 600), fixed(5), per_image(300), "images times sentences of the split; `evaluate.bootstrap`"
     ),
     names=("model", "split", "protocol"),
     choices=_choices,
     wanted=lambda config: config.evaluations(),
-    keys=lambda config, *names: {
-        "seed": config.seed,
-        **config.evaluate.model_dump(exclude={"splits", "protocols"}),
-    },
+    keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(exclude={"splits", "protocols"})},
     reads=lambda config, layout, model, *names: {
         "manifest": layout.manifest,
         f"embeddings/{model}": layout.embeddings(model),
     },
     writes=lambda layout, *names: layout.evaluation(*names),
-    options=(click.Option(["--through-index"], is_flag=True, help="Tell what the indices cost, among all they hold."),),
+    options=(
+        click.Option(
+            ["--through-index"], is_flag=True, help="Measure what the indices lose, among all that they hold."
+        ),
+    ),
 )

@@ -1,12 +1,11 @@
-"""`evaluate-descriptions`: how near generated sentences come to people's, and how likely it finds these."""
+"""`evaluate-descriptions`: how similar generated sentences are to people's, and the perplexity of these."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed, network_gpu, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 from pipeline.specs.generators import generator_spec
 from stages.boxes import label_names
 from stages.generators import space_of
@@ -26,7 +25,6 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     from pipeline.storage.atomic import publish_record
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions
-    from pipeline.storage.parameters import MODEL, read_parameters
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_record
     from pipeline.text.tokens import make_analyzer
@@ -36,7 +34,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     settings, layout, manifest = run.config, run.layout, run.manifest
     split, _, of = subject.partition(".")
     path, folder = layout.descriptions(generator, subject).commit, layout.generator(generator).path
-    described, parameters = read_record(path, Descriptions), read_parameters(folder / "model.safetensors", MODEL)
+    described, parameters = read_record(path, Descriptions), run.generator(generator)
     require_same("generator", {str(path): described["inputs"]["generator"], str(folder): parameters.fingerprint})
     require_same("manifest", {str(path): described["inputs"]["manifest"], str(manifest.folder): manifest.fingerprint})
     restored = generator_spec(generator).load().from_parts(parameters.settings, parameters.tensors)
@@ -50,7 +48,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
         references = _list_sentences(described["images"], manifest, found, split, analyze)
     judged = [pair for pair in zip(described["images"], references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
-        raise UsageError(f"people say nothing of what {path} describes; correct phrases.names, or parse")
+        raise UsageError(f"no sentence or phrase refers to what {path} describes; correct phrases.names, or parse")
     first = [one["sentences"][0] for one, _ in judged]
     candidates = [one["text"].split(" ") for one in first]
 
@@ -95,7 +93,6 @@ def _measure_perplexity(
     run: Run, name: str, generator: Any, parameters: "Parameters", found: "DescribedImages", split: str
 ) -> Any:
     """The perplexities of the split's sentences. IntegrityError where the generator learned in another joint space."""
-    from pipeline.device import find_gpu
     from pipeline.generate.material import HeldOut
     from pipeline.generate.space import JointSpace
     from pipeline.storage.bundle import Bundle
@@ -103,7 +100,7 @@ def _measure_perplexity(
     from stages.generators import read_tagged_text
 
     settings, layout = run.config, run.layout
-    gpu, index = find_gpu(settings.device), space_of(settings, layout, name)
+    gpu, index = run.gpu, space_of(settings, layout, name)
     space = JointSpace(Bundle(index.path), gpu) if index else None
     if space and (learned := parameters.details["space"]):
         require_same("joint space", {str(layout.generator(name).path): learned, str(index.path): space.fingerprint})
@@ -115,14 +112,14 @@ def _measure_perplexity(
     )
 
 
-def _keys(config, generator: str, subject: str) -> Mapping[str, Any]:
+def _keys(config, generator: str, subject: str) -> dict:
     if subject.endswith(".boxes"):
         return {"names": config.phrases.names, "meteor": config.describe.meteor}
     return {"seed": config.seed, "text": config.language_text.model_dump(), "meteor": config.describe.meteor}
 
 
-def _reads(config, layout, generator: str, subject: str) -> Mapping[str, Input]:
-    found: dict[str, Input] = {
+def _reads(config, layout, generator: str, subject: str) -> Inputs:
+    found: dict = {
         "manifest": layout.manifest,
         "generator": layout.generator(generator),
         "descriptions": layout.descriptions(generator, subject),
@@ -141,11 +138,7 @@ STAGE = Stage(
     evaluate_descriptions,
     version=2,
     needs=Need(
-        process(2000, described=0.1),
-        fixed(5),
-        lambda s: 60 + s.described / 50 / 60,
-        "images of the split",
-        network_gpu,
+        process(2000, described=0.1), fixed(5), lambda s: 60 + s.described / 50 / 60, "images of the split", network_gpu
     ),
     names=("generator", "subject"),
     choices=lambda config: config.descriptions(),

@@ -5,19 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, process
+from pipeline.run import Inputs, Job, Run, Stage, needed
 from pipeline.run.layout import Artefact
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage, needed
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
     from pipeline.report.examples import SplitGallery
-    from pipeline.report.thumbnails import Photographs
     from pipeline.storage.bundle import Bundle
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 SHARDS, ROWS = 4, 512
-"""How many shards of features are looked at, evenly spaced, and how many rows of each."""
+"""How many shards of features are sampled, evenly spaced, and how many rows of each."""
 
 
 def report(run: Run, job: Job) -> None:
@@ -26,24 +23,23 @@ def report(run: Run, job: Job) -> None:
     import shlex
 
     from benchmarks.papers.printed import ranking_tables
+    from pipeline.images.decode import ImageLimits
     from pipeline.report.atlas import draw_map
     from pipeline.report.examples import ask
     from pipeline.report.generated import compare_generators
     from pipeline.report.page import Report, render
     from pipeline.report.samples import draw_samples
-    from pipeline.report.tables import best_row, shown_split
-    from pipeline.report.thumbnails import drawing, vector_drawing
+    from pipeline.report.tables import best_model, shown_split
+    from pipeline.report.thumbnails import Photographs, drawing, vector_drawing
     from pipeline.storage.atomic import DRAWING, publish_text, read_verified
-    from pipeline.storage.bundle import Bundle
     from pipeline.storage.evaluations import read_summary
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions, JudgementForm, PlanForm
     from pipeline.storage.records import read_record
-    from pipeline.storage.sources import find_photographs
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
-    bundles = {name: Bundle(layout.index(name).path) for name in settings.models}
+    bundles = {name: run.bundle(name) for name in settings.models}
     plan = read_record(layout.plan.path, PlanForm)
     described = {one.commit: read_record(one.commit, Descriptions) for one in _descriptions(settings, layout)}
     judged = {one.path: read_record(one.path, JudgementForm) for one in _judged(settings, layout)}
@@ -52,11 +48,11 @@ def report(run: Run, job: Job) -> None:
     made_from |= {str(bundle.folder): bundle.card["inputs"]["manifest"] for bundle in bundles.values()}
     require_same("manifest", {str(manifest.folder): manifest.fingerprint, **made_from})
     _require_own(run, evaluations, bundles)
-    photographs = find_photographs(manifest.root, Path(settings.data_root))
-    show = _photographs(settings, photographs, moved=photographs != manifest.root)
-    # Of multi-vector models all pairs must be scored, so that they are shown only where there is no other.
+    photographs, limits = run.photographs, ImageLimits.from_settings(settings.collection)
+    show = Photographs(photographs.read, limits, moved=Path(photographs.root) != manifest.root)
+    # A multi-vector model must score all pairs, so it is shown only where there is no other.
     single = {name: bundle for name, bundle in bundles.items() if bundle.index_name("images") == "images"}
-    name = best_row(evaluations, single or bundles)
+    name = best_model(evaluations, single or bundles)
     best, gallery = bundles[name], _read_gallery(run, name, bundles[name], shown_split(evaluations))
     sheets = [one.path for one in _sheets(settings, layout)]
 
@@ -94,7 +90,7 @@ def report(run: Run, job: Job) -> None:
     if missing := list(show.shown.values()).count(False):
         logging.getLogger(__name__).warning(
             "%d of %d photographs are not shown: they cannot be read in %s; set data_root to where they are",
-            missing, len(show.shown), photographs,
+            missing, len(show.shown), photographs.root,
         )  # fmt: skip
 
 
@@ -116,36 +112,31 @@ def _require_own(run: Run, evaluations: "list[dict[str, Any]]", bundles: "Mappin
 def _read_gallery(run: Run, model: str, bundle: "Bundle", split: str) -> "SplitGallery":
     """The images and sentences of `split` as a model compares them."""
     from pipeline.report.examples import read_gallery
-    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
 
-    manifest = run.manifest
-    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model)
-    require_same(
-        "model", {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
-    )
-    pairs = split_pairs(manifest, split)
-    return read_gallery(embeddings, pairs, split, manifest.images, manifest.sentences)
+    embeddings = run.embeddings(model)
+    made_by = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
+    require_same("model", made_by)
+    return read_gallery(embeddings, run.pairs(split), split, run.manifest.images, run.manifest.sentences)
 
 
 def _health(run: Run) -> "list[dict[str, Any]]":
-    """How the stored features of every encoder are, as far as the run has these.
+    """The state of the stored features of every encoder that the run has features of.
 
-    Of SHARDS shards, checked against their sha256 and the manifest, ROWS rows each are looked at, and their bytes are
-    carried over to all. `rate` is of the jobs that wrote all shards, None where some of these are not known.
+    ROWS rows of each of SHARDS shards are sampled (shards are checked against their sha256 and the manifest), and their
+    bytes are extrapolated to all. `rate` is of the jobs that wrote all shards, None where some of these are unknown.
     """
     import numpy as np
 
     from pipeline.index.vectors import evenly_spaced
-    from pipeline.report.health import measure_rows
+    from pipeline.report.tables import measure_rows
     from pipeline.storage.benchmarks import read_shard_jobs
-    from pipeline.storage.gather import Features
 
     manifest, folders = run.manifest, [run.layout.benchmarks / rule for rule in ("extract", "pool_regions")]
     jobs = {name: found for folder in folders for name, found in read_shard_jobs(folder).items()}
-    features, found = Features(manifest, run.root / "features"), []
+    found = []
     for name in (one.name for one in run.config.encoders if run.layout.features(one.name).folder.is_dir()):
-        shards = [features.open(name, int(number)) for number in evenly_spaced(manifest.n_shards, SHARDS)]
+        shards = [run.features.open(name, int(number)) for number in evenly_spaced(manifest.n_shards, SHARDS)]
         sample = np.concatenate([shard["features"][evenly_spaced(shard.rows, ROWS)] for shard in shards])
         images, own = manifest.images.num_rows, jobs.get(name, [])
         seconds = sum(job.seconds for job in own)
@@ -187,19 +178,8 @@ def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
     return compare(stages, facts)
 
 
-def _photographs(settings: "Config", root: Path, moved: bool) -> "Photographs":
-    """What makes a small picture of a row of the manifest's images."""
-    from pipeline.images.decode import ImageLimits
-    from pipeline.report.thumbnails import Photographs
-    from pipeline.storage.sources import ImageSource
-
-    limits = settings.collection
-    source = ImageSource(root, limits.follow_links)
-    return Photographs(source.read, ImageLimits.from_settings(limits), moved)
-
-
 def _versions() -> dict[str, str]:
-    """The libraries that figures depend on, as far as they are installed."""
+    """The installed versions of the libraries that results depend on."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
@@ -230,7 +210,7 @@ def _judged(config, layout) -> list[Artefact]:
     return [layout.description_evaluation(name, subject) for name in config.generators for subject in subjects]
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     indices = [layout.index(name) for name in config.models]
     read = [*indices, *_sheets(config, layout), *_descriptions(config, layout), *_judged(config, layout)]
     return {"manifest": layout.manifest, "summary": layout.summary, "plan": layout.plan} | {

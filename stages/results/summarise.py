@@ -1,8 +1,7 @@
 """`summarise`: all evaluations of a run in one list, and as a table to read."""
 
 from pipeline.plan.needs import Need, fixed
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def summarise(run: Run, job: Job) -> None:

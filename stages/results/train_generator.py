@@ -1,12 +1,10 @@
 """`train-generator`: a generator of descriptions from stored features and training sentences."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 from pipeline.specs.generators import generator_spec
 from stages.generators import space_of
 
@@ -19,21 +17,19 @@ SNIPPETS_OF = ("train", "dev")
 
 
 def train_generator(run: Run, job: Job, generator: str) -> None:
-    """Train a registered generator, going on where a killed run has stopped."""
+    """Train a registered generator; a killed run is resumed."""
     import logging
 
-    from pipeline.device import find_device, find_gpu
     from pipeline.generate.material import Material
     from pipeline.generate.space import JointSpace
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.parameters import MODEL, write_parameters
     from pipeline.storage.provenance import join_origins
     from stages.generators import read_extra_text, read_tagged_text
     from stages.inputs import follow_training, read_described
 
     settings, layout, spec = run.config, run.layout, generator_spec(generator)
-    own, device = settings.section(spec), find_device(settings.device)
+    own = settings.section(spec)
     encoders = tuple(encoder.name for encoder in settings.encoders)
     found = read_described(run, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
@@ -46,7 +42,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     if bundle:
         sides = (str(run.root / "features"), found.encoders), (str(bundle.folder), bundle.model().details["encoders"])
         join_origins(sides)
-    space = JointSpace(bundle, find_gpu(settings.device)) if bundle else None
+    space = JointSpace(bundle, run.gpu) if bundle else None
     extra, treebank = (read_extra_text(settings), read_tagged_text(settings)) if spec.text else ([], None)
     inputs |= {"space": space.fingerprint} if space else {}
     with follow_training(generator, own, job.path / "checkpoints", job.fingerprint) as (checkpoint, after_step):
@@ -64,24 +60,18 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 precision=_precision(run, generator),
                 checkpoint=checkpoint,
                 after_step=after_step,
-                device=device,
+                device=run.device,
             )
         )
-        write_parameters(
-            job.path / "model.safetensors",
-            MODEL,
-            learned.generator.tensors(),
-            settings=learned.generator.settings(),
-            fingerprint=job.fingerprint,
-            details={
-                "generator": generator,
-                "encoders": found.encoders,
-                "vocabulary": found.vocabulary_fingerprint,
-                "space": space.fingerprint if learned.generator.in_space else None,
-                "inputs": inputs,
-                "training_log": learned.log,
-            },
-        )
+        details = {
+            "generator": generator,
+            "encoders": found.encoders,
+            "vocabulary": found.vocabulary_fingerprint,
+            "space": space.fingerprint if learned.generator.in_space else None,
+            "inputs": inputs,
+            "training_log": learned.log,
+        }
+        run.write_model(job, learned.generator, details)
     log = logging.getLogger(__name__)
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
@@ -110,14 +100,14 @@ def _read_snippets(run: Run, model: str, found: "DescribedImages") -> tuple[dict
     return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary), inputs
 
 
-def _keys(config, generator: str) -> Mapping[str, Any]:
+def _keys(config, generator: str) -> dict:
     spec = generator_spec(generator)
     own = config.section(spec).model_dump(exclude={"checkpoint_seconds"})
     text = config.language_text.model_dump() if spec.text else {}
     return {"seed": config.seed, "image_view": config.image_view.model_dump(), "text": text, "own": own}
 
 
-def _reads(config, layout, generator: str) -> Mapping[str, Input]:
+def _reads(config, layout, generator: str) -> Inputs:
     spec = generator_spec(generator)
     own, encoders = config.section(spec), [encoder.name for encoder in config.encoders]
     found = {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, "tokens": layout.sentences("tokens")}
@@ -131,12 +121,11 @@ def _reads(config, layout, generator: str) -> Mapping[str, Input]:
 
 
 def _precision(run: Run, generator: str) -> "torch.dtype":
-    """That of heavy products, which `auto` chooses by the machine."""
-    from pipeline.device import find_device
+    """The dtype of the heaviest products, which `auto` chooses by the device."""
     from pipeline.precision import choose_precision
 
     own = run.config.section(generator_spec(generator))
-    return choose_precision(getattr(own, "precision", "float32"), find_device(run.config.device))
+    return choose_precision(getattr(own, "precision", "float32"), run.device)
 
 
 STAGE = Stage(

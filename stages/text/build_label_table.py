@@ -1,25 +1,22 @@
 """`build-label-table`: the relations and phrases in the trees of the training sentences, with their counts."""
 
-import logging
-
 from pipeline.plan.needs import Need, fixed, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def build_label_table(run: Run, job: Job) -> None:
     """Count the labels of the training sentences' dependency and phrase trees."""
+    import logging
+
     from pipeline.storage.atomic import publish_json
     from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import count_labels
-    from pipeline.text.vocabulary import Vocabulary
-    from stages.inputs import read_trees
+    from stages.inputs import read_token_vocabulary, read_trees
 
-    manifest, vocabulary = run.manifest, read_vocabulary(run.layout.token_vocabulary.path)
-    analyze = make_analyzer(Vocabulary.from_dict(vocabulary).settings)
+    manifest, (vocabulary, words) = run.manifest, read_token_vocabulary(run)
+    analyze = make_analyzer(vocabulary.settings)
     parses = ParseShards(manifest, run.layout.parses.folder)
     shards = [parses.open(number) for number in range(manifest.n_shards)]
     training = iter((manifest.splits == "train")[manifest.sentence_images])
@@ -31,7 +28,7 @@ def build_label_table(run: Run, job: Job) -> None:
         if next(training)
     )
 
-    inputs = {"manifest": manifest.fingerprint, "vocabulary": vocabulary["fingerprint"]}
+    inputs = {"manifest": manifest.fingerprint, "vocabulary": words}
     inputs |= {f"parses {number}": shard.fingerprint for number, shard in enumerate(shards)}
     digest = fingerprint("labels", 1, table.to_dict(), inputs)
     publish_json(job.path, {"fingerprint": digest, "inputs": inputs, **table.to_dict()})

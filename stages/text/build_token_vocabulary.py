@@ -1,8 +1,7 @@
 """`build-token-vocabulary`: the words of the training sentences that neural models know."""
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def build_token_vocabulary(run: Run, job: Job) -> None:

@@ -1,11 +1,9 @@
 """`build-vocabulary`: the most common terms of the training sentences."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def build_vocabulary(run: Run, job: Job) -> None:
@@ -36,7 +34,7 @@ def build_vocabulary(run: Run, job: Job) -> None:
     publish_json(job.path, {"fingerprint": fingerprint("vocabulary", 1, value), **value})
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     given = config.text.vocabulary
     return {"vocabulary": Outside(Path(given))} if given else {"manifest": layout.manifest}
 

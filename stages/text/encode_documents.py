@@ -1,10 +1,9 @@
 """`encode-documents`: weak texts of images as sparse tf-idf vectors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pipeline.plan.needs import PYTHON, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
@@ -18,7 +17,7 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
     from pipeline.text.tfidf import encode, join_fields
     from pipeline.text.vocabulary import Vocabulary
 
-    chosen, vocabulary = run.config.documents_named(documents), read_vocabulary(run.layout.vocabulary.path)
+    chosen, vocabulary = run.config.documents[documents], read_vocabulary(run.layout.vocabulary.path)
     terms, table = Vocabulary.from_dict(vocabulary), run.manifest.documents
     if chosen.simulate is not None:
         path = run.layout.simulated(documents).path
@@ -38,8 +37,8 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
     return make
 
 
-def _reads(config, layout, documents: str) -> Mapping[str, Input]:
-    simulated = config.documents_named(documents).simulate is not None
+def _reads(config, layout, documents: str) -> Inputs:
+    simulated = config.documents[documents].simulate is not None
     return {"vocabulary": layout.vocabulary, **({"simulated": layout.simulated(documents)} if simulated else {})}
 
 
@@ -50,7 +49,7 @@ STAGE = Stage(
     names=("documents",),
     sharded=True,
     choices=lambda config: [(name,) for name in config.documents],
-    keys=lambda config, documents: {documents: config.documents_named(documents).model_dump()},
+    keys=lambda config, documents: {documents: config.documents[documents].model_dump()},
     reads=_reads,
     columns=("images", "documents"),
     writes=lambda layout, documents: layout.documents(documents),

@@ -3,14 +3,11 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import PYTHON, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def encode_sentences(run: Run) -> Callable[[Job], None]:
     """Encode the sentences over the vocabulary."""
-    import numpy as np
-
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.text_shards import write_tfidf
     from pipeline.text.tfidf import encode
@@ -19,9 +16,8 @@ def encode_sentences(run: Run) -> Callable[[Job], None]:
     vocabulary, manifest = Vocabulary.from_dict(read_vocabulary(run.layout.vocabulary.path)), run.manifest
 
     def make(job: Job) -> None:
-        ids = np.arange(job.rows.first_sentence, job.rows.last_sentence)
-        matrix, owners = encode(manifest.texts(job.rows), vocabulary), manifest.sentence_images[ids]
-        write_tfidf(job.path, matrix, ids, owners, fingerprint=job.fingerprint, inputs=job.inputs)
+        matrix, owners = encode(manifest.texts(job.rows), vocabulary), manifest.sentence_images[job.sentence_id]
+        write_tfidf(job.path, matrix, job.sentence_id, owners, fingerprint=job.fingerprint, inputs=job.inputs)
 
     return make
 

@@ -3,26 +3,21 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import PYTHON, Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def encode_tokens(run: Run) -> Callable[[Job], None]:
     """Encode the sentences word by word."""
-    import numpy as np
-
-    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.text_shards import write_tokens
     from pipeline.text.sequences import encode_tokens
-    from pipeline.text.vocabulary import Vocabulary
+    from stages.inputs import read_token_vocabulary
 
-    vocabulary, manifest = Vocabulary.from_dict(read_vocabulary(run.layout.token_vocabulary.path)), run.manifest
+    (vocabulary, _), manifest = read_token_vocabulary(run), run.manifest
 
     def make(job: Job) -> None:
-        ids = np.arange(job.rows.first_sentence, job.rows.last_sentence)
-        tokens, owners = encode_tokens(manifest.texts(job.rows), vocabulary), manifest.sentence_images[ids]
+        tokens, owners = encode_tokens(manifest.texts(job.rows), vocabulary), manifest.sentence_images[job.sentence_id]
         made = {"fingerprint": job.fingerprint, "inputs": job.inputs}
-        write_tokens(job.path, tokens.ids, tokens.offsets, ids, owners, **made)
+        write_tokens(job.path, tokens.ids, tokens.offsets, job.sentence_id, owners, **made)
 
     return make
 

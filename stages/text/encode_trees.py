@@ -3,24 +3,20 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Job, Stage
+from pipeline.run import Job, Run, Stage
 
 
 def encode_trees(run: Run) -> Callable[[Job], None]:
     """Encode the dependency and phrase trees of the sentences."""
     import logging
 
-    import numpy as np
-
-    from pipeline.storage.records import read_labels, read_vocabulary
+    from pipeline.storage.records import read_labels
     from pipeline.storage.trees import ParseShards, write_trees
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees
-    from pipeline.text.vocabulary import Vocabulary
-    from stages.inputs import read_trees
+    from stages.inputs import read_token_vocabulary, read_trees
 
-    vocabulary = Vocabulary.from_dict(read_vocabulary(run.layout.token_vocabulary.path))
+    vocabulary, _ = read_token_vocabulary(run)
     labels, analyze = LabelTable.from_dict(read_labels(run.layout.labels.path)), make_analyzer(vocabulary.settings)
     manifest, parses = run.manifest, ParseShards(run.manifest, run.layout.parses.folder)
 
@@ -30,11 +26,10 @@ def encode_trees(run: Run) -> Callable[[Job], None]:
         for trees in packed:
             trees.check()
         kinds = dict(zip(("dependency", "phrase"), map(vars, packed), strict=True))
-        ids = np.arange(job.rows.first_sentence, job.rows.last_sentence)
         misfits = sum(not sentence.fits for sentence in sentences)
         details = {"inputs": job.inputs, "n_misfits": misfits}
-        owners = manifest.sentence_images[ids]
-        write_trees(job.path, kinds, ids, owners, fingerprint=job.fingerprint, details=details)
+        owners = manifest.sentence_images[job.sentence_id]
+        write_trees(job.path, kinds, job.sentence_id, owners, fingerprint=job.fingerprint, details=details)
         found = "%d sentences; %d chains where words did not fit"
         logging.getLogger(__name__).info(found, len(sentences), misfits)
 

@@ -1,13 +1,12 @@
 """`parse`: sentences as dependency and phrase trees, by spaCy or from another parser's files."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.plan.needs import Need, per_shard, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SHOWN, LISTED = 10, 1000
-"""Sentences without a parse that the log shows and that the sidecar lists; the CoNLL-U file marks all of them."""
+"""Unparsed sentences that the log shows and that the sidecar lists; the CoNLL-U file marks all of them."""
 FILES = ("conllu", "brackets")
 Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 
@@ -44,13 +43,13 @@ def parse(run: Run) -> Callable[[Job], None]:
                 comments["fallback"] = " ".join(found.fallback.split())
             conllu.append(format_conllu(found.parse, comments.items()))
             brackets.append(f"{sentence_id}\t{found.tree.to_brackets()}\n")
-        details = {"inputs": job.inputs, "engine": _told(run.config), "n_fallbacks": len(fallbacks)}
+        details = {"inputs": job.inputs, "engine": _engine_keys(run.config), "n_fallbacks": len(fallbacks)}
         details["fallbacks"] = fallbacks[:LISTED]
         made = {"fingerprint": job.fingerprint, "details": details}
         write_parses(job.path, "".join(conllu), "".join(brackets), len(texts), **made)
         for fallback in fallbacks[:SHOWN]:
             log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
-        log.info("%d sentences, %d of them chains for want of a parse", len(texts), len(fallbacks))
+        log.info("%d sentences, %d of them stored as chains because they were not parsed", len(texts), len(fallbacks))
         for reason, count in Counter(one["reason"].partition(":")[0] for one in fallbacks).most_common(SHOWN):
             log.info("%6d %s", count, reason)
 
@@ -91,7 +90,7 @@ def _run_spacy(run: Run) -> Engine:
     from pipeline.workers import Failure, isolated_map
 
     chosen, name = run.config.parse, _spacy_pipeline(run)[0]
-    load_parser(name)  # what is wrong with it is better said here than by the workers
+    load_parser(name)  # fails here rather than in the workers
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + chosen.batch_sentences] for at in range(0, len(texts), chosen.batch_sentences)]
@@ -124,14 +123,14 @@ def _files(config: "Config") -> dict[str, Path]:
     return {kind: Path(config.data_root) / name for kind, name in named.items() if name is not None}
 
 
-def _told(config: "Config") -> dict:
+def _engine_keys(config: "Config") -> dict:
     """What decides the parses beside the sentences and the parser."""
     if config.parse.engine == "files":
         return {"engine": "files"}
     return {"engine": "spacy", **config.parse.model_dump(include={"pipeline", "max_words"})}
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     if config.parse.engine == "files":
         return {kind: Outside(path) for kind, path in _files(config).items()}
     return {"trained": layout.parser} if config.parse.pipeline is None else {}
@@ -150,13 +149,10 @@ STAGE = Stage(
     parse,
     version=3,
     needs=Need(
-        process(1500),
-        lambda s: 0.002 * s.shard_images * s.texts,
-        per_shard(5),
-        "sentences over the parser's rate",
+        process(1500), lambda s: 0.002 * s.shard_images * s.texts, per_shard(5), "sentences over the parser's rate"
     ),
     sharded=True,
-    keys=_told,
+    keys=_engine_keys,
     reads=_reads,
     also=_parser,
     columns=("sentences",),

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from pipeline.run.run import Run
-from stages import options
-from stages.commands import on_run
+from pipeline.run import Run
+from stages.commands import FILE, on_run, output
 
 
 @click.command("show-words")
@@ -18,7 +17,7 @@ from stages.commands import on_run
 )
 @click.option("--images", "count", type=click.IntRange(min=1), default=5, show_default=True, help="Images for each.")
 @on_run
-@options.output("file", "The picture, a PNG file.")
+@output(FILE, "The picture, a PNG file.")
 def command(
     run: Run, model: str, words: tuple[str, ...], split: str, queries: tuple[str, ...], count: int, output: Path
 ) -> None:
@@ -28,17 +27,14 @@ def command(
     from pipeline.index.search import Searcher
     from pipeline.report.plane import draw_plane, project_to_plane
     from pipeline.storage.atomic import publish_bytes
-    from pipeline.storage.bundle import Bundle
-    from pipeline.storage.embeddings import Embeddings, split_pairs
     from pipeline.storage.fingerprint import require_same
     from stages.inputs import open_photographs
 
-    bundle, manifest = Bundle(run.layout.index(model).path), run.manifest
+    bundle, embeddings = run.bundle(model), run.embeddings(model, multi_vector=False)
     searcher = Searcher(bundle)
-    embeddings = Embeddings(manifest, run.layout.embeddings(model).folder, model, multi_vector=False)
     models = {str(bundle.folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model}
     require_same("model", models)
-    image_id = split_pairs(manifest, split).image_id
+    image_id = run.pairs(split).image_id
     images = embeddings.read("images", image_id)
     for text in (*words, *queries):
         searcher.require_known(text)
@@ -47,7 +43,7 @@ def command(
         distances = np.square(images - searcher.embed_sentence(text)).sum(axis=1)
         nearest.append(np.argsort(distances, kind="stable")[:count])
     rows = np.unique(np.concatenate(nearest))
-    opened = open_photographs(manifest, image_id[rows], run.config)
+    opened = open_photographs(run, image_id[rows])
     photographs = {row: image for row, (image, _) in zip(rows, opened, strict=True) if image is not None}
 
     vectors = np.concatenate([*map(searcher.embed_sentence, words), images[list(photographs)]])

@@ -1,13 +1,11 @@
 """`train-parser`: a spaCy tagger and dependency parser learned from a treebank."""
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.plan.needs import Need, fixed
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +34,9 @@ def train_parser(run: Run, job: Job) -> None:
         log.info("epoch %d: dev %s", len(history), history[-1])
 
     test = judge(training.pipeline, treebanks["test"])
-    told = {"training": chosen, "seed": settings.seed, "spacy": job.inputs["spacy"]}
+    used = {"training": chosen, "seed": settings.seed, "spacy": job.inputs["spacy"]}
     sources = {part: job.inputs[part] for part in files}
-    details = {"inputs": sources, "settings": told, "dev": history, "test": test.to_dict()}
+    details = {"inputs": sources, "settings": used, "dev": history, "test": test.to_dict()}
     publish_parser(job.path, training.pipeline.to_disk, job.fingerprint, details)
     log.info("test, with the treebank's tokens: %s", test.to_dict())
 
@@ -53,7 +51,7 @@ def _treebank(config) -> dict[str, Path]:
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     return {part: Outside(path) for part, path in _treebank(config).items()}
 
 

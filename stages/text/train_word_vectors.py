@@ -1,11 +1,9 @@
 """`train-word-vectors`: vectors of the vocabulary's words, learned on the corpus."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
-from pipeline.run.run import Run
-from pipeline.run.stage import Input, Job, Outside, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def train_word_vectors(run: Run, job: Job) -> None:
@@ -15,15 +13,14 @@ def train_word_vectors(run: Run, job: Job) -> None:
 
     from pipeline.storage.fingerprint import fingerprint
     from pipeline.storage.parameters import WORDS, digest_tensors, write_parameters
-    from pipeline.storage.records import read_vocabulary
     from pipeline.text.sequences import encode_tokens
-    from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.wordvectors import train_vectors
     from stages.generators import read_extra_text
+    from stages.inputs import read_token_vocabulary
 
     settings = run.config
     chosen, extra = settings.word_vectors, read_extra_text(settings)
-    vocabulary = Vocabulary.from_dict(read_vocabulary(run.layout.token_vocabulary.path))
+    vocabulary, _ = read_token_vocabulary(run)
     sentences = encode_tokens(chain(run.manifest.training_texts, extra), vocabulary)
     words = train_vectors(sentences, vocabulary.terms, chosen.dim, chosen.window, chosen.epochs, settings.seed)
 
@@ -34,7 +31,7 @@ def train_word_vectors(run: Run, job: Job) -> None:
     logging.getLogger(__name__).info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 
-def _reads(config, layout) -> Mapping[str, Input]:
+def _reads(config, layout) -> Inputs:
     text = config.language_text.file
     more = {"text": Outside(Path(text))} if text else {}
     return {"manifest": layout.manifest, "vocabulary": layout.token_vocabulary, **more}

@@ -113,7 +113,7 @@ def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path, 
     photograph.write_bytes((run / "data" / "dog-0.png").read_bytes() + b"another file")
     with pytest.raises(InputError, match="compares photographs by their regions.*ingest it and build the index again"):
         run_command("search", "--index", bundle, "--image", photograph)
-    with pytest.raises(UsageError, match="one vector of an image, and dvsa has one a region; use another row"):
+    with pytest.raises(UsageError, match="one vector an image, and dvsa has one a region; use another model"):
         run_command("search", "--index", bundle, "--image", photograph, "--plus", "dog")
     with pytest.raises(InputError, match=r"no word of 'unicorn' is in the vocabulary"):
         run_command("search", "--index", bundle, "unicorn")
@@ -124,7 +124,7 @@ def test_what_a_row_of_fragments_cannot_answer_is_said(run: Path, bundle: Path, 
 def test_regions_are_of_rows_of_fragments(run: Path, bundle: Path) -> None:
     whole = build_bundle(run)
     for folder, what in ((whole, ["dog"]), (bundle, ["--image", "dog.png"])):
-        with pytest.raises(UsageError, match="--regions takes a snippet of words and the index of a row of fragments"):
+        with pytest.raises(UsageError, match="--regions needs a sentence and the index of a multi-vector model"):
             run_command("search", "--index", folder, "--regions", *what)
     assert Bundle(whole).card["kind"] == "global" and not Searcher(Bundle(whole)).multi_vector
 

@@ -10,7 +10,7 @@ from made_up import MADE_BY, THINGS, build_bundle, features_of, make_run, make_s
 from made_up_training import encode_parses
 
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.index import query_trees
+from pipeline.index import asking
 from pipeline.index.search import Searcher
 from pipeline.models.linear.views import ImageView
 from pipeline.specs.models import model_spec
@@ -38,7 +38,7 @@ def test_a_query_in_words_is_refused_and_a_photograph_is_not(
     said = f"ncca reads {view.replace('-', ' ')}, and a query in words is not parsed: search with a photograph"
     with pytest.raises(UsageError, match=said):
         run_command("search", "--index", bundle, "a dog")
-    with pytest.raises(UsageError, match="or the index of a row that reads plain words"):
+    with pytest.raises(UsageError, match="or the index of a model that reads plain words"):
         Searcher(Bundle(bundle)).batch(["unicorn"], 3)
     assert "horse" in Searcher(Bundle(bundle)).sentences(features_of("horse"), 1)[0].row["text"]
 
@@ -138,7 +138,7 @@ def test_a_query_over_http_is_parsed(run: Path, tmp_path: Path) -> None:
 
     from pipeline import config
     from pipeline.serve.app import build_app
-    from pipeline.serve.limits import Limits
+    from pipeline.serve.guard import Limits
     from stages.index.serve import _name_all, _open_gallery
 
     bundles = [build(run, "hmlstm", tmp_path / name) for name in ("parsed", "bare")]
@@ -170,10 +170,10 @@ def test_a_bundle_says_what_it_lacks(run: Path, tmp_path: Path, monkeypatch: pyt
     card = Bundle(bundle).card
     card["parse"] = {"engine": "files"}
     searcher = Searcher(Bundle(bundle))
-    monkeypatch.setattr(searcher.parts, "card", card)
+    monkeypatch.setattr(searcher.bundle, "card", card)
     with pytest.raises(UsageError, match="parse with spaCy .* its trees come from another parser's files"):
         searcher.images("a dog", 1)
-    monkeypatch.setattr(query_trees, "find_spec", lambda name: None)
+    monkeypatch.setattr(asking, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'jointspace\[parse\]'"):
         Searcher(Bundle(bundle)).images("a dog", 1)
 

@@ -64,7 +64,7 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
         assert result.exit_code == 0, result.output
         return result.stdout, result.stderr
 
-    told = "not in the vocabulary, so not searched for: purple, unicorn\n"
+    told = "not in the vocabulary, so ignored: purple, unicorn\n"
     table, said = search("a purple dog, a unicorn")
     assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
     listed, said = search("a purple dog, a unicorn", "--json")

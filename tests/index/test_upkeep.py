@@ -172,5 +172,5 @@ def test_sentences_are_answered_in_a_batch(runs: dict[str, Path], tmp_path: Path
     assert [hit["image_id"] for hit in first["results"]] == [hit["image_id"] for hit in alone]
     assert all(hit["path"].startswith("horse") for hit in third["results"])
     (tmp_path / "queries.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="queries.txt cannot be read"):
+    with pytest.raises(InputError, match="cannot read .*queries.txt"):
         run_command("search", "--index", bundle, "--batch", tmp_path / "queries.txt")

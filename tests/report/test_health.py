@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.report.health import measure_rows
+from pipeline.report.tables import measure_rows
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.report.tables import best_row, compare_rows, count_reasons, describe_encoders, describe_models
+from pipeline.report.tables import best_model, compare_models, count_reasons, describe_encoders, describe_models
 
 
 def evaluation(model: str, split: str, recall: float, protocol: str = "all-sentences") -> dict:
@@ -20,7 +20,7 @@ def test_rows_are_compared_within_a_split_and_protocol() -> None:
         evaluation("b", "dev", 2),
         evaluation("b", "test", 10),
     ]
-    test, dev = compare_rows(given)
+    test, dev = compare_models(given)
     assert (test.split, dev.split) == ("test", "dev")
     a, b = (test.cells[model]["image_to_sentence"] for model in ("a", "b"))
     assert (a["recall@1"].value, a["recall@1"].interval, a["recall@1"].best) == (20, (19, 21), True)
@@ -30,18 +30,18 @@ def test_rows_are_compared_within_a_split_and_protocol() -> None:
     assert test.chance["image_to_sentence"]["recall@1"] == pytest.approx(1, abs=0.01)  # 5 right ones of 500
 
 
-def test_the_best_row_is_chosen_on_dev() -> None:
+def test_the_best_model_is_chosen_on_dev() -> None:
     given = [
         evaluation("a", "test", 20),
         evaluation("a", "dev", 1),
         evaluation("b", "test", 10),
         evaluation("b", "dev", 2),
     ]
-    assert best_row(given, ["a", "b"]) == "b"
-    assert best_row([e for e in given if e["split"] == "test"], ["a", "b"]) == "a"
-    assert best_row(given, ["a"]) == "a"
+    assert best_model(given, ["a", "b"]) == "b"
+    assert best_model([e for e in given if e["split"] == "test"], ["a", "b"]) == "a"
+    assert best_model(given, ["a"]) == "a"
     with pytest.raises(IntegrityError, match="no evaluation of c"):
-        best_row(given, ["c"])
+        best_model(given, ["c"])
 
 
 def test_reasons_are_counted() -> None:

@@ -9,8 +9,7 @@ from made_up import make_run, make_stage, write_config
 from pipeline.config import load
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.parts import divide
-from pipeline.run.run import Run
+from pipeline.run.run import Run, divide
 from pipeline.storage.atomic import read_json
 from stages.catalogue import declared
 from stages.cli import cli
@@ -88,7 +87,7 @@ def test_names_left_out_mean_what_the_configuration_asks_for() -> None:
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no run .*name the folder of one, or begin one there with --config"):
+    with pytest.raises(UsageError, match="holds no run .*name the folder of one, or start one there with --config"):
         make_stage("embed", tmp_path, "ncca")
 
 

@@ -27,7 +27,7 @@ from visiting import LIMITS, PIXELS, make_client, see  # noqa: E402
 from pipeline.images.decode import DecodingProcess, ImageLimits  # noqa: E402
 from pipeline.serve.app import build_app  # noqa: E402
 from pipeline.serve.gallery import ServedGallery  # noqa: E402
-from pipeline.serve.limits import Limits  # noqa: E402
+from pipeline.serve.guard import Limits  # noqa: E402
 from stages.index.serve import _open_gallery  # noqa: E402
 
 PART = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'

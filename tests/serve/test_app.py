@@ -28,7 +28,7 @@ from visiting import LIMITS, PIXELS, colour_of, make_client, photograph, see  # 
 
 from pipeline.serve.app import build_app  # noqa: E402
 from pipeline.serve.gallery import ServedGallery  # noqa: E402
-from pipeline.serve.limits import Limits  # noqa: E402
+from pipeline.serve.guard import Limits  # noqa: E402
 
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
@@ -208,7 +208,7 @@ def test_a_sentence_needs_no_torch(run: Path) -> None:
         "import sys; from pathlib import Path; from fastapi.testclient import TestClient\n"
         "from pipeline import config; from pipeline.serve.app import build_app\n"
         "from stages.index.serve import _name_all, _open_gallery\n"
-        "from pipeline.serve.limits import Limits\n"
+        "from pipeline.serve.guard import Limits\n"
         f"folders = _name_all((Path({str(run / 'bundle')!r}),) * 2)\n"
         "from pipeline.images.decode import DecodingProcess, ImageLimits\n"
         "settings = config.load(None); decode = DecodingProcess(ImageLimits.from_settings(settings.collection))\n"

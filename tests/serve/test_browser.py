@@ -99,7 +99,7 @@ def notes_of(dom: str) -> list[str]:
 
 def test_what_is_of_all_models_is_said_once(address: str, tmp_path: Path) -> None:
     dom = browse(tmp_path, f"{address}/?q=a+purple+dog,+a+unicorn&top=2", "--dump-dom")
-    assert notes_of(dom) == ["Not in the vocabulary, so not searched for: purple, unicorn."]
+    assert notes_of(dom) == ["Not in the vocabulary, so ignored: purple, unicorn."]
     assert dom.count('class="score"') == 4
     dom = browse(tmp_path, f"{address}/?q=a+dog&top=500", "--dump-dom")
     assert notes_of(dom) == ["Top is 500; give a number from 1 to 200."] and '<section class="column">' not in dom
@@ -132,7 +132,7 @@ act();
 def test_nothing_is_not_asked(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from visiting import serve
 
-    from pipeline.serve.page import read_page
+    from pipeline.serve.app import read_page
 
     acting = read_page().replace("</body>", f"{ACTIONS}</body>")
     monkeypatch.setattr("pipeline.serve.app.read_page", lambda: acting)

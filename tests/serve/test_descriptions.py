@@ -21,7 +21,7 @@ from fastapi import FastAPI  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from visiting import photograph, serve_generators  # noqa: E402
 
-from pipeline.serve.describer import Describer  # noqa: E402
+from pipeline.serve.service import Describer  # noqa: E402
 
 HERE = "http://127.0.0.1"
 DESCRIPTIONS = "/api/generators/{}/descriptions"
@@ -189,7 +189,7 @@ def test_who_has_left_is_described_nothing(app: FastAPI, run: Path, monkeypatch:
 
 
 def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="generators are of a run; give --run too"):
+    with pytest.raises(UsageError, match="generators belong to a run; give --run too"):
         run_command("serve", run / "bundle", "--generator", "mrnn")
     other = beside(run, tmp_path / "run", "text")
     (other / "text").mkdir()
@@ -200,10 +200,10 @@ def test_the_command_says_what_a_generator_lacks(run: Path, tmp_path: Path) -> N
         serve_generators(other, "mrnn")
     changed = beside(run, tmp_path / "changed", "generators")
     _change(run, changed, "mrnn", encoders=["nose", "colour"])
-    with pytest.raises(UsageError, match="takes photographs through nose and colour, which no served index has; serve"):
+    with pytest.raises(UsageError, match="needs the encoders nose and colour, which no served index has; serve"):
         serve_generators(changed, "mrnn")
     _change(run, changed, "joint", space="of another run")
-    with pytest.raises(UsageError, match="stands on a joint space that no served index has; serve the index"):
+    with pytest.raises(UsageError, match="uses a joint space that no served index has; serve the index"):
         serve_generators(changed, "joint")
 
 

@@ -12,7 +12,7 @@ from made_up import THINGS, features_of, run_command
 from pipeline.images.decode import ImageLimits, decode
 from pipeline.serve.app import build_app
 from pipeline.serve.gallery import ServedGallery
-from pipeline.serve.limits import Limits
+from pipeline.serve.guard import Limits
 
 PIXELS = partial(decode, limits=ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20))
 LIMITS = Limits(5, 20, 0, 100, 10_000, 5, 4, 2)

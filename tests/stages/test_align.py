@@ -71,7 +71,7 @@ def test_magnitudes_are_listed_and_drawn(run: Path) -> None:
 
 def test_a_vocabulary_of_other_words_is_refused(run: Path) -> None:
     retell(run / "text/tokens.json", "settings", "stop_words", value=[])
-    with pytest.raises(IntegrityError, match="other words by .*tokens.json than vectors"):
+    with pytest.raises(IntegrityError, match="the sentences by .*tokens.json do not match"):
         align(run)
     assert not (run / "alignments/dvsa/test.jsonl").exists()
 

@@ -145,7 +145,7 @@ def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path
         make_stage("combine", run, "three")
     other = shutil.copytree(run, tmp_path / "run")
     retell(other / "text/vocabulary.json", "fingerprint", value="x")
-    with pytest.raises(IntegrityError, match="the vocabulary of right is none of .*vocabulary.json"):
+    with pytest.raises(IntegrityError, match="the vocabulary of right is not among .*vocabulary.json"):
         make_stage("combine", other, "both")
     path = other / "models/wrong/model.safetensors"
     old = read_parameters(path, MODEL)

@@ -111,7 +111,7 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_pat
             describe_photographs(run, "mrnn", *given)
     with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
         describe(run, "mrnn", "weak")
-    with pytest.raises(UsageError, match=r"--boxes are of the subject dev\.boxes, and dev was asked for"):
+    with pytest.raises(UsageError, match=r"--boxes belong to the subject dev\.boxes, not to dev"):
         describe(run, "mrnn", "dev", "--boxes", tmp_path)
     with pytest.raises(InputError, match="the test split .* has no image"):
         describe(run, "mrnn", "test")
@@ -124,7 +124,7 @@ def test_a_generator_that_stands_on_a_joint_space_needs_it(run: Path, tmp_path: 
     write_config(other, FAST, {"generators": ["nearest"], "nearest": {"by": "joint-image"}})
     train(other, "nearest")
     write_config(other, FAST, {"generators": ["nearest"]})
-    with pytest.raises(UsageError, match="stands on a joint space, and the configuration names none for it; train"):
+    with pytest.raises(UsageError, match="needs a joint space, and the configuration names none for it; train"):
         describe(other, "nearest", "dev")
 
 
@@ -150,7 +150,7 @@ def test_an_index_whose_encoder_is_gone_is_refused(run: Path, eyes: None, tmp_pa
         run / "generators/smelling/model.safetensors", MODEL, generator.tensors,
         settings={**generator.settings, "encoders": ["nose"]}, fingerprint="nose", details=generator.details,
     )  # fmt: skip
-    with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); give an index"):
+    with pytest.raises(UsageError, match=r"has no encoder nose, .* \(it has colour\); name the index"):
         describe_photographs(run, "smelling", run / "data" / "cat-1.png")
 
 

@@ -89,7 +89,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     found, manifest = describe(run, "mrnn-regions", "test.boxes"), Manifest(run / "manifest")
     boxes = [box for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == "test"]
     images = {box["image_id"] for box in boxes}
-    assert f"{len(images)} of {len(boxes)} labelled boxes are no stored regions" in caplog.text
+    assert f"{len(images)} of {len(boxes)} labelled boxes are not stored regions" in caplog.text
     assert found["of"] == "boxes" and len(found["images"]) == len(boxes) - len(images)
     known = {(box["image_id"], *(box[corner] for corner in CORNERS)): box["label"] for box in boxes}
     assert all(known[one["image_id"], *one["box"]] == one["label"] for one in found["images"])

@@ -16,9 +16,9 @@ from made_up import ingest, make_stage, run_command
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
-from pipeline.run.layout import shard_path
 from pipeline.run.run import Run
 from pipeline.storage.atomic import publish_json
+from pipeline.storage.gather import shard_path
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.shards import FEATURES, Shard
 

@@ -16,8 +16,8 @@ from made_up import ingest, make_stage, retell, run_command
 from PIL import Image, ImageDraw
 
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
-from pipeline.run.layout import shard_path
 from pipeline.storage.atomic import publish_json, read_json
+from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import ENCODER, read_parameters
 from pipeline.storage.regions import CLASSIFIER, RegionShard, open_regions

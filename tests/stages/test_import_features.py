@@ -68,7 +68,7 @@ def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogC
     names.write_text(names.read_text() + "".join(f"stranger-{i}.png\n" for i in range(5)))
     with caplog.at_level(logging.WARNING):
         features = import_features(made, source)
-    assert "5 rows are of no image: stranger-0.png, stranger-1.png, stranger-2.png and 2 more" in caplog.text
+    assert "5 rows match no image: stranger-0.png, stranger-1.png, stranger-2.png and 2 more" in caplog.text
     assert features.open("theirs", 2).rows == 4
 
 
