@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from pipeline.errors import IntegrityError
+from pipeline.metrics import multivector_scores as module
 from pipeline.metrics.multivector_scores import exact_scores, multivector_scores
-from pipeline.metrics.multivector_scores import multivector_scores as module
 from pipeline.multivectors import SUMS, MultiVectors, ScoreRule
 
 REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
