@@ -139,7 +139,7 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     reading = {
         name
         for name, stage in STAGES.items()
-        if stage.sharded or re.search("run.manifest|read_material|read_study", sources[name])
+        if stage.sharded or re.search(r"run\.(manifest|pairs|embeddings|features)|read_(material|study)", sources[name])
     }
     assert len(reading) > 35
     for rule in reading:

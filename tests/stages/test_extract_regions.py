@@ -214,7 +214,7 @@ def test_regions_in_fewer_dimensions(run: Path) -> None:
 
 def test_a_killed_run_is_taken_up(run: Path) -> None:
     whole = extract(run)
-    expected = whole.path.read_bytes()
+    expected = {name: whole[name][:] for name in ("features", "boxes", "scores", "offsets", "image_id")}
     shutil.rmtree(run / "regions")
     code = (
         "import sys, time, pipeline.images.preparation as r; opened = r.open_photograph\n"
@@ -239,7 +239,9 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         patch.setattr("pipeline.storage.regions.remove_own", lambda folder, names: seen.append(folder))
         assert extract(run).fingerprint == whole.fingerprint
     assert seen == [part.parent] and part.stat().st_mtime_ns == written
-    assert whole.path.read_bytes() == expected
+    found = RegionShard(whole.path)
+    np.testing.assert_allclose(found["features"], expected.pop("features"), rtol=2e-3, atol=1e-5)  # threads round
+    assert all(np.array_equal(found[name], values) for name, values in expected.items())
 
 
 def test_a_bad_image_has_no_regions_and_a_reason(run: Path) -> None:
