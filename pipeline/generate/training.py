@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from pipeline.device import place
 from pipeline.generate.material import Material
-from pipeline.models.neural.training import Training, TrainingSchedule
+from pipeline.models.neural.schedules import TrainingSchedule
+from pipeline.models.neural.training import Training
 from pipeline.text.sequences import Tokens
 
 BLOCK = 512

@@ -25,7 +25,7 @@ class NearestSettings(Section):
 
 
 class OptimisationSettings(Section):
-    """How long and how fast, as in pipeline.models.neural.training.TrainingSchedule, but `clip` is the greatest
+    """How long and how fast, as in pipeline.models.neural.schedules.TrainingSchedule, but `clip` is the greatest
     absolute value of every element of the gradient (Karpathy and Fei-Fei 2015, supplement 6.5)."""
 
     in_space: ClassVar[bool] = False

@@ -14,7 +14,8 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionBlock, RegionView
-from pipeline.models.neural.training import Checkpoint, Training, TrainingSchedule
+from pipeline.models.neural.schedules import TrainingSchedule
+from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.settings.models import TrainSettings
 
 BLOCK = 4096
