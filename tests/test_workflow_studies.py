@@ -31,18 +31,12 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
     assert not re.search(r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page)  # nothing to fetch
 
 
-@pytest.mark.slow  # faults/test_studies.py runs the same commands
+@pytest.mark.slow  # faults/test_studies.py runs the same commands, and reads the numbers
 def test_the_tables_of_gong_et_al(run: Path) -> None:
-    """Every number of every table, in two draws; measured again only where something has changed."""
+    """By their own target; nothing is measured again that has not changed."""
     assert "recall@1" not in snakemake(run, "gong", "--configfile", "tiny.yaml").stdout
     study = run / RESULTS / "study"
-    text = (study / "tables.md").read_text()
-    for number in range(1, 7):
-        assert f"## Table {number}." in text
-    line = next(line for line in text.splitlines() if line.startswith("| SAE (nonlinear)"))
-    cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
-    assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
-    assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]
+    assert "## Table 6." in (study / "tables.md").read_text()
     run_command("verify", run / RESULTS)
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
