@@ -1,19 +1,23 @@
-"""Searching a bundle: images by a sentence, regions by a snippet, sentences by an image."""
+"""Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import faiss
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.arithmetic import blend, compose, search_around_mean
 from pipeline.index.asking import Asker
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.multivectors import Items, MultiVectors, concatenate
+
+Photograph = Mapping[str, np.ndarray] | bytes
+"""An image in a query: encoder name -> (1, dim) float32, as pipeline.index.query.image_features makes it; for a
+multi-vector model the bytes of the file of one of the bundle's images."""
 
 
 @dataclass(frozen=True)
@@ -81,45 +85,67 @@ class Searcher(Asker):
         boxes = gallery.outline.boxes[found.rows].tolist()
         return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
 
-    def sentences(self, features: Mapping[str, np.ndarray], top: int) -> list[Hit]:
-        """The `top` sentences nearest to an image, given as encoder name -> (1, dim) float32.
+    def sentences(self, photograph: Photograph, top: int) -> list[Hit]:
+        """The `top` sentences nearest to an image. Raises UsageError where the index has none, and as `embed`."""
+        if not self.has("sentences"):
+            raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
+        return self._nearest("sentences", self._embed(photograph), top)[0]
 
-        pipeline.index.query.image_features makes these of a photograph, and needs torch for it.
+    def similar(self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5) -> list[Hit]:
+        """The `top` images nearest to an image, or to it and a `sentence`: to the sum of their unit vectors, the
+        sentence's times `weight` and the image's times 1 - `weight`.
+
+        Of a multi-vector model, an image's regions take the place of a sentence's words. Raises InputError when no word
+        of the sentence is known, and UsageError where its vector cannot be added to the image's.
         """
-        if self.multi_vector:
-            raise UsageError(f"{self.bundle.card['model']} compares regions, not features of whole images")
-        return self._nearest("sentences", self.embed_image(features), top)[0]
+        if sentence is None:
+            return self._nearest("images", self._embed(photograph), top)[0]
+        if not 0 <= weight <= 1:
+            raise UsageError(f"the weight of the words is {weight:g}; give one from 0 to 1")
+        self.require_known(sentence)
+        self.require_sums()
+        query = blend(self._embed(photograph), self.embed_sentence(sentence), weight)
+        return self._nearest("images", query, top)[0]
 
-    def sentences_like(self, photograph: bytes, top: int) -> list[Hit]:
-        """The same for a multi-vector model, and one of the bundle's photographs, given as the bytes of its file.
+    def has(self, modality: str) -> bool:
+        """Whether there is any of the `images` or `sentences` to be found."""
+        card = self.bundle.card.get(self.bundle.index_name(modality))
+        return bool(card and card["count"])
 
-        Raises InputError where the bundle has no such image.
-        """
+    def _embed(self, photograph: Photograph) -> Items:
+        """Raises InputError where the bundle of a multi-vector model has no such image, and as `embed_image`."""
+        if not self.multi_vector:
+            return self.embed_image(photograph)
         rows = np.flatnonzero(self.table("images")["sha256"].to_numpy() == hashlib.sha256(photograph).hexdigest())
         if not len(rows):
             raise InputError(
                 f"{self.bundle.card['model']} compares photographs by their regions, and this one is not among those of"
                 " the index; ingest it and build the index again, or search a model with one vector an image"
             )
-        return self._nearest("sentences", self._open("images").item(int(rows[0])), top)[0]
+        return self._open("images").item(int(rows[0]))
+
+    def require_sums(self) -> None:
+        """Raises UsageError where the vectors of images and of words cannot be added."""
+        model = self.bundle.card["model"]
+        if self.multi_vector:
+            raise UsageError(
+                f"words are added to one vector an image, and {model} has one a region; use another model with words"
+                " beside a photograph"
+            )
+        if self.bundle.card["metric"] != "inner_product":
+            raise UsageError(f"words are added to images as unit vectors, and {model} has none; use another model")
 
     def analogy(
-        self, features: Mapping[str, np.ndarray], minus: Sequence[str], plus: Sequence[str], top: int, among: int
+        self, photograph: Photograph, minus: Sequence[str], plus: Sequence[str], top: int, among: int
     ) -> list[Hit]:
         """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
         The `among` nearest are re-sorted by their distance to their mean. Raises as `require_words`, and UsageError for
         models whose vectors words are not added to.
         """
-        if self.multi_vector:
-            raise UsageError(
-                f"words are added to one vector an image, and {self.bundle.card['model']} has one a region; use another"
-                " model with --minus and --plus"
-            )
-        if self.bundle.card["metric"] != "inner_product":
-            raise UsageError("words are added to images as unit vectors, and this model has none; use another model")
         self.require_words(minus, plus)
-        image = self.embed_image(features)
+        self.require_sums()
+        image = self._embed(photograph)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
         query = compose(image, *words)
         rows, scores = search_around_mean(self._require_fit("images", query).index, query, top, among)
@@ -129,8 +155,9 @@ class Searcher(Asker):
         """Read the model, the indices and their tables now; threads may share the searcher from then on."""
         _ = self._model
         for modality in ("images", "sentences"):
-            self._open(modality)
-            self.table(modality)
+            if self.has(modality):
+                self._open(modality)
+                self.table(modality)
 
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are, kept in memory from then on."""
@@ -179,33 +206,3 @@ class Searcher(Asker):
         return [
             self._list_hits(modality, found.rows[i][kept[i]], found.scores[i][kept[i]]) for i in range(len(queries))
         ]
-
-
-def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarray:
-    """(1, c) of unit length: (q - w_n + w_p) / |q - w_n + w_p| (Kiros et al. 2014, eq. 15).
-
-    Paper to code: q `image` (1, c); w_n the rows of `minus` (a, c) and w_p those of `plus` (b, c), one for each word;
-    all of unit length. Raises InputError where nothing is left.
-    """
-    query = image[0].astype(np.float64) - minus.sum(axis=0, dtype=float) + plus.sum(axis=0, dtype=float)
-    length = np.linalg.norm(query)
-    if length < np.sqrt(np.finfo(np.float32).eps):
-        raise InputError("the image and the words cancel each other out; use other words")
-    return (query / length).astype(np.float32)[None]
-
-
-def search_around_mean(index: faiss.Index, query: np.ndarray, top: int, among: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows (k,) of the `top` nearest to `query` (1, c), and their scores (k,).
-
-    The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
-    good ones comes last of them; 0 leaves all in the order of their scores.
-    """
-    scores, rows = index.search(query, min(max(top, among), index.ntotal))
-    scores, rows = scores[0][rows[0] >= 0], rows[0][rows[0] >= 0]
-    if among > 1 and len(rows):
-        if hasattr(index, "make_direct_map"):
-            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
-        vectors = index.reconstruct_batch(rows[:among])
-        order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
-        rows[:among], scores[:among] = rows[order], scores[order]
-    return rows[:top], scores[:top]

@@ -1,13 +1,8 @@
 """The HTTP application: which address asks what. /openapi.json describes it."""
 
-import base64
-import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cache
-from importlib import resources
 from typing import Annotated, Any
 
 import faiss
@@ -22,6 +17,7 @@ from pipeline.serve import answers
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.guard import Guard, Limits
 from pipeline.serve.metrics import Metrics
+from pipeline.serve.page import content_policy, read_page
 from pipeline.serve.service import Asked, AskedDescriber, Describer, GivenTop, Service, Shared, Top, Turns, Uploaded
 from pipeline.serve.shelf import Shelf, never
 
@@ -111,6 +107,27 @@ async def find_sentences(
 ) -> answers.SentencesAnswer:
     """The sentences nearest to an uploaded photograph, the field `photograph` of a form."""
     return answers.list_sentences(model, *await service.run(service.decoding, gallery.sentences, photograph, top))
+
+
+@router.post("/api/models/{model}/similar")
+async def find_similar(
+    service: Shared,
+    model: str,
+    gallery: Asked,
+    top: Top,
+    photograph: Uploaded,
+    sentence: Annotated[str | None, Form()] = None,
+    weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
+) -> answers.ImagesAnswer:
+    """The photographs nearest to an uploaded photograph, or to it and a sentence, which counts for `weight`."""
+    if sentence is not None:
+        require_sentence(sentence, service.limits)
+
+    def find() -> answers.Found:
+        hits = gallery.similar(photograph, top, sentence, weight)
+        return answers.Found(hits, [] if sentence is None else gallery.unknown_words(sentence))
+
+    return answers.list_images(model, *await service.run(service.decoding, find))
 
 
 @router.post("/api/models/{model}/arithmetic")
@@ -219,24 +236,3 @@ def _error_handler(status: int | None) -> Callable[[Request, Exception], Any]:
         return JSONResponse({"error": message}, status or error.status_code, headers)
 
     return handler
-
-
-@cache
-def read_page() -> str:
-    return resources.files("pipeline.serve").joinpath("templates/page.html").read_text(encoding="utf-8")
-
-
-def content_policy(page: str) -> str:
-    """The Content-Security-Policy of `page`: its own script and style by their hashes, images of this server, of the
-    visitor's disk and of `data:`, and nothing from elsewhere."""
-    script, style = (
-        " ".join(map(_hash, re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S))) for tag in ("script", "style")
-    )
-    return (
-        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self';"
-        " img-src 'self' data: blob:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.search import Hit, Searcher
+from pipeline.index.search import Hit, Photograph, Searcher
 
 EXAMPLES = 3
 QUALITY = 82
@@ -25,7 +25,7 @@ class ServedGallery:
 
     `features(data)` encodes a photograph's bytes as `Searcher.sentences` takes it, and `read(path, offset, size)` gives
     the bytes of one in the bundle's table, of which `decode(data)` makes an image. Encoders are loaded for the first
-    photograph: have `sentences`, `analogy` and `thumbnail` called by one thread at a time.
+    photograph: have `sentences`, `similar`, `analogy` and `thumbnail` called by one thread at a time.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ServedGallery:
     @property
     def examples(self) -> list[str]:
         """Some of the bundle's own sentences, evenly spaced."""
-        texts = self._searcher.table("sentences")["text"]
+        texts = self._searcher.table("sentences")["text"] if self._searcher.has("sentences") else ()
         rows = np.unique(np.linspace(0, len(texts) - 1, EXAMPLES + 2).astype(int)[1:-1]) if len(texts) else []
         return [text for row in rows if (text := texts[int(row)].as_py())]
 
@@ -70,19 +70,29 @@ class ServedGallery:
 
     def count(self, modality: str) -> int:
         """Rows of `images` or `sentences` that were not removed."""
+        if not self._searcher.has(modality):
+            return 0
         return len(self._searcher.table(modality)) - self._searcher.table(modality)[REMOVED[modality]].null_count
 
     def sentences(self, photograph: bytes, top: int) -> list[Hit]:
         """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
-        if self.has_regions:
-            return self._searcher.sentences_like(photograph, top)
-        return self._searcher.sentences(self.features(photograph), top)
+        return self._searcher.sentences(self._see(photograph), top)
+
+    def similar(self, photograph: bytes, top: int, sentence: str | None, weight: float) -> list[Hit]:
+        """The `top` images nearest to an encoded image, and to a sentence if there is one; see Searcher.similar."""
+        if sentence is not None:  # before the photograph is encoded, which takes longer
+            self._searcher.require_known(sentence)
+            self._searcher.require_sums()
+        return self._searcher.similar(self._see(photograph), top, sentence, weight)
 
     def analogy(self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int) -> list[Hit]:
         """The `top` images for an encoded image less some words plus others; see Searcher.analogy."""
-        self._searcher.require_words(minus, plus)  # before the photograph is encoded, which takes longer
-        features = {} if self.has_regions else self.features(photograph)
-        return self._searcher.analogy(features, minus, plus, top, among)
+        self._searcher.require_words(minus, plus)
+        self._searcher.require_sums()
+        return self._searcher.analogy(self._see(photograph), minus, plus, top, among)
+
+    def _see(self, photograph: bytes) -> Photograph:
+        return photograph if self.has_regions else self.features(photograph)
 
     def thumbnail(self, image_id: int) -> bytes:
         """A small JPEG of the bundle's image `image_id`, made of its pixels alone.

@@ -1,4 +1,4 @@
-"""`search`: images for a sentence, regions for a snippet, sentences for an image, or images for it and some words."""
+"""`search`: images for a sentence, an image, or both; regions for a snippet; sentences for an image."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,14 +8,19 @@ import click
 from stages.commands import FILE, FOLDER, config_option
 
 if TYPE_CHECKING:
-    from pipeline.index.search import Hit, Searcher
-    from pipeline.storage.bundle import Bundle
+    from pipeline.index.search import Hit, Photograph, Searcher
 
 
 @click.command("search")
 @click.argument("sentence", required=False)
 @click.option("--index", "bundle_folder", type=FOLDER, required=True, help="Folder that `build-index` wrote.")
 @click.option("--image", "image_path", type=FILE, help="Rank sentences for this image instead.")
+@click.option("--similar", is_flag=True, help="With --image: rank images like it.")
+@click.option("--text", help="With --image: rank images that are like it and fit these words.")
+@click.option(
+    "--weight", type=click.FloatRange(0, 1), default=0.5, show_default=True,
+    help="With --text: how much the words count; the image counts for the rest.",
+)  # fmt: skip
 @click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; multi-vector models only.")
 @click.option("--minus", multiple=True, metavar="WORD", help="With --image: rank images for it less this word.")
 @click.option("--plus", multiple=True, metavar="WORD", help="With --image: rank images for it plus this word.")
@@ -31,6 +36,9 @@ def command(
     sentence: str | None,
     bundle_folder: Path,
     image_path: Path | None,
+    similar: bool,
+    text: str | None,
+    weight: float,
     regions: bool,
     minus: tuple[str, ...],
     plus: tuple[str, ...],
@@ -40,36 +48,48 @@ def command(
     as_json: bool,
     config_path: Path | None,
 ) -> None:
-    """Rank the images of an index for SENTENCE, its sentences for an image, or its images for an image and words."""
+    """Rank the images of an index for SENTENCE, its sentences or images for an image, or its images for both."""
     from pipeline.errors import UsageError
     from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
     from pipeline.storage.bundle import Bundle
 
     if (sentence, image_path, batch_path).count(None) != 2:
-        raise UsageError("give either a sentence or --image FILE or --batch FILE")
-    if image_path is None and (minus or plus):
+        raise UsageError("give either a sentence or --image FILE (with --text for words beside it) or --batch FILE")
+    changed = (*minus, *plus)
+    if image_path is None and changed:
         raise UsageError("--minus and --plus change an image; give --image FILE too")
-    bundle = Bundle(bundle_folder)
-    searcher = Searcher(bundle)
+    if image_path is None and (similar or text is not None):
+        raise UsageError("--similar and --text are about an image; give --image FILE too")
+    if changed and (similar or text is not None):
+        raise UsageError("--minus and --plus rank images already; leave out --similar and --text")
+    searcher = Searcher(Bundle(bundle_folder))
     if regions and (sentence is None or not searcher.multi_vector):
         raise UsageError("--regions needs a sentence and the index of a multi-vector model, such as dvsa")
     if batch_path is not None:
         _answer_each(searcher, batch_path, top)
         return
-    changed = (*minus, *plus)
+    if image_path and not (similar or changed or text is not None or searcher.has("sentences")):
+        similar = True
+        click.echo("the index has no sentences, so these are the images like it", err=True)
     if sentence is not None:
         hits = (searcher.regions if regions else searcher.images)(sentence, top)
-    elif changed:
-        searcher.require_words(minus, plus)  # before the photograph is encoded, which takes longer
-        features = {} if searcher.multi_vector else _features(image_path, bundle, searcher.encoders, config_path)
-        hits = searcher.analogy(features, minus, plus, top, among)
-    elif searcher.multi_vector:
-        hits = searcher.sentences_like(_read(image_path), top)
-    else:
-        hits = searcher.sentences(_features(image_path, bundle, searcher.encoders, config_path), top)
+    else:  # what is wrong with the words is said before the photograph is encoded, which takes longer
+        if changed:
+            searcher.require_words(minus, plus)
+        elif text is not None:
+            searcher.require_known(text)
+        if changed or text is not None:
+            searcher.require_sums()
+        photograph = _photograph(image_path, searcher, config_path)
+        if changed:
+            hits = searcher.analogy(photograph, minus, plus, top, among)
+        elif similar or text is not None:
+            hits = searcher.similar(photograph, top, text, weight)
+        else:
+            hits = searcher.sentences(photograph, top)
 
-    asked = changed if sentence is None else (sentence,)
+    asked = [words for words in (sentence, text, *changed) if words is not None]
     if unknown := list(dict.fromkeys(word for words in asked for word in searcher.unknown_words(words))):
         click.echo(printable(f"not in the vocabulary, so ignored: {', '.join(unknown)}"), err=True)
     if as_json:
@@ -102,21 +122,23 @@ def _answer_each(searcher: "Searcher", path: Path, top: int) -> None:
         click.echo(printable_json({"query": sentence, **found}))
 
 
-def _features(image_path: Path, bundle: "Bundle", names: tuple[str, ...], config_path: Path | None) -> dict:
-    """The photograph as the bundle's encoders see it. InputError names a file that cannot be used."""
+def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Photograph":
+    """The photograph as the searcher takes it. InputError names a file that cannot be used."""
     from pipeline import config
     from pipeline.errors import InputError
     from pipeline.images.decode import DecodingProcess, ImageLimits
     from pipeline.index.query import image_features
 
-    limits = ImageLimits.from_settings(config.load(config_path).collection)
     data = _read(image_path)
+    if searcher.multi_vector:
+        return data
+    limits = ImageLimits.from_settings(config.load(config_path).collection)
     with DecodingProcess(limits) as decode:
         try:
             image = decode(data)
         except InputError as error:
             raise InputError(f"{image_path}: {error}; give another image") from error
-    return image_features(image, {name: bundle.encoder(name) for name in names})
+    return image_features(image, {name: searcher.bundle.encoder(name) for name in searcher.encoders})
 
 
 def _read(path: Path) -> bytes:

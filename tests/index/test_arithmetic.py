@@ -8,7 +8,8 @@ import pytest
 from made_up import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.search import Searcher, compose, search_around_mean
+from pipeline.index.arithmetic import compose, search_around_mean
+from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 
 

@@ -70,6 +70,17 @@ def test_arithmetic(client: TestClient, run: Path) -> None:
         assert told.status_code == 422 and re.search("no words change the image|is empty", told.json()["error"])
 
 
+def test_photographs_like_a_photograph(client: TestClient, run: Path) -> None:
+    def find(**form: object) -> dict:
+        return client.post("/api/models/ncca/similar?top=3", files=photograph(run), data=form).json()
+
+    assert [result["name"] for result in find()["results"]] == DOGS
+    answer = find(sentence="a purple cat", weight=0.9)
+    assert [result["name"][:3] for result in answer["results"]] == ["cat"] * 3 and answer["unknown"] == ["purple"]
+    assert "weight: Input should be less than or equal to 1" in find(sentence="cat", weight=2)["error"]
+    assert "the sentence is empty" in find(sentence=" ")["error"]
+
+
 def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
@@ -128,7 +139,7 @@ def test_what_there_is(client: TestClient) -> None:
 
 def test_every_address_is_documented(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    assert len(paths) == 9
+    assert len(paths) == 10
     for operations in paths.values():
         for operation in operations.values():
             assert operation["description"] and "503" in operation["responses"]

@@ -117,8 +117,7 @@ async function act() {
     at("minus").value = minus;
     at("plus").value = plus;
     at("drop").requestSubmit();
-    document.title += `|${at("notes").textContent}|${document.activeElement.id}`;
-    at("plus").focus();
+    document.title += `|${Boolean(question.similar)}`;
   }
   await until(() => document.querySelector("ol.strip"));
   takeSentence("  ");
@@ -139,9 +138,22 @@ def test_nothing_is_not_asked(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with listening(serve(run)) as address:
         dom = browse(tmp_path, address, "--dump-dom")
     assert re.search("<title>(.*?)</title>", dom)[1].split("|")[1:] == [
-        "Write a word to take away or to add.", "minus", "", "plus", "Write some words to search for.", "sentence",
+        "true", "false", "Write some words to search for.", "sentence",
     ]  # fmt: skip
     assert dom.count('<ol class="strip">') == 1
+
+
+def test_photographs_like_one_in_the_address_are_found(run: Path, tmp_path: Path) -> None:
+    from visiting import serve
+
+    with listening(serve(run)) as address:
+        for words, first in (("", "cat-1.png"), ("a+dog", "dog-0.png")):
+            one = f"{address}/?photograph=/api/models/ncca/photographs/1&like={words}&top=4"
+            dom = browse(tmp_path, one, "--dump-dom", f"--screenshot={tmp_path / 'page.png'}")
+            assert first in re.findall('alt="(.*?)" title', dom) and dom.count('class="score"') == 4
+            assert ('id="balance"' in dom) and (re.search(r'<label id="balance"[^>]*hidden', dom) is None) == bool(
+                words
+            )
 
 
 def test_the_photographs_can_be_seen(address: str, tmp_path: Path) -> None:

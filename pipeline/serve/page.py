@@ -1,0 +1,28 @@
+"""The page that the server shows, and what it may load."""
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+
+
+@cache
+def read_page() -> str:
+    return resources.files("pipeline.serve").joinpath("templates/page.html").read_text(encoding="utf-8")
+
+
+def content_policy(page: str) -> str:
+    """The Content-Security-Policy of `page`: its own script and style by their hashes, images of this server, of the
+    visitor's disk and of `data:`, and nothing from elsewhere."""
+    script, style = (
+        " ".join(map(_hash, re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S))) for tag in ("script", "style")
+    )
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self';"
+        " img-src 'self' data: blob:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
