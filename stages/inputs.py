@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
 
+    from pipeline.config.encoders import Encoder
     from pipeline.images.encoders import EncoderMaterial
     from pipeline.models.neural.training import Checkpoint, Training
     from pipeline.run import Run
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
     from pipeline.text.tree_encoding import SentenceTrees
     from pipeline.text.vocabulary import Vocabulary
 
+COMPARED = 4
+"""Images on which features made elsewhere are compared with what the encoder named for them makes."""
+
 
 def read_material(run: "Run") -> "EncoderMaterial":
     """What image encoders of the run are made from."""
+    from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits
-    from pipeline.images.encoders import EncoderMaterial, TrainImages
+    from pipeline.images.encoders import EncoderMaterial, GivenFeatures, TrainImages
     from pipeline.storage.features import read_weights
+    from stages.given import match_given
 
     settings, collection = run.config, run.config.collection
 
@@ -39,12 +45,21 @@ def read_material(run: "Run") -> "EncoderMaterial":
             settings.extract.decode_workers,
         )
 
+    def given(entry: "Encoder") -> GivenFeatures:
+        matched = match_given(run, entry)
+        rows = range(min(COMPARED, len(matched.images)))
+        pictures, reasons = zip(*open_photographs(run, list(rows)), strict=True)
+        if any(reasons):
+            raise InputError(f"{max(reasons)}; it could be used before: run ingest again")
+        return GivenFeatures(pictures, matched.names(rows), matched.features(rows))
+
     return EncoderMaterial(
         settings.seed,
         settings.regions.decisive(),
         lambda file, sha256: read_weights(Path(settings.weights_root) / file, sha256),
         run.encoder,
         train_images,
+        given,
     )
 
 
@@ -136,7 +151,7 @@ def read_trees(
     return fit_trees(found, trees, texts, analyze)
 
 
-def open_photographs(run: "Run", image_id: "np.ndarray") -> "Iterator[tuple[Image.Image | None, str]]":
+def open_photographs(run: "Run", image_id: "np.ndarray | list[int]") -> "Iterator[tuple[Image.Image | None, str]]":
     """The photographs `image_id` (k,), each with an empty text, or None and the reason where one cannot be read."""
     from pipeline.errors import InputError
     from pipeline.images.decode import ImageLimits

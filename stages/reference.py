@@ -51,6 +51,11 @@ FILES = {
     "finetune": {"start": "file", **FILE},
     "word_vectors": {"source": "file", **FILE},
 }
+GIVEN = {
+    "models": ["ncca"],
+    "encoders": [{"name": "given", "kind": "imported", "path": "x.npy", "made_by": "net"}],
+    "query_encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
+}
 """Configurations in which stages look at keys that those in config/ leave alone."""
 MODEL_KEYS = ("encoders", "seed", "fit", "transfer")
 """Fields of a model that are taken from keys of the same names."""
@@ -112,10 +117,10 @@ class LookedConfig(Looked):
 
 
 def configurations() -> list[Config]:
-    """Those in config/, and two that are made up: between them stages take all their branches."""
+    """Those in config/, and three that are made up: between them stages take all their branches."""
     shipped = sorted(path for path in default_path().parent.glob("*.yaml") if path != default_path())
     default = read_mapping(default_path())
-    return [load(), *map(load, shipped), *(validate(merge(default, own)) for own in (LEARNED, FILES))]
+    return [load(), *map(load, shipped), *(validate(merge(default, own)) for own in (LEARNED, FILES, GIVEN))]
 
 
 def keys_of(stage: Stage, configs: Sequence[Config]) -> list[str]:

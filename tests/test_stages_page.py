@@ -14,7 +14,7 @@ from pipeline.config.variants import OWN
 from pipeline.run.layout import Layout
 from pipeline.run.stage import Stage
 from pipeline.settings.section import Section
-from stages import boxes, generators, inputs, studies
+from stages import boxes, generators, given, inputs, studies
 from stages.catalogue import COMMANDS, declared
 from stages.reference import configurations, render
 
@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs/stages.md").read_text()
 ROWS = {line.split("`")[1]: line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")}
 """Command -> the cells of its line."""
 STAGES = declared()
-HELPERS = (inputs, boxes, generators, studies)
+HELPERS = (inputs, boxes, generators, given, studies)
 NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 """Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
@@ -39,7 +39,9 @@ COVERED = {
 
 LEARNING = {key for key, spec in OWN.items() if spec.defaults == "language_defaults"}
 INERT = {
-    "finetune": {"study"},  # whose encoders are never finetuned ones
+    "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones
+    "pool_regions": {"query_encoders"},  # which never pool regions, nor have features
+    "import_features": {"query_encoders"},
     "combine": {"encoders"},  # looked at for models that start from others, which there need not be
     "fit_csls": {"encoders"},
     "join_embeddings": {"encoders"},

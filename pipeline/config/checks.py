@@ -86,12 +86,20 @@ def _check_ensembles(config: "Config") -> None:
 
 
 def _check_encoders(config: "Config") -> None:
-    names = [encoder.name for encoder in config.encoders]
+    names = [encoder.name for encoder in (*config.encoders, *config.query_encoders)]
     if len(set(names)) < len(names):
         raise ValueError(f"two encoders of one name among {', '.join(names)}")
-    for encoder in config.study.encoders:
-        if encoder.of is not None or encoder.weights == "finetuned":
-            raise ValueError(f"study.encoders: {encoder.name} is made by another stage; give it among encoders")
+    for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
+        for encoder in encoders:
+            if encoder.of is not None or encoder.weights == "finetuned":
+                raise ValueError(f"{key}: {encoder.name} is made by another stage; give it among encoders")
+    makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
+    for encoder in config.every_encoder:
+        if encoder.made_by not in (None, *makers):
+            raise ValueError(
+                f"encoder {encoder.name}: made_by {encoder.made_by} is no encoder of photographs; name one of"
+                f" {', '.join(sorted(makers)) or 'query_encoders, where there is none'}"
+            )
 
 
 def _check_regions(config: "Config") -> None:

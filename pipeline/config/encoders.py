@@ -13,6 +13,9 @@ from pipeline.specs.places import import_place
 OWN = {spec.key: import_place(spec.section) for spec in ENCODERS if spec.section}
 """Key of an entry -> the section of the kind of encoder whose settings it holds."""
 
+IMPORTED = {"path", "features", "names", "made_by"}
+"""Keys of features made elsewhere."""
+
 
 class EveryKind(Section):
     layer: Literal["average", "fc6", "fc7"]
@@ -26,6 +29,10 @@ class EveryKind(Section):
     flip: bool
     of: Name | None
     pooling: Literal["mean", "max"]
+    path: str | None
+    features: str | None
+    names: str | None
+    made_by: Name | None
     kind: Literal[tuple(spec.name for spec in ENCODERS)] | None = Field(exclude=True)
 
 
@@ -44,13 +51,20 @@ class Encoder(EncoderDefaults):
     def spec(self) -> EncoderSpec:
         return encoder_spec(self.kind, self.architecture)
 
+    @property
+    def prepared(self) -> bool:
+        """Whether it can describe an image; features made elsewhere are all that there is of some."""
+        return self.spec.reads != "vectors" or self.made_by is not None
+
     def decisive(self) -> dict[str, Any]:
         """The keys that decide what it is: none of other kinds', and `kind` where the architecture implies another."""
         spec = self.spec
         kind = {} if spec is encoder_spec(None, self.architecture) else {"kind": spec.name}
         if spec.reads == "regions":
             return kind | self.model_dump(include={"of", "pooling", spec.key})
-        return kind | self.model_dump(exclude={"of", "pooling", *OWN} - {spec.key})
+        if spec.reads == "vectors":
+            return self.model_dump(include=IMPORTED)
+        return kind | self.model_dump(exclude={"of", "pooling", *IMPORTED, *OWN} - {spec.key})
 
     @model_validator(mode="before")
     @classmethod
@@ -89,6 +103,10 @@ class Encoder(EncoderDefaults):
         if (spec.reads == "regions") != (self.of is not None):
             pooling = " or ".join(one.name for one in ENCODERS if one.reads == "regions")
             raise ValueError(f"give `of` exactly when `architecture` is {pooling}")
+        if (spec.reads == "vectors") != (self.path is not None):
+            raise ValueError("give `path` exactly when `kind` is imported")
+        if self.path is None and (idle := [key for key in sorted(IMPORTED) if getattr(self, key) is not None]):
+            raise ValueError(f"`{idle[0]}` is of imported features; leave it out")
         if spec.check:
             import_place(spec.check)(self)
 

@@ -48,11 +48,13 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
 
 
 def _with_encoders(below: Any, section: Mapping[str, Any]) -> dict[str, Any]:
-    """The `encoders` of a section, each laid over `below`; what is not a mapping is left for validation."""
-    encoders = section.get("encoders")
-    if not (isinstance(below, Mapping) and isinstance(encoders, list | tuple)):
+    """The encoders of a section, each laid over `below`; what is not a mapping is left for validation."""
+    lists = {key: section[key] for key in ("encoders", "query_encoders") if isinstance(section.get(key), list | tuple)}
+    if not isinstance(below, Mapping):
         return {}
-    return {"encoders": [merge(below, one) if isinstance(one, Mapping) else one for one in encoders]}
+    return {
+        key: [merge(below, one) if isinstance(one, Mapping) else one for one in given] for key, given in lists.items()
+    }
 
 
 def _laid(below: Any, sections: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

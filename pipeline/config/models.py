@@ -28,6 +28,7 @@ class Models(Section):
     seed: Seed
     encoder_defaults: EncoderDefaults
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
+    query_encoders: tuple[Encoder, ...]
     documents: dict[Name, DocumentsSettings]
     fit: FitSettings
     transfer: TransferSettings

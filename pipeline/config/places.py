@@ -37,6 +37,7 @@ def _places(config: "Config") -> Iterator[tuple[str, str]]:
         "parse.conllu": config.parse.conllu,
         "parse.brackets": config.parse.brackets,
         "phrases.names": config.phrases.names,
+        **{f"encoder {one.name}: path": one.path for one in config.every_encoder},
         **{f"parse.treebank.{part}": name for part, name in config.parse.treebank.model_dump().items()},
         **{f"collection.files.{what}": name for what, name in config.collection.files.items()},
     }

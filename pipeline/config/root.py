@@ -179,5 +179,10 @@ class Config(OwnKeys):
         """The encoders of the run, and those that only the study measures with."""
         return (*self.encoders, *self.study.encoders)
 
+    @property
+    def prepared_encoders(self) -> tuple[Encoder, ...]:
+        """Those that can describe an image, with those that only queries use."""
+        return tuple(one for one in (*self.every_encoder, *self.query_encoders) if one.prepared)
+
     def encoder(self, name: str) -> Encoder:
-        return find("encoder", name, self.every_encoder)
+        return find("encoder", name, (*self.every_encoder, *self.query_encoders))

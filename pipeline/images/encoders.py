@@ -49,17 +49,26 @@ class TrainImages:
         return list(tqdm(made, what, len(photographs), unit=" images", disable=None))
 
 
+class GivenFeatures(NamedTuple):
+    """Some RGB images, their names, and the `features` (n, dim) float32 of them that were made elsewhere."""
+
+    images: Sequence[Image.Image]
+    names: Sequence[str]
+    features: np.ndarray
+
+
 @dataclass(frozen=True)
 class EncoderMaterial:
     """The inputs for making an encoder, beside its entry: the `seed`; `regions`, the settings that define an image's
     regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256),
-    another encoder by name, and the images to learn from."""
+    another encoder by name, the images to learn from, and some images with the features that an entry names."""
 
     seed: int
     regions: Mapping[str, Any]
     weights: Callable[[str, str | None], tuple[bytes, str]]
     encoder: Callable[[str], EncoderParts]
     train_images: Callable[[], TrainImages]
+    given: Callable[[Any], GivenFeatures]
 
 
 class Work(NamedTuple):

@@ -1,9 +1,9 @@
 """Matching rows of imported features to images, by name."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from posixpath import basename
+from posixpath import basename, splitext
 
 import numpy as np
 
@@ -23,18 +23,19 @@ class Matching:
 
 
 def match_names(names: Sequence[str], images: Sequence[str]) -> Matching:
-    """Match the rows' `names` to the paths `images`: by the full name, or by a file name that is unique in both.
+    """Match the rows' `names` to the paths `images`: by the full name, or by a file name that is unique in both; one
+    without a suffix is taken for the key of a webdataset's sample.
 
     Raises InputError naming an image with several rows.
     """
     rows = np.full(len(images), -1, np.int64)
     place = {image: i for i, image in enumerate(images)}
-    by_file, unique = _by_unique_file(images), _by_unique_file(names)
+    by_file, by_stem, unique = _unique(images, basename), _unique(images, _stem), _unique(names, basename)
     unmatched = []
     for row, name in enumerate(names):
         image = place.get(name)
-        if image is None and basename(name) in unique:
-            image = by_file.get(basename(name))
+        if image is None and (file := basename(name)) in unique:
+            image = (by_file if splitext(file)[1] else by_stem).get(file)
         if image is None:
             unmatched.append(name)
         elif rows[image] >= 0:
@@ -44,11 +45,15 @@ def match_names(names: Sequence[str], images: Sequence[str]) -> Matching:
     return Matching(rows, unmatched)
 
 
-def _by_unique_file(names: Sequence[str]) -> dict[str, int]:
-    """File name -> position, for file names that occur once in `names`."""
-    files = [basename(name) for name in names]
-    counts = Counter(files)
-    return {file: position for position, file in enumerate(files) if counts[file] == 1}
+def _stem(name: str) -> str:
+    return splitext(basename(name))[0]
+
+
+def _unique(names: Sequence[str], short: Callable[[str], str]) -> dict[str, int]:
+    """What `short` makes of a name -> position, for what it makes of one of `names` only."""
+    shortened = [short(name) for name in names]
+    counts = Counter(shortened)
+    return {name: position for position, name in enumerate(shortened) if counts[name] == 1}
 
 
 def some(names: Sequence[str], count: int = 3) -> str:

@@ -50,7 +50,7 @@ class Asker:
         if missing := [name for name in self.encoders if name not in features]:
             raise UsageError(
                 f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
-                " searched with photographs; build the index of a model on encoders of the run"
+                " searched with photographs; name the encoder that made them in made_by, and build the index again"
             )
         return self._computed(lambda: self._model.embed_images(features))
 

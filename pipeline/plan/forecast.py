@@ -95,6 +95,9 @@ class _Work:
         speed = self.rates.images.get(encoder)
         return None if speed is None else self.s.images / speed + 2 * self.parts * self.rates.starts
 
+    def import_features(self, encoder: str) -> float:
+        return self.parts * self.rates.starts_light + 4 * self.s.images * self.s.dims.get(encoder, 0) / DISK_BYTES
+
     def extract_regions(self, encoder: str) -> float | None:
         """The regions of all images, whose pixels count against those of whole images; proposals are not counted."""
         chosen, known = self.config.regions, self.config.encoder(encoder)

@@ -25,8 +25,9 @@ class EncoderSpec:
 
     name: str
     place: str
-    reads: Literal["pixels", "regions"] = "pixels"
-    """What it takes of an image; `regions`: those that another encoder, its entry's `of`, has described."""
+    reads: Literal["pixels", "regions", "vectors"] = "pixels"
+    """What it takes of an image; `regions`: those that another encoder, its entry's `of`, has described; `vectors`:
+    features that were made elsewhere."""
     architectures: bool = False
     """Whether `architecture` says which of several it is; of all others it is the name of the kind."""
     weights: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ ENCODERS: tuple[EncoderSpec, ...] = (
           section="pipeline.settings.images:StandardSettings", check="pipeline.settings.images:check_standard",
           dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
     _spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),
+    _spec("imported", "imported:ImportedEncoder", reads="vectors"),
 )  # fmt: skip
 """The first is the kind of every architecture that is not the name of a kind."""
 

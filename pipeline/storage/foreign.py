@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import InputError, UsageError
-from pipeline.storage.reading import file_sha256
 from pipeline.storage.shards import Chained
 from pipeline.storage.tables import unpacked_bytes
 from pipeline.trial import try_first
@@ -38,14 +37,25 @@ class Source:
 
 @dataclass(frozen=True)
 class ForeignFeatures:
-    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order; `sha256` of each file read."""
+    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order."""
 
     names: list[str]
     blocks: list[np.ndarray]
-    sha256: dict[str, str]
+
+    @property
+    def dim(self) -> int:
+        return self.blocks[0].shape[1]
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         return Chained(self.blocks, np.float32)[rows]
+
+
+def foreign_files(source: Source) -> list[Path]:
+    """The files that `open_foreign` reads."""
+    if source.path.is_dir():
+        parts = sorted(source.path.glob("img_emb/img_emb_*.npy"), key=lambda part: (len(part.name), part.name))
+        return [file for part in parts for file in (part, _metadata(source, part))]
+    return [source.path, *([_names_file(source)] if source.path.suffix == ".npy" else [])]
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
@@ -64,20 +74,26 @@ def open_foreign(source: Source) -> ForeignFeatures:
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
-    names = Path(source.names) if source.names else source.path.with_suffix(".txt")
-    return _assemble([(source.path, _map_npy(source.path), _read_lines(names))], [source.path, names])
+    return _assemble([(source.path, _map_npy(source.path), _read_lines(_names_file(source)))])
+
+
+def _names_file(source: Source) -> Path:
+    return source.path.parent / source.names if source.names else source.path.with_suffix(".txt")
 
 
 def _read_clip_retrieval(source: Source) -> ForeignFeatures:
-    parts, files = [], []
-    for features in sorted(source.path.glob("img_emb/img_emb_*.npy"), key=_number):
-        metadata = source.path / "metadata" / f"metadata_{_number(features)}.parquet"
+    parts = []
+    for features in foreign_files(source)[::2]:
+        metadata = _metadata(source, features)
         (names,) = _read_columns(metadata, [source.names or "image_path"])
         parts.append((features, _map_npy(features), _strings(metadata, names)))
-        files += [features, metadata]
     if not parts:
         raise InputError(f"{source.path} holds no img_emb/img_emb_0.npy; give a folder that clip-retrieval wrote")
-    return _assemble(parts, files)
+    return _assemble(parts)
+
+
+def _metadata(source: Source, features: Path) -> Path:
+    return source.path / "metadata" / f"metadata_{features.stem.rpartition('_')[2]}.parquet"
 
 
 def _read_parquet(source: Source) -> ForeignFeatures:
@@ -94,7 +110,7 @@ def _read_parquet(source: Source) -> ForeignFeatures:
     if len(odd := np.flatnonzero(lengths != lengths[:1])):
         raise InputError(f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0; repair it")
     matrix = flat.reshape(len(features), -1)
-    return _assemble([(source.path, matrix, _strings(source.path, names))], [source.path])
+    return _assemble([(source.path, matrix, _strings(source.path, names))])
 
 
 def _read_columns(path: Path, columns: list[str]) -> list[pa.ChunkedArray]:
@@ -122,7 +138,7 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
             matrix = features[:]
         else:
             matrix = np.memmap(source.path, features.dtype, "r", offset, features.shape)
-        return _assemble([(source.path, matrix, names.asstr()[:].tolist())], [source.path])
+        return _assemble([(source.path, matrix, names.asstr()[:].tolist())])
 
 
 READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
@@ -134,7 +150,7 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 }
 
 
-def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]], files: list[Path]) -> ForeignFeatures:
+def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]]) -> ForeignFeatures:
     """Check what holds for every format."""
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
@@ -144,7 +160,7 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]], files: list[Path]
         if matrix.shape[1] != parts[0][1].shape[1]:
             raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
     names = [name for _, _, part in parts for name in part]
-    return ForeignFeatures(names, [matrix for _, matrix, _ in parts], {f.name: file_sha256(f) for f in files})
+    return ForeignFeatures(names, [matrix for _, matrix, _ in parts])
 
 
 def _map_npy(path: Path) -> np.ndarray:
@@ -157,13 +173,9 @@ def _map_npy(path: Path) -> np.ndarray:
 def _read_lines(path: Path) -> list[str]:
     """The lines of a text file. Only a line feed ends a line, since names may contain other separators."""
     if not path.exists():
-        raise InputError(f"{path} does not exist; list the names there, one a line, or give --names FILE")
+        raise InputError(f"{path} does not exist; list the names there, one a line, or give `names`")
     lines = path.read_bytes().decode("utf-8").split("\n")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.rpartition("_")[2])
 
 
 def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
@@ -183,7 +195,8 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
     raise UsageError(
-        f"{source.path} can have its {what} in {', '.join(candidates) or 'nothing'}: give --{what} one of these"
+        f"{source.path} can have its {what} in {', '.join(candidates) or 'nothing'}; name one of these as `{what}` of"
+        " the encoder"
     )
 
 

@@ -1,78 +1,55 @@
 """`import-features`: features made elsewhere, as the shards that `extract` would have written."""
 
-from pathlib import Path
+from collections.abc import Callable
 
-import click
-
-from pipeline.run import Run
-from stages.commands import PATH, on_run
+from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard
+from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
-@click.command("import-features")
-@click.argument("name")
-@click.option(
-    "--from", "source_path", type=PATH, required=True, help=".npy, HDF5, Parquet, or clip-retrieval's folder."
-)
-@click.option("--features", help="HDF5 dataset or Parquet column of the features. [default: the only one]")
-@click.option("--names", help="Dataset or column of the names; for .npy a text file. [default: the only one, FILE.txt]")
-@click.option(
-    "--encoder", help="Encoder of this run that made them, which indices carry then, for photographs. [default: none]"
-)
-@on_run
-def command(
-    run: Run, name: str, source_path: Path, features: str | None, names: str | None, encoder: str | None
-) -> None:
-    """Match the features of an encoder NAME with the run's images by path, or by file name, and write all shards."""
-    import logging
-
-    from tqdm import trange
-
-    from pipeline.errors import InputError, UsageError
-    from pipeline.images.matching import match_names, some
-    from pipeline.run.runner import commit_part
-    from pipeline.storage.atomic import is_published
+def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Match features made elsewhere with the run's images, by path or by file name."""
     from pipeline.storage.features import to_stored, write_features
-    from pipeline.storage.fingerprint import fingerprint
-    from pipeline.storage.foreign import Source, open_foreign
-    from pipeline.storage.locks import hold
-    from pipeline.storage.shards import FEATURES
+    from stages.given import match_given
 
-    if Path(name).name != name:
-        raise UsageError(f"{name} is a path; give the name of an encoder")
-    manifest, dtype, shards = run.manifest, run.config.extract.storage, run.layout.features(name)
-    source = open_foreign(Source(source_path, features, names))
-    images = [row["member"] or row["path"] for row in manifest.images.select(["path", "member"]).to_pylist()]
-    matching = match_names(source.names, images)
-    log = logging.getLogger(__name__)
-    if matching.unmatched:
-        log.warning("%d rows match no image: %s", len(matching.unmatched), some(matching.unmatched))
-    if missing := matching.missing(images):
-        raise InputError(
-            f"{len(missing)} images have no row in {source_path}: {some(missing)}; add them, or ingest fewer images"
-        )
+    matched, storage = match_given(run, run.config.encoder(encoder)), run.config.extract.storage
+    for rows in matched.blocks():  # before the first shard is written
+        to_stored(matched.features(rows), storage, matched.names(rows))
 
-    made_by = {}
-    if encoder:
-        used = run.encoder(encoder)
-        dim, own = source.blocks[0].shape[1], used.details.get("dim")
-        if own not in (None, dim):
-            raise InputError(
-                f"{source_path} has {dim} dimensions, but the encoder {encoder} has {own}; leave out --encoder"
-            )
-        made_by = {"encoder": used.fingerprint}
-    files = {f"source/{file}": digest for file, digest in source.sha256.items()}
-    with hold(shards.folder):
-        for number in trange(manifest.n_shards, desc="import", unit=" shards", disable=None):
-            rows = manifest.shard(number)
-            inputs = {"images": rows.fingerprints["images"], **files, **made_by}
-            digest = fingerprint("imported-features", 2, {"name": name, "storage": dtype}, inputs)
-            path = shards.shard(number)
-            if is_published(path, FEATURES, digest):
-                continue
-            span = slice(rows.first_image, rows.last_image)
-            stored = to_stored(source.take(matching.rows[span]), dtype, images[span])
-            details = {"encoder": {"name": name, "imported": source.sha256}, "inputs": inputs}
-            write_features(path, stored, manifest.images["image_id"][span].to_numpy(), digest, details)
-        for number, part in enumerate(run.parts):  # so that Snakemake has no reason to extract what is here
-            commit_part(shards, number, part)
-    log.info("%d images with %d dimensions", len(images), source.blocks[0].shape[1])
+    def make(job: Job) -> None:
+        rows = range(job.rows.first_image, job.rows.last_image)
+        stored = to_stored(matched.features(rows), storage, matched.names(rows))
+        files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
+        details = {"encoder": {"name": encoder, "imported": files}, "inputs": job.inputs}
+        write_features(job.path, stored, job.image_id, job.fingerprint, details)
+
+    return make
+
+
+def _reads(config, layout, encoder: str) -> Inputs:
+    from stages.given import given_files
+
+    chosen = config.encoder(encoder)
+    files = {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
+    return files | ({"encoder": layout.encoder(encoder)} if chosen.prepared else {})
+
+
+STAGE = Stage(
+    import_features,
+    version=3,
+    needs=Need(
+        lambda s: PYTHON + 2 * manifest_mb(s) + 12 * s.shard_images * s.widest / MB,
+        lambda s: 4 * s.shard_images * s.widest / MB,
+        per_shard(500),
+        "images times dimensions",
+    ),
+    names=("encoder",),
+    sharded=True,
+    choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "vectors"],
+    keys=lambda config, encoder: {
+        "storage": config.extract.storage,
+        **config.encoder(encoder).model_dump(include={"features", "names"}),
+    },
+    reads=_reads,
+    columns=("images",),
+    writes=lambda layout, encoder: layout.features(encoder),
+)

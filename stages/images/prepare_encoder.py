@@ -7,7 +7,10 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
-    """Check an encoder's weights and keep those that its layer needs, or learn it from the train split."""
+    """Check an encoder's weights and keep those that its layer needs, or learn it from the train split.
+
+    Of features made elsewhere it is the encoder that made them, compared with them on some photographs.
+    """
     import logging
 
     from pipeline.storage.fingerprint import fingerprint
@@ -33,12 +36,17 @@ def _keys(config, encoder: str) -> dict:
 
 
 def _reads(config, layout, encoder: str) -> Inputs:
-    """The encoder whose regions it takes, the images that it learns from, its file of weights."""
+    """The encoder whose regions it takes or that made its features, the images that it learns from or is compared on,
+    its file of weights."""
+    from stages.given import given_files
+
     chosen, reads = config.encoder(encoder), {}
-    if chosen.spec.reads == "regions":
-        reads["of"] = layout.encoder(chosen.of)
-    if chosen.spec.learned:
+    if other := chosen.of or chosen.made_by:
+        reads["of"] = layout.encoder(other)
+    if chosen.spec.learned or chosen.made_by:
         reads["manifest"] = layout.manifest
+    if chosen.made_by:
+        reads |= {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
     if chosen.file is not None:
         reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
     return reads
@@ -51,7 +59,7 @@ STAGE = Stage(
         process(TORCH + 2000), fixed(600), fixed(120), "a download; for `standard` the train images that it learns from"
     ),
     names=("encoder",),
-    choices=lambda config: [(one.name,) for one in config.every_encoder if one.weights != "finetuned"],
+    choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights != "finetuned"],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),

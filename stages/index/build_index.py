@@ -96,7 +96,7 @@ def _read_encoders(
         for name in origins.keys() - found.keys():
             logging.getLogger(__name__).warning(
                 "the features of %s were imported, and no encoder of this run makes them: the index cannot be searched"
-                " with new photographs; see import-features --encoder", name,
+                " with new photographs; name the encoder that made them in made_by", name,
             )  # fmt: skip
     return found
 
@@ -205,11 +205,13 @@ def _reads(config, layout, model: str) -> Inputs:
         words |= {"parses": layout.parses, "labels": layout.labels}
         words |= {"parser": layout.parser} if _trains_parser(config) else {}
     regions = config.regions.encoders if chosen.spec.multi_vector else ()
+    given = {one.name for one in config.encoders if not one.prepared}
+    prepared = [name for name in chosen.encoders if name not in given]
     return {
         "manifest": layout.manifest,
         "model": layout.model(model),
         f"embeddings/{model}": layout.embeddings(model),
-        **{f"encoders/{name}": layout.encoder(name) for name in (*chosen.encoders, *regions)},
+        **{f"encoders/{name}": layout.encoder(name) for name in (*prepared, *regions)},
         **words,
     }
 

@@ -34,6 +34,17 @@ rule extract:
     shell: FLOW.shell("extract")
 
 
+rule import_features:
+    input: FLOW.input("import_features")
+    output: FLOW.output("import_features")
+    wildcard_constraints: **FLOW.constraints("import_features")
+    params: **FLOW.params("import_features")
+    threads: FLOW.threads("import_features")
+    benchmark: FLOW.benchmark("import_features")
+    resources: **FLOW.resources("import_features")
+    shell: FLOW.shell("import_features")
+
+
 rule extract_regions:
     input: FLOW.input("extract_regions")
     output: FLOW.output("extract_regions")

@@ -261,17 +261,17 @@ def test_an_index_has_the_encoders_of_its_model(run: Path) -> None:
 
 
 def test_features_made_elsewhere_have_no_encoder_unless_one_is_named(collection: Path, run: Path) -> None:
-    """Without --encoder the index carries none, and what it cannot do is said."""
+    """Without made_by the index carries none, and what it cannot do is said."""
     from pipeline.errors import UsageError
     from pipeline.index.search import Searcher
     from pipeline.storage.bundle import Bundle
 
-    calls = tiny_run.stages(collection, run)
-    arguments = calls["import_features"][0][0]
-    at = arguments.index("--encoder")
-    tiny_run.call("import_features", arguments[:at] + arguments[at + 2 :])
-    for name in ("accumulate", "fit", "embed", "build_index"):
-        tiny_run.call_all(name, calls[name][0])
+    calls, path = tiny_run.stages(collection, run), collection / "config.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["encoders"][0]["made_by"] = None
+    (own := run / "own.yaml").write_text(yaml.safe_dump(values))
+    for name in ("import_features", "accumulate", "fit", "embed", "build_index"):
+        tiny_run.call_all(name, [[str(own) if one == str(path) else one for one in call] for call in calls[name][0]])
     bundle = Bundle(run / "index/ncca")
     assert bundle.card["encoders"] == {}
     assert Searcher(bundle).images("a dog", 1)

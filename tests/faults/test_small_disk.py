@@ -15,7 +15,7 @@ from nurseries import Disturbed, Ended, Nursery, same
 from tiny_run import elsewhere
 
 NAMES = tuple(all_cases(Path("root"), Path("place")))
-RESUMED = {"make_demo", "import_features"}
+RESUMED = {"make_demo"}
 """Cases that leave alone what is there already."""
 SHORTFALL = 40
 UNKNOWN = {"plan": 1000}

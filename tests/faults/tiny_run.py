@@ -23,7 +23,8 @@ THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untrained"}}
 """Of an encoder that describes nothing."""
 CONFIG = {
-    "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
+    "encoders": [{"name": "colour", "kind": "imported", "path": "features.npy", "made_by": "eyes"}],
+    "query_encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "models": ["ncca"],
     "shard_size": SHARD_SIZE,
     "shards_per_job": 1,
@@ -79,9 +80,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
     calls = {
         "ingest": [["--run", run, "--processes", 0, *config]],
-        "import_features": [
-            ["colour", "--from", root / "features.npy", "--encoder", "colour", "--run", run, *config],
-        ],
+        "import_features": parts("colour"),
         "build_vocabulary": whole(),
         "encode_sentences": parts(),
         "build_token_vocabulary": whole(),
@@ -110,8 +109,6 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 def made_by(stage: str, arguments: list[str]) -> Artefact | Shards:
     """What a call on a run makes first."""
     layout = Layout(Path(_value(arguments, "--run")))
-    if stage == "import_features":
-        return layout.features(arguments[0])
     known = declared()[stage]
     return known.outputs(layout, *arguments[: len(known.names)])[0]
 

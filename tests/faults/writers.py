@@ -87,10 +87,10 @@ WRITERS = {
     **{name: stage(name) for name in STAGES},
     **{one.__name__: one for one in (report, picture, demo, unfinished, checkpoint, parser, cell, other_kinds)},
 }
-SHARDED = {"encode_sentences", "encode_documents", "encode_tokens", "accumulate", "embed"}
-ONE_BY_ONE = {"import_features", "other_kinds", "unfinished", "demo", *SHARDED}
+SHARDED = {"import_features", "encode_sentences", "encode_documents", "encode_tokens", "accumulate", "embed"}
+ONE_BY_ONE = {"other_kinds", "unfinished", "demo", *SHARDED}
 """Writers of several artefacts, or of parts, each of which is whole or not there."""
-RESUMED = {"import_features", "unfinished", "demo"}
+RESUMED = {"unfinished", "demo"}
 """Writers that leave alone what is there already."""
 
 

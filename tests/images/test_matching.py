@@ -16,6 +16,12 @@ def test_by_file_name_where_it_is_unique() -> None:
     assert matching.rows.tolist() == [0, 1]
 
 
+def test_the_key_of_a_sample_is_a_file_name_without_its_suffix() -> None:
+    assert match_names(["00001", "00000"], ["00000.jpg", "00001.jpg"]).rows.tolist() == [1, 0]
+    assert match_names(["a.png"], ["a.jpg"]).rows.tolist() == [-1]
+    assert match_names(["a"], ["a.jpg", "x/a.png"]).rows.tolist() == [-1, -1]
+
+
 def test_ambiguous_file_names_match_nothing() -> None:
     among_images = match_names(["a.jpg"], ["x/a.jpg", "y/a.jpg"])
     assert among_images.rows.tolist() == [-1, -1] and among_images.unmatched == ["a.jpg"]

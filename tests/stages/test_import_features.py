@@ -1,23 +1,35 @@
-"""import-features by hand: other people's rows become the run's shards, every image with its own."""
+"""import-features: other people's rows become the run's shards, every image with its own."""
 
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, write_config
+from made_up import make_run, make_stage, open_run, write_config
 
 from pipeline.errors import InputError, UsageError
+from pipeline.images.networks import NetworkSpec, untrained
+from pipeline.images.preprocess import Preprocessing
+from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import Features
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import ENCODER, digest_tensors, write_parameters
+from stages.inputs import open_photographs
 
 COUNT = 24
+THEIRS = {"name": "theirs", "kind": "imported", "path": "f.npy"}
+
+
+def configure(made: Path, *more: dict, **entry: str) -> None:
+    """Have the run an encoder `theirs`, whose files lie beside its folder."""
+    write_config(made, {"data_root": str(made.parent), "encoders": [THEIRS | entry]}, *more)
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
     """A run of 24 images in shards of 10."""
-    return make_run(tmp_path / "run")
+    configure(run := make_run(tmp_path / "run"))
+    return run
 
 
 @pytest.fixture
@@ -30,13 +42,13 @@ def source(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "f.npy"
 
 
-def import_features(made: Path, source: Path, *more: object) -> Features:
-    make_stage("import_features", made, "theirs", "--from", source, *more)
+def import_features(made: Path) -> Features:
+    make_stage("import_features", made, "theirs")
     return Features(Manifest(made / "manifest"), made / "features")
 
 
 def test_every_image_has_its_row(made: Path, source: Path) -> None:
-    features = import_features(made, source)
+    features = import_features(made)
     for number, ids in enumerate((range(0, 10), range(10, 20), range(20, 24))):
         shard = features.open("theirs", number)
         assert shard["image_id"].tolist() == list(ids) and shard["features"].dtype == np.float16
@@ -45,21 +57,21 @@ def test_every_image_has_its_row(made: Path, source: Path) -> None:
 
 
 def test_again_nothing_is_written_but_of_other_features(made: Path, source: Path) -> None:
-    first = import_features(made, source).open("theirs", 0)
+    first = import_features(made).open("theirs", 0)
     stamp = first.path.stat().st_mtime_ns
-    import_features(made, source)
+    import_features(made)
     assert first.path.stat().st_mtime_ns == stamp
     np.save(source, np.load(source) + 1)
-    assert import_features(made, source).open("theirs", 0).fingerprint != first.fingerprint
+    assert import_features(made).open("theirs", 0).fingerprint != first.fingerprint
 
 
 def test_storage_is_that_of_the_configuration(made: Path, source: Path) -> None:
-    write_config(made, {"extract": {"storage": "float32"}})
+    configure(made, {"extract": {"storage": "float32"}})
     np.save(source, np.load(source) * 1e5)
-    assert import_features(made, source).open("theirs", 0)["features"].dtype == np.float32
-    write_config(made)
+    assert import_features(made).open("theirs", 0)["features"].dtype == np.float32
+    configure(made)
     with pytest.raises(InputError, match=r"the features of .*-1\.png do not fit float16"):
-        import_features(made, source)
+        import_features(made)
 
 
 def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -67,7 +79,7 @@ def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogC
     names = source.with_suffix(".txt")
     names.write_text(names.read_text() + "".join(f"stranger-{i}.png\n" for i in range(5)))
     with caplog.at_level(logging.WARNING):
-        features = import_features(made, source)
+        features = import_features(made)
     assert "5 rows match no image: stranger-0.png, stranger-1.png, stranger-2.png and 2 more" in caplog.text
     assert features.open("theirs", 2).rows == 4
 
@@ -75,16 +87,48 @@ def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogC
 def test_an_image_without_a_row_is_named(made: Path, source: Path) -> None:
     names = source.with_suffix(".txt")
     names.write_text(names.read_text().replace("dog-0.png", "dig-0.png").replace("bird-2.png", "bard-2.png"))
-    with pytest.raises(InputError, match=r"2 images have no row in .*f\.npy: dog-0\.png, bird-2\.png; add them"):
-        import_features(made, source)
-    assert not (made / "features").exists()
-    with pytest.raises(UsageError, match="../theirs is a path; give the name of an encoder"):
-        make_stage("import_features", made, "../theirs", "--from", source)
+    with pytest.raises(InputError, match=r"2 images have no row in f\.npy: dog-0\.png, bird-2\.png; add them"):
+        import_features(made)
+    assert not list((made / "features").rglob("*.h5"))
+    with pytest.raises(UsageError, match="has no encoder strange; there are theirs"):
+        make_stage("import_features", made, "strange")
 
 
-def test_a_row_that_is_no_number_names_its_image(made: Path, source: Path) -> None:
+@pytest.mark.parametrize("image", [0, 23])
+def test_a_row_that_is_no_number_names_its_image_and_no_shard_is_written(made: Path, source: Path, image: int) -> None:
     rows = np.load(source)
-    rows[COUNT - 1 - 12, 0] = np.nan
+    rows[COUNT - 1 - image, 0] = np.nan
     np.save(source, rows)
-    with pytest.raises(InputError, match=r"the features of boat-12\.png do not fit float16 \(the largest is nan\)"):
-        import_features(made, source)
+    with pytest.raises(InputError, match=rf"\w+-{image}\.png do not fit float16 \(the largest is nan\)"):
+        import_features(made)
+    assert not list((made / "features").rglob("*.h5"))
+
+
+def test_an_image_with_two_rows_is_named(made: Path, source: Path) -> None:
+    names = source.with_suffix(".txt")
+    names.write_text(
+        names.read_text().replace("/elsewhere/dog-0.png", "dog-0.png").replace("/elsewhere/cat-1.png", "dog-0.png")
+    )
+    with pytest.raises(InputError, match=r"rows 22 and 23 are both of dog-0\.png; remove one of them"):
+        import_features(made)
+
+
+def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:
+    """A squeezenet stands for the other program's encoder; its features are given at another length, as some do."""
+    maker = {"name": "maker", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
+    configure(made, {"query_encoders": [maker]}, made_by="maker")
+    network = untrained(NetworkSpec("squeezenet1_1", "average", Preprocessing(64, 64, (0, 0, 0), (1, 1, 1)), False), 3)
+    settings, digest = network.settings(), fingerprint("made up", 1, network.settings())
+    folder = made / "encoders/maker"
+    write_parameters(folder / "model.safetensors", ENCODER, network.tensors(), settings=settings, fingerprint=digest)
+    with pytest.raises(InputError, match="f.npy has 2 dimensions, the encoder maker 512; correct made_by of theirs"):
+        make_stage("prepare_encoder", made, "theirs")
+    images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
+    rows = np.concatenate([5 * network.encode([picture]) for picture in images])[::-1]
+    np.save(source, rows)
+    make_stage("prepare_encoder", made, "theirs")
+    assert import_features(made).open("theirs", 0).sidecar.details["inputs"]["encoder"]
+    assert digest_tensors(open_run(made).encoder("theirs").tensors) == digest_tensors(network.tensors())
+    np.save(source, rows[:, ::-1])
+    with pytest.raises(InputError, match=r"other features of .*\.png than the encoder maker makes \(their cosine is"):
+        make_stage("prepare_encoder", made, "theirs")

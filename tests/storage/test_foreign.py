@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import InputError, UsageError
-from pipeline.storage.foreign import ForeignFeatures, Source, open_foreign
+from pipeline.storage.foreign import ForeignFeatures, Source, foreign_files, open_foreign
 
 NAMES = ["a.jpg", "ä b.jpg", "c\u2028.jpg", "d.jpg", "e.jpg"]
 ROWS = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
@@ -67,20 +67,21 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
     for rows in ([0, 1, 2, 3, 4], [4, 0, 3], [1], []):
         taken = foreign.take(np.array(rows, int))
         assert taken.dtype == np.float32 and np.array_equal(taken, ROWS[rows])
-    assert all(len(digest) == 64 for digest in foreign.sha256.values())
 
 
-def test_other_numbers_are_other_features(tmp_path: Path) -> None:
-    before = read(make_npy(tmp_path)).sha256
-    np.save(tmp_path / "f.npy", ROWS + 1)
-    after = read(tmp_path / "f.npy").sha256
-    assert before["f.npy"] != after["f.npy"] and before["f.txt"] == after["f.txt"]
+def test_the_files_that_are_read_are_listed_without_reading_them(tmp_path: Path) -> None:
+    assert foreign_files(Source(tmp_path / "f.npy", None, None)) == [tmp_path / "f.npy", tmp_path / "f.txt"]
+    assert foreign_files(Source(tmp_path / "f.npy", None, "ids")) == [tmp_path / "f.npy", tmp_path / "ids"]
+    assert foreign_files(Source(tmp_path / "f.h5", None, "files")) == [tmp_path / "f.h5"]
+    listed = foreign_files(Source(make_clip_retrieval(tmp_path), None, None))
+    parts = ("img_emb/img_emb_2.npy", "metadata/metadata_2.parquet", "img_emb/img_emb_10.npy")
+    assert [str(file.relative_to(tmp_path)) for file in listed] == [*parts, "metadata/metadata_10.parquet"]
 
 
 def test_names_can_be_elsewhere(tmp_path: Path) -> None:
     path = make_npy(tmp_path)
     (tmp_path / "f.txt").rename(tmp_path / "names.list")
-    with pytest.raises(InputError, match=r"f.txt does not exist; list the names there.*--names FILE"):
+    with pytest.raises(InputError, match=r"f.txt does not exist; list the names there.*give `names`"):
         read(path)
     assert read(path, names=str(tmp_path / "names.list")).names == NAMES
 
@@ -89,10 +90,10 @@ def test_where_there_is_a_choice_it_must_be_made(tmp_path: Path) -> None:
     path = make_parquet(tmp_path)
     table = pq.read_table(path).append_column("other", pa.array(NAMES[::-1]))
     pq.write_table(table, path)
-    with pytest.raises(UsageError, match="can have its names in file, other: give --names one of these"):
+    with pytest.raises(UsageError, match="can have its names in file, other; name one of these as `names` of"):
         read(path)
     assert read(path, names="other").names == NAMES[::-1]
-    with pytest.raises(UsageError, match="can have its features in vector: give --features one of these"):
+    with pytest.raises(UsageError, match="can have its features in vector; name one of these as `features` of"):
         read(path, features="n", names="file")
 
 
