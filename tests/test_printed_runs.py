@@ -68,9 +68,6 @@ INSTEAD = {
     "pip install 'jointspace[parse]'": Instead(NETWORK),
     "pip install snakemake-executor-plugin-slurm": Instead(NETWORK),
     "jointspace COMMAND --help": Instead("the fast checks run it of every command"),
-    "jointspace import-features clip --run results/holiday --from features.npy": Instead(
-        "needs features that were made elsewhere"
-    ),
     "pytest -m nightly tests/faults": Instead(LONG, "pytest -m nightly tests/faults --collect-only"),
     OURS: Instead("is this", f"{OURS} --collect-only"),
     "snakemake all --profile profiles/slurm --configfile config/million.yaml": Instead(

@@ -1,6 +1,6 @@
 """Queries, words and photographs, in the joint space of a bundle's model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from threading import Lock
@@ -47,12 +47,20 @@ class Asker:
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
-        if missing := [name for name in self.encoders if name not in features]:
+        self._require_encoders(features)
+        return self._computed(lambda: self._model.embed_images(features))
+
+    def encoder_parts(self) -> dict[str, Any]:
+        """What the encoders of photographs are restored from, by name. Raises UsageError where one is missing."""
+        self._require_encoders(self.bundle.card["encoders"])
+        return {name: self.bundle.encoder(name) for name in self.encoders}
+
+    def _require_encoders(self, names: Collection[str]) -> None:
+        if missing := [name for name in self.encoders if name not in names]:
             raise UsageError(
                 f"{self.bundle.folder} has no encoder {missing[0]}, whose features were imported, so it cannot be"
                 " searched with photographs; name the encoder that made them in made_by, and build the index again"
             )
-        return self._computed(lambda: self._model.embed_images(features))
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
         """What the model makes of a query. IntegrityError where it does not fit the bundle's vocabulary or encoders."""

@@ -138,7 +138,7 @@ def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None
             image = decode(data)
         except InputError as error:
             raise InputError(f"{image_path}: {error}; give another image") from error
-    return image_features(image, {name: searcher.bundle.encoder(name) for name in searcher.encoders})
+    return image_features(image, searcher.encoder_parts())
 
 
 def _read(path: Path) -> bytes:
