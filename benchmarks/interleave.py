@@ -9,16 +9,22 @@ from typing import Any
 
 
 def compare(
-    name: str, ours: Callable[[], Any], reference: Callable[[], Any], pairs: int = 7, threads: int | None = None
+    name: str,
+    ours: Callable[[], Any],
+    reference: Callable[[], Any],
+    pairs: int = 7,
+    threads: int | None = None,
+    warm_up: bool = True,
 ) -> dict[str, Any]:
-    """Time `ours` and `reference` in turn, `pairs` times after one warm-up each.
+    """Time `ours` and `reference` in turn, `pairs` times, after one `warm_up` each.
 
     `ours` and `reference` are median seconds, `ratio` the median of reference / ours pair by pair (above 1 means
     ours is faster), `cpu_over_wall` processor seconds over wall seconds of all runs. With `threads` given, the
     result is marked `void` when cpu_over_wall stays below 0.9 x threads: others were using the machine.
     """
-    ours()
-    reference()
+    if warm_up:
+        ours()
+        reference()
     timed: list[tuple[float, float]] = []
     wall, cpu = time.perf_counter(), _processor_seconds()
     for _ in range(pairs):

@@ -38,7 +38,8 @@ def main() -> None:
             for number in range(chosen.shards):
                 jointspace("extract", "network", "--run", run, "--part", number, "--again")
 
-        report(compare("one process for a part", together, each, chosen.pairs, runtime.threads()))
+        each_is_new = {"threads": runtime.threads(), "warm_up": False}  # every run starts processes of its own
+        report(compare("one process for a part", together, each, chosen.pairs, **each_is_new))
 
 
 def begin(folder: Path, shards: int) -> Path:
