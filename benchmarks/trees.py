@@ -85,7 +85,7 @@ def draw_trees(draw, count: int) -> Trees:
 def make_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int) -> TreeRNN:
     learned = kind.learn(trees, 20) if kind is RelationRNN else kind.learn(trees)
     with seeded(0):
-        return kind(torch.randn(WORDS + 1, WORD_DIM) * 0.1, dimensions, 0.0, **learned)
+        return kind(torch.randn(WORDS + 1, WORD_DIM) * 0.1, dimensions, 0.0, "tanh", **learned)
 
 
 def gradients(encoder: nn.Module, vectors: Tensor) -> list[Tensor]:

@@ -86,10 +86,10 @@ def read(text: str):
             f"{TWO}\nmodels: [fine]\nvariants: {{fine: {{model: ncca-refined, encoders: [b]}}}}",
             "models: fine starts from a model of ncca on the same encoders; add one to variants",
         ),
-        ("models: [cca-csls]", "cca-csls: cca compares by distance, and cannot be scaled; take ncca"),
+        ("models: [cca-csls]", "cca-csls: cca does not compare by cosine, and cannot be scaled; take ncca"),
         (
             "models: [both]\nensembles: {both: {members: [ncca, ridge]}}",
-            "both: ridge scores by distance, not by inner products; leave it out",
+            "both: ridge does not compare by cosine; leave it out",
         ),
         (
             f"{REGIONS}\nmodels: [both]\nensembles: {{both: {{members: [dvsa, defrag]}}}}",

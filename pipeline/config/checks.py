@@ -134,8 +134,10 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
         _check_training(name, model)
     else:
         _check_members(config, name)
-    if config.scaled(name) and spec.metric == "euclidean":
-        raise ValueError(f"{name}: {spec.name} compares by distance, and cannot be scaled; take ncca")
+    if config.scaled(name) and not model.unit:
+        raise ValueError(f"{name}: {spec.name} does not compare by cosine, and cannot be scaled; take ncca")
+    if spec.own_score and model.settings.score != "cosine":
+        raise ValueError(f"{name}: {spec.name} has a score of its own; leave out score: {model.settings.score}")
     if spec.multi_vector and config.index.on_disk:
         raise ValueError(f"{name} is multi-vector: its lists stay in memory; set index.on_disk to false")
     if spec.regions != "none" and not described:
@@ -161,8 +163,8 @@ def _check_training(name: str, model: Model) -> None:
 
 def _check_members(config: "Config", name: str) -> None:
     members = {member: config.model(member) for member in config.members(name)}
-    if distant := [member for member, model in members.items() if model.spec.metric == "euclidean"]:
-        raise ValueError(f"{name}: {distant[0]} scores by distance, not by inner products; leave it out")
+    if others := [member for member, model in members.items() if not model.unit]:
+        raise ValueError(f"{name}: {others[0]} does not compare by cosine; leave it out")
     sums = {model.settings.sum for model in members.values() if model.spec.multi_vector}
     if "positive" in sums and len(sums) > 1:
         raise ValueError(f"{name} joins members that score by words or by positive products, but not both")
@@ -191,7 +193,7 @@ def _check_space(config: "Config", models: dict[str, Model]) -> None:
     space = config.describe.space
     if space not in config.models:
         raise ValueError(f"describe.space: {space} is not among models ({', '.join(config.models)}); add it")
-    if not models[space].spec.joint_space:
+    if not (models[space].spec.joint_space and models[space].unit):
         raise ValueError(
             f"describe.space: {models[space].spec.name} has no cosine of an image and words; take one such as ncca"
         )

@@ -66,6 +66,16 @@ class Model:
     """Those of its hyperparameters that the variant itself names, by their paths."""
 
     @property
+    def unit(self) -> bool:
+        """Whether it compares unit vectors."""
+        learned = self.settings.model_dump() if self.spec.made_by == "train" else {}
+        return (
+            self.spec.metric == "inner_product"
+            and learned.get("loss") != "squared"
+            and learned.get("score") != "product"
+        )
+
+    @property
     def hyperparameters(self) -> dict[str, Any]:
         """All that decides how it is made beside what it reads, as JSON values."""
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}

@@ -110,6 +110,7 @@ class TrainSettings(Section):
 
     dimensions: Positive
     loss: Literal["info-nce", "ranking", "squared"]
+    score: Literal["cosine", "product"]
     negatives: Literal["all", "hardest", "sampled"]
     contrastive: Positive
     margin: NonNegative
@@ -136,7 +137,13 @@ class TrainSettings(Section):
         return self
 
 
-class RelationTrainSettings(TrainSettings):
+class TreeTrainSettings(TrainSettings):
+    """`activation`: f of the nodes' states."""
+
+    activation: Literal["tanh", "relu"]
+
+
+class RelationTrainSettings(TreeTrainSettings):
     """`rare`: relations that fewer training words have share one matrix."""
 
     rare: Positive

@@ -76,6 +76,11 @@ class ModelSpec:
         return {"dev_images", *self.grid, *(["search"] if self.grid else [])}
 
     @property
+    def own_score(self) -> bool:
+        """Whether training asks nothing but its class how images and sentences are compared."""
+        return self.made_by == "train" and bool(self.multi_vector or self.phrases or self.starts_from)
+
+    @property
     def joint_space(self) -> bool:
         """Whether any image and any words have a cosine by it."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
@@ -109,8 +114,8 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("rnn", "word_models:RNN"),
     _trained("gru", "word_models:GRU"),
     _trained("lstm", "word_models:LSTM"),
-    _trained("ctrnn", "tree_rnn:CTRNN", sentences="phrase-trees"),
-    _trained("dtrnn", "tree_rnn:DTRNN", sentences="dependency-trees"),
+    _trained("ctrnn", "tree_rnn:CTRNN", "TreeTrain", "phrase-trees"),
+    _trained("dtrnn", "tree_rnn:DTRNN", "TreeTrain", "dependency-trees"),
     _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees"),
     _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
     _trained("defrag", "fragment_models:Defrag", "AlignedTrain", **REGIONS),

@@ -83,7 +83,7 @@ def build(run: Path, registered: str, folder: Path) -> Path:
     words = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"hmlstm": {"noun_phrase": table["phrases"].index("NP")}, "dtrnn": {"left": 4, "right": 4}}[registered]
     view, mean = ImageView(("colour",), (8,), ()), np.full(8, 0.1, np.float32)
-    model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, unit=True)
+    model = model_spec(registered).load().build(view, mean, words, 8, 0.0, 0, learned, score="cosine")
     write_parameters(
         run / "models" / registered / "model.safetensors", MODEL, model.tensors(), settings=model.settings(),
         fingerprint="trees", details={

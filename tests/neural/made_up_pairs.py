@@ -24,7 +24,8 @@ from pipeline.text.wordvectors import random_vectors
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 WORDS = 20
 SETTINGS = {
-    "dimensions": 16, "loss": "info-nce", "negatives": "all", "contrastive": 8, "margin": 0.2, "temperature": 0.1,
+    "dimensions": 16, "loss": "info-nce", "score": "cosine", "negatives": "all", "contrastive": 8, "margin": 0.2,
+    "temperature": 0.1,
     "optimiser": "adam", "adagrad_reset": 2, "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "averaging": 0.0,
     "dropout": 0.1, "encoder_dropout": 0.2, "clip": 2.0,
     "batch_size": 32, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
@@ -32,7 +33,9 @@ SETTINGS = {
 
 
 OWN = {
-    "sdtrnn": {"rare": 100},
+    "ctrnn": {"activation": "tanh"},
+    "dtrnn": {"activation": "tanh"},
+    "sdtrnn": {"activation": "tanh", "rare": 100},
     "hmlstm": {"simplified_epochs": 1, "correspondence_epochs": 2, "phrase_share": 0.3},
     "ncca-recurrent": {"hidden": 6},
 }

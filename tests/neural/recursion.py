@@ -35,7 +35,7 @@ def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], wo
             known = labels[child] < len(encoder.matrix_of)
             matrix = int(encoder.matrix_of[labels[child]]) if known else -1
         total = total + count(child) * (state if matrix < 0 else encoder.matrices[matrix] @ state)
-    return torch.tanh(total / count(node))
+    return getattr(torch, encoder.activation)(total / count(node))
 
 
 def place(encoder: PositionRNN, head: int, child: int, siblings: np.ndarray) -> int:
@@ -60,5 +60,5 @@ def constituency(encoder: ConstituencyRNN, node: int, children: list[np.ndarray]
     ]
     state = parts[0]
     for part in parts[1:]:
-        state = torch.tanh(encoder.matrices[0] @ state + encoder.matrices[1] @ part)
+        state = getattr(torch, encoder.activation)(encoder.matrices[0] @ state + encoder.matrices[1] @ part)
     return state

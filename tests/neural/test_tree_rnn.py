@@ -17,11 +17,11 @@ def make_words(seed: int = 0) -> torch.Tensor:
     return torch.randn(WORDS + 1, 7, generator=torch.Generator().manual_seed(seed))
 
 
-def make_encoder(kind: str, precision: torch.dtype = torch.float32):
+def make_encoder(kind: str, precision: torch.dtype = torch.float32, activation: str = "tanh"):
     made = {
-        "ctrnn": lambda: ConstituencyRNN(make_words(), None, 0.0),
-        "dtrnn": lambda: PositionRNN(make_words(), 12, 0.0, left=2, right=2),
-        "sdtrnn": lambda: RelationRNN(make_words(), 12, 0.0, matrix_of=[0, 2, -1, 1, 2]),
+        "ctrnn": lambda: ConstituencyRNN(make_words(), None, 0.0, activation),
+        "dtrnn": lambda: PositionRNN(make_words(), 12, 0.0, activation, left=2, right=2),
+        "sdtrnn": lambda: RelationRNN(make_words(), 12, 0.0, activation, matrix_of=[0, 2, -1, 1, 2]),
     }[kind]()
     made.precision = precision
     return made
@@ -33,9 +33,10 @@ def make_trees(kind: str, seed: int = 0) -> Trees:
 
 
 @pytest.mark.parametrize("kind", ["ctrnn", "dtrnn", "sdtrnn"])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("seed", range(3))
-def test_heights_are_the_recursion_and_its_gradients(kind: str, seed: int) -> None:
-    encoder, trees = make_encoder(kind), make_trees(kind, seed)
+def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str, seed: int) -> None:
+    encoder, trees = make_encoder(kind, activation=activation), make_trees(kind, seed)
     found, expected = encoder(encoder.arrange(trees)), recursion(encoder, trees)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(seed))
@@ -58,10 +59,10 @@ def test_bfloat16_products_stay_near(kind: str) -> None:
 def test_positions_count_from_the_head_outwards() -> None:
     trees = pack([[(2, 0, 0), (2, 1, 0), (-1, 2, 0), (2, 3, 0), (2, 4, 0)]])
     assert PositionRNN.learn(trees) == {"left": 2, "right": 2}
-    encoder = PositionRNN(make_words(), 12, 0.0, left=2, right=2)
+    encoder = PositionRNN(make_words(), 12, 0.0, "tanh", left=2, right=2)
     kinds = encoder.kinds(trees.parents, trees.labels)
     assert kinds.tolist() == [1, 0, -1, 2, 3]  # l2, l1, root, r1, r2
-    narrow = PositionRNN(make_words(), 12, 0.0, left=1, right=1)
+    narrow = PositionRNN(make_words(), 12, 0.0, "tanh", left=1, right=1)
     assert narrow.kinds(trees.parents, trees.labels).tolist() == [-1, 0, -1, 1, -1]
 
 
@@ -70,7 +71,9 @@ def test_rare_relations_share_one_matrix_and_unseen_ones_have_none() -> None:
     trees = pack([[(-1, 0, 2), *((0, 0, label) for label in labels)]])
     learned = RelationRNN.learn(trees, rare=3)
     assert learned == {"matrix_of": [0, 2, -1, 1, 2]}  # 2 is only a root's
-    kinds = RelationRNN(make_words(), 12, 0.0, **learned).kinds(np.array([-1, 0, 0, 0]), np.array([0, 1, 2, 99]))
+    kinds = RelationRNN(make_words(), 12, 0.0, "tanh", **learned).kinds(
+        np.array([-1, 0, 0, 0]), np.array([0, 1, 2, 99])
+    )
     assert kinds.tolist() == [-1, 2, -1, -1]
 
 

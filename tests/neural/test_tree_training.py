@@ -1,7 +1,10 @@
 """Training of trees: AdaGrad's reset, and the squared loss in alternate epochs."""
 
+from dataclasses import replace
+
+import numpy as np
 import torch
-from made_up_pairs import make_task, make_task_of
+from made_up_pairs import make_task_of
 
 from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Training
@@ -22,7 +25,7 @@ def test_adagrad_begins_again_at_one() -> None:
 
 
 def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> None:
-    task = make_task("dependency-trees", epochs=6, loss="squared", learning_rate=0.02, encoder_dropout=0.0)
+    task = make_task_of("dtrnn", epochs=6, loss="squared", learning_rate=0.02, encoder_dropout=0.0)
     trainer = model_spec("dtrnn").load().trainer(task)
     before = {name: p.detach().clone() for name, p in trainer.training.trained.items()}
     moved = []
@@ -41,3 +44,20 @@ def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> 
     twin = type(model).from_parts(model.settings(), model.tensors())
     assert twin.metric == "euclidean"
     assert max(entry["dev"] for entry in trainer.training.progress.history) > 100  # chance: 53
+
+
+def test_inner_products_of_any_length_fulfil_the_margin_of_the_paper() -> None:
+    """Socher et al. 2014, equation 5 with its margin of 3, which no cosine can fulfil."""
+    settings = {"loss": "ranking", "score": "product", "margin": 3.0, "learning_rate": 0.02, "clip": 100.0}
+    task = make_task_of("dtrnn", epochs=8, dropout=0.0, encoder_dropout=0.0, **settings)
+    task = replace(task, settings=task.settings.changed({"activation": "relu"}))
+    model = train(model_spec("dtrnn").load(), task, None, lambda _: None).model
+    images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
+    scores = images @ sentences.T
+    right = scores[task.dev.owners, np.arange(len(task.dev.owners))]
+    other = scores[(task.dev.owners + 7) % len(images), np.arange(len(task.dev.owners))]
+    assert model.metric == "inner_product"
+    assert (right - other > 3).mean() > 0.5
+    assert np.linalg.norm(sentences, axis=1).std() > 0.01
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    np.testing.assert_allclose(twin.embed_images(task.dev.features), images, rtol=1e-5, atol=1e-5)

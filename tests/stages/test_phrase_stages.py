@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors = rng.standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"noun_phrase": table["phrases"].index("NP")}
     mean = np.zeros(DIM, np.float32)
-    model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, unit=True)
+    model = HMLSTM.build(ImageView(("eyes",), (DIM,), ("l2",)), mean, vectors, 16, 0.0, 0, learned, score="cosine")
     told = {
         "model": "hmlstm",
         "registered": "hmlstm",

@@ -72,7 +72,7 @@ class TwoBranches(nn.Module):
     also maps a region's geometry minus that of the whole image.
     """
 
-    unit = True
+    score = "cosine"
 
     def __init__(
         self, mean: Tensor, sentences: HierarchicalLSTM, dimensions: int, dropout: float, geometry: bool

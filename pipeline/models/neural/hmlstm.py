@@ -12,6 +12,7 @@ from pipeline.device import place, upload
 from pipeline.errors import UsageError
 from pipeline.models.neural.branches import DenseObjective, PhrasePairs, TwoBranches
 from pipeline.models.neural.hlstm import HierarchicalLSTM
+from pipeline.models.neural.networks import Score
 from pipeline.models.neural.region_views import RegionBlock, RegionView
 from pipeline.models.neural.task import RegionSource, TrainingTask
 from pipeline.models.neural.tree_levels import Levels
@@ -61,7 +62,7 @@ class HMLSTM(GlobalModel):
 
     @classmethod
     def make_network(
-        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], unit: bool
+        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], score: Score
     ) -> TwoBranches:
         """`learned`: the label `noun_phrase`, and whether regions have `geometry`."""
         sentences = HierarchicalLSTM(words, dimensions, dropout, learned["noun_phrase"])

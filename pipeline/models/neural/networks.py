@@ -1,7 +1,7 @@
 """What models of one torch network share, and the network of the global models."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Network = TypeVar("Network", bound=nn.Module)
+Score = Literal["cosine", "product", "distance"]
+"""What compares an image with a sentence."""
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
@@ -60,15 +62,17 @@ class JointNetwork(nn.Module):
     section 2.2).
 
     Paper to code: W_I `image_map` (K, D). Unlike the paper, the mean of the training images is subtracted first,
-    because our image view has no negative features. Without `unit`, vectors keep their length and s is -|v_I - v|^2,
-    for the squared loss of Socher et al. 2014.
+    because our image view has no negative features. Where `score` is not `cosine`, vectors keep their length: s is
+    their `product` (Socher et al. 2014, eq. 5), or minus their squared `distance`, for the same paper's squared loss.
     """
 
-    def __init__(self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float, unit: bool = True) -> None:
+    def __init__(
+        self, mean: Tensor, sentences: nn.Module, dimensions: int, dropout: float, score: Score = "cosine"
+    ) -> None:
         super().__init__()
         self.register_buffer("mean", mean)
         self.image_map = nn.Parameter(torch.empty(dimensions, len(mean)).uniform_(-1, 1) / len(mean) ** 0.5)
-        self.sentences, self.dropout, self.unit = sentences, dropout, unit
+        self.sentences, self.dropout, self.score = sentences, dropout, score
 
     def embed_images(self, x: Tensor) -> Tensor:
         """(n, K) from stacked features (n, D)."""
@@ -80,9 +84,9 @@ class JointNetwork(nn.Module):
         return self._scale(self.sentences(sentences))
 
     def _scale(self, vectors: Tensor) -> Tensor:
-        return functional.normalize(vectors, dim=1) if self.unit else vectors
+        return functional.normalize(vectors, dim=1) if self.score == "cosine" else vectors
 
     def forward(self, x: Tensor, sentences: Any) -> Tensor:
         """(n, n) scores of n images by n sentences."""
         v, y = self.embed_images(x), self.embed_sentences(sentences)
-        return v @ y.T if self.unit else -(v[:, None] - y).square().sum(dim=2)
+        return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T

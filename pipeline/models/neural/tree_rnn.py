@@ -13,6 +13,8 @@ from pipeline.models.neural.tree_levels import Levels, binary, forest, level, po
 from pipeline.models.neural.word_models import GlobalModel
 from pipeline.text.trees import Trees
 
+ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_}
+"""Of the states of nodes, in place."""
 NOISE = 0.01
 """Standard deviation of the Gaussian noise on the initial block-identity matrices."""
 
@@ -20,25 +22,28 @@ NOISE = 0.01
 class TreeRecurrence(torch.autograd.Function):
     """The states (total, K) float32 of all nodes, rows as in `levels`.
 
-    apply(levels, linear_leaves, inputs, matrices): h_i = tanh(inputs_i + sum over children j of weight_j W_kind(j) h_j)
+    apply(levels, linear_leaves, activation, inputs, matrices):
+    h_i = f(inputs_i + sum over children j of weight_j W_kind(j) h_j)
     with `inputs` (total, K) float32 and `matrices` (M, K, K), whose dtype is that of the products; the matrix of kind
-    -1 is the identity. With `linear_leaves` nodes of height 0 have h_i = inputs_i.
+    -1 is the identity. f is `tanh` or `relu`; with `linear_leaves` nodes of height 0 have h_i = inputs_i.
 
     Each height takes one product per kind, on neighbouring rows; the gradient of each matrix is one product over all
     heights.
     """
 
     @staticmethod
-    def forward(ctx: Any, levels: Levels, linear_leaves: bool, inputs: Tensor, matrices: Tensor) -> Tensor:
-        states, turned = inputs.clone(), matrices.mT.unbind()
+    def forward(
+        ctx: Any, levels: Levels, linear_leaves: bool, activation: str, inputs: Tensor, matrices: Tensor
+    ) -> Tensor:
+        states, turned, apply = inputs.clone(), matrices.mT.unbind(), ACTIVATIONS[activation]
         for height, (start, joined, stop, groups) in enumerate(levels.levels):
             if height or not linear_leaves:
-                states[start:stop].tanh_()
+                apply(states[start:stop])
             if groups:
                 messages = by_kind(states[start:joined], turned, groups, matrices.dtype) * levels.weights[start:joined]
                 states.index_add_(0, levels.parents[start:joined], messages)
         ctx.save_for_backward(states, matrices)
-        ctx.levels, ctx.linear_leaves = levels, linear_leaves
+        ctx.levels, ctx.linear_leaves, ctx.activation = levels, linear_leaves, activation
         return states
 
     @staticmethod
@@ -51,13 +56,14 @@ class TreeRecurrence(torch.autograd.Function):
                 torch.mul(d_inputs[levels.parents[rows]], levels.weights[rows], out=d_messages[rows])
                 d_inputs[rows] += by_kind(d_messages[rows], straight, groups, matrices.dtype)
             if height or not ctx.linear_leaves:
-                d_inputs[start:stop] *= 1 - states[start:stop].square()
+                made = states[start:stop]
+                d_inputs[start:stop] *= 1 - made.square() if ctx.activation == "tanh" else made > 0
         d_matrices = torch.zeros_like(matrices)
         for kind, rows in levels.kinds:
             if kind >= 0:
                 left, right = d_messages[rows].to(matrices.dtype), states[rows].to(matrices.dtype)
                 torch.mm(left.T, right, out=d_matrices[kind])
-        return None, None, d_inputs, d_matrices
+        return None, None, None, d_inputs, d_matrices
 
 
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
@@ -82,17 +88,18 @@ def block_identity(rows: int, columns: int) -> Tensor:
 class TreeRNN(nn.Module):
     """v = the state of a sentence's root; words enter at the leaves, in dependency trees at every node.
 
-    Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f = tanh, x the
-    rows of `words`. `precision` is the dtype of the products over trees; weights are float32. An encoder defines
+    Socher et al. 2014 to code: W_v `w` (K, d), the matrices W_pos or W_relation `matrices` (M, K, K), f `activation`, x
+    the rows of `words`. `precision` is the dtype of the products over trees; weights are float32. An encoder defines
     `arrange`, from trees to the Levels that `forward` takes, and `inputs`, (total, K) from the words of Levels.
     """
 
     linear_leaves = False
 
-    def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
         """`words` (V + 1, d): the word vectors, the unknown word's last."""
         super().__init__()
         self.words, self.dropout, self.precision = nn.Parameter(words), dropout, torch.float32
+        self.activation = activation
         self.matrices = nn.Parameter(torch.stack([block_identity(dimensions, dimensions) for _ in range(matrices)]))
 
     def vectors(self, levels: Levels) -> Tensor:
@@ -103,7 +110,7 @@ class TreeRNN(nn.Module):
     def forward(self, levels: Levels) -> Tensor:
         """(n, K) float32, not of unit length."""
         parts = (self.inputs(levels), self.matrices.to(self.precision))
-        states = TreeRecurrence.apply(levels, self.linear_leaves, *parts)
+        states = TreeRecurrence.apply(levels, self.linear_leaves, self.activation, *parts)
         return functional.dropout(states[levels.roots], self.dropout, self.training)
 
 
@@ -113,8 +120,8 @@ class ConstituencyRNN(TreeRNN):
 
     linear_leaves = True
 
-    def __init__(self, words: Tensor, dimensions: int | None, dropout: float) -> None:
-        super().__init__(words, words.shape[1], dropout, matrices=2)
+    def __init__(self, words: Tensor, dimensions: int | None, dropout: float, activation: str) -> None:
+        super().__init__(words, words.shape[1], dropout, activation, matrices=2)
 
     @staticmethod
     def learn(trees: Trees) -> dict[str, Any]:
@@ -133,8 +140,8 @@ class DependencyRNN(TreeRNN):
     (Socher et al. 2014, eq. 4). An encoder defines `kinds(parents, labels)`, (total,) the number of each node's matrix,
     -1 for the identity."""
 
-    def __init__(self, words: Tensor, dimensions: int, dropout: float, matrices: int) -> None:
-        super().__init__(words, dimensions, dropout, matrices)
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
+        super().__init__(words, dimensions, dropout, activation, matrices)
         self.w = nn.Parameter(block_identity(dimensions, words.shape[1]))
 
     def arrange(self, trees: Trees) -> Levels:
@@ -148,8 +155,8 @@ class DependencyRNN(TreeRNN):
 class PositionRNN(DependencyRNN):
     """The matrices are W_l1 ... W_l`left`, W_r1 ... W_r`right`; children further out have the identity."""
 
-    def __init__(self, words: Tensor, dimensions: int, dropout: float, left: int, right: int) -> None:
-        super().__init__(words, dimensions, dropout, left + right)
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, left: int, right: int) -> None:
+        super().__init__(words, dimensions, dropout, activation, left + right)
         self.left, self.right = left, right
 
     @staticmethod
@@ -168,8 +175,10 @@ class RelationRNN(DependencyRNN):
     """Relation r has the matrix matrices[matrix_of[r]] (Socher et al. 2014, section 3.3). Rare relations share one;
     relations that no training sentence has take the identity."""
 
-    def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:
-        super().__init__(words, dimensions, dropout, max(matrix_of, default=-1) + 1)
+    def __init__(
+        self, words: Tensor, dimensions: int, dropout: float, activation: str, matrix_of: Sequence[int]
+    ) -> None:
+        super().__init__(words, dimensions, dropout, activation, max(matrix_of, default=-1) + 1)
         self.matrix_of = np.append(np.asarray(matrix_of, np.int64), -1)
 
     @staticmethod
@@ -189,6 +198,11 @@ class TreeModel(GlobalModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        return {"activation": task.settings.activation, **cls.learn_trees(task)}
+
+    @classmethod
+    def learn_trees(cls, task: TrainingTask) -> dict[str, Any]:
+        """What the sentence encoder must know of the training trees."""
         return cls.sentence_encoder.learn(task.train.sentences)
 
     def anchors(self) -> dict[str, Tensor]:
@@ -225,5 +239,5 @@ class SDTRNN(TreeModel):
     sentence_encoder = RelationRNN
 
     @classmethod
-    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+    def learn_trees(cls, task: TrainingTask) -> dict[str, Any]:
         return RelationRNN.learn(task.train.sentences, task.settings.rare)

@@ -13,7 +13,7 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
-from pipeline.models.neural.networks import JointNetwork, NetworkModel, load_arrays
+from pipeline.models.neural.networks import JointNetwork, NetworkModel, Score, load_arrays
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
 from pipeline.models.neural.task import Trainer, TrainingPairs, TrainingTask
@@ -24,8 +24,8 @@ BLOCK = 512
 
 
 class GlobalModel(NetworkModel):
-    """An image and a sentence each become one unit vector; their inner product is the score. After training with the
-    squared loss, vectors have any length and are compared by distance.
+    """An image and a sentence each become one unit vector; their inner product is the score. By `score: product` they
+    have any length; after training with the squared loss they do, too, and are compared by distance.
 
     A registered model names its `sentence_encoder`, a class or function of word vectors, the dimension of the space,
     dropout, and what `learn` found in the training sentences.
@@ -35,24 +35,24 @@ class GlobalModel(NetworkModel):
 
     def __init__(self, view: ImageView, network: nn.Module, learned: Mapping[str, Any]) -> None:
         self.view, self.network, self.learned = view, network.eval(), learned
-        self.metric = "inner_product" if network.unit else "euclidean"
+        self.metric = "euclidean" if network.score == "distance" else "inner_product"
 
     @classmethod
     def build(
         cls, view: ImageView, mean: np.ndarray, words: np.ndarray, dimensions: int, dropout: float, seed: int,
-        learned: Mapping[str, Any], unit: bool,
+        learned: Mapping[str, Any], score: Score,
     ) -> "GlobalModel":  # fmt: skip
         """Untrained, on the training images' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
         with seeded(seed):
-            network = cls.make_network(torch.tensor(mean), torch.tensor(words), dimensions, dropout, learned, unit)
+            network = cls.make_network(torch.tensor(mean), torch.tensor(words), dimensions, dropout, learned, score)
         return cls(view, network, learned)
 
     @classmethod
     def make_network(
-        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], unit: bool
+        cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Mapping[str, Any], score: Score
     ) -> nn.Module:
         sentences = cls.sentence_encoder(words, dimensions, dropout, **learned)
-        return JointNetwork(mean, sentences, cls.dimensions(dimensions, words.shape[1]), dropout, unit)
+        return JointNetwork(mean, sentences, cls.dimensions(dimensions, words.shape[1]), dropout, score)
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Trainer:
@@ -64,7 +64,7 @@ class GlobalModel(NetworkModel):
 
         # The squared loss alone would shrink both sides to zero: they learn in alternate epochs.
         names = {name for name, _ in model.network.named_parameters()}
-        groups = () if model.network.unit else ({"image_map"}, names - {"image_map"})
+        groups = () if model.network.score != "distance" else ({"image_map"}, names - {"image_map"})
         training = task.training(
             model.network, draw, model.judge(task.dev), anchors=model.anchors(), alternating_groups=groups
         )
@@ -75,7 +75,7 @@ class GlobalModel(NetworkModel):
         settings = task.settings
         model = cls.build(
             task.view, task.mean_image, task.words, settings.dimensions, settings.dropout, task.seed,
-            cls.learn(task), unit=settings.loss != "squared",
+            cls.learn(task), score="distance" if settings.loss == "squared" else settings.score,
         )  # fmt: skip
         model.network.sentences.words.requires_grad_(task.train_words)
         model.network.sentences.precision = task.precision
@@ -139,14 +139,14 @@ class GlobalModel(NetworkModel):
         return np.concatenate([np.empty((0, self.dim), np.float32), *blocks])
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "dimensions": self.dim, "unit": self.network.unit, "learned": self.learned}
+        return {**vars(self.view), "dimensions": self.dim, "score": self.network.score, "learned": self.learned}
 
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "GlobalModel":
         """The model that `settings` and `tensors` came from."""
         model = cls.build(
             ImageView.from_dict(settings), tensors["mean"], tensors["sentences.words"], settings["dimensions"],
-            dropout=0, seed=0, learned=settings.get("learned", {}), unit=settings.get("unit", True),
+            dropout=0, seed=0, learned=settings.get("learned", {}), score=settings["score"],
         )  # fmt: skip
         load_arrays(model.network, tensors)
         return model

@@ -108,7 +108,7 @@ class RecurrentTowers(nn.Module):
     `towers`, so that the recurrence adds what order and context say beyond the words.
     """
 
-    unit = True
+    score = "cosine"
     """As in JointNetwork: vectors are of unit length."""
 
     def __init__(self, towers: InitialTowers, hidden: int, dropout: float) -> None:
