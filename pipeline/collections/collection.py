@@ -37,18 +37,34 @@ class Collection:
     counts: Mapping[str, Mapping[str, int]]
     splits: Mapping[str, SplitSummary]
 
-    def check(self, reject_limit: float, report: str) -> None:
-        """Raises InputError if nothing can be learned or evaluated, and RejectLimitError if more than the share
-        `reject_limit` of the images, or of the non-empty sentences, was rejected. `report` is the file of rejects."""
+    def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
+        """Raises InputError if there is no image, or, where some have sentences and are to be `learned_from`, if these
+        are of no use for it; and RejectLimitError if more than the share `reject_limit` of the images, or of the
+        non-empty sentences, was rejected. `report` is the file of rejects."""
         reasons = f"; {report} lists the reasons" if self.rejects else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not self.splits:
             raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
-        if images["kept"] and not sentences["kept"]:
-            usable = f" that can be used, of {sentences['given']} given" if sentences["given"] else ""
+        if not images["kept"]:
+            raise InputError(f"none of the {images['given']} images can be used{reasons}")
+        if learned_from and (sentences["kept"] or sentences["given"]):
+            self._require_pairs(reasons)
+        broken = sum(one.what == "sentences" and not one.reason.startswith(HARMLESS) for one in self.rejects)
+        for what, count, given in (
+            ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
+        ):  # fmt: skip
+            if count > reject_limit * given:
+                raise RejectLimitError(
+                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g}"
+                    f" allows; {report} lists them: repair them or raise that key"
+                )
+
+    def _require_pairs(self, reasons: str) -> None:
+        images, sentences = self.counts["images"], self.counts["sentences"]
+        if not sentences["kept"]:
             raise InputError(
-                f"none of the {images['kept']} images has a sentence{usable}, and without any there is nothing to learn"
-                f" from: write some{reasons}"
+                f"none of the {images['kept']} images has a sentence that can be used, of {sentences['given']} given"
+                f"{reasons}"
             )
         for split, summary in self.splits.items():
             if not summary.kept and split != "gallery":
@@ -59,15 +75,6 @@ class Collection:
         if "train" not in self.splits:
             file = next(iter(self.splits.values())).file
             raise InputError(f"split train is empty: {file} gives it no image; name some, or set default_split")
-        broken = sum(one.what == "sentences" and not one.reason.startswith(HARMLESS) for one in self.rejects)
-        for what, count, given in (
-            ("images", images["rejected"], images["given"]), ("sentences", broken, sentences["given"]),
-        ):  # fmt: skip
-            if count > reject_limit * given:
-                raise RejectLimitError(
-                    f"{count} of {given} {what} are rejected, more than collection.reject_limit {reject_limit:g}"
-                    f" allows; {report} lists them: repair them or raise that key"
-                )
 
     def describe(self) -> Iterator[str]:
         """What was kept and left out, in lines for the user."""

@@ -1,6 +1,7 @@
 """The bundle `index/<model>/`: all that a program needs to search, without the run.
 
-    images.faiss       sentences.faiss         FAISS indices; position i is row i of the table
+    images.faiss       sentences.faiss         FAISS indices; position i is row i of the table. Without sentences there
+                                               is no index of them, and their table is empty
     images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
     images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
     images.lists, ...                          FAISS's inverted lists of an index that was built on disk
@@ -115,16 +116,15 @@ class BundleWriter:
 
 
 class Bundle:
-    """A published bundle. Each file is checked against the card before it is parsed, on first use.
+    """A published bundle. Each file is checked against the card before it is parsed, on first use. A folder that holds
+    one bundle, as that of a run or of `apply`, stands for this.
 
     Raises IntegrityError naming a file that is missing or changed, and for a card that names a file outside the folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+        self.folder = _only_bundle(Path(folder))
         path = self.folder / CARD
-        if not os.path.lexists(path):
-            raise IntegrityError(_explain_missing(self.folder))
         remedy = "give a folder that build-index wrote, or run it again"
         self.card: dict[str, Any] = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
         for name in self.card["files"]:
@@ -214,12 +214,16 @@ class Bundle:
         return inside(self.folder, name, self.folder / CARD)
 
 
-def _explain_missing(folder: Path) -> str:
-    """Why `folder` is not a bundle, and which folders below it are."""
-    if not folder.is_dir():
-        return f"{folder} does not exist; give a folder that build-index wrote"
+def _only_bundle(folder: Path) -> Path:
+    """`folder`, or the one bundle below it. Raises IntegrityError where it has none, or several."""
+    if os.path.lexists(folder / CARD):
+        return folder
     cards = [*folder.glob(f"*/{CARD}"), *folder.glob(f"index/*/{CARD}")]
+    if len(cards) == 1:
+        return cards[0].parent
+    if not folder.is_dir():
+        raise IntegrityError(f"{folder} does not exist; give a folder that build-index wrote")
     if not cards:
-        return f"{folder} is not a bundle: it has no {CARD}; give a folder that build-index wrote"
+        raise IntegrityError(f"{folder} is not a bundle: it has no {CARD}; give a folder that build-index wrote")
     names = sorted(card.parent.relative_to(folder).as_posix() for card in cards)
-    return f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}"
+    raise IntegrityError(f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}")

@@ -69,6 +69,16 @@ class ParseForm(Form):
     package: str | None = None
 
 
+class TrainedOn(Form):
+    """`images` are those with `sentences`, of the `splits` of the run `run`, whose manifest has this fingerprint."""
+
+    run: str
+    splits: list[str]
+    images: Count
+    sentences: Count
+    manifest: str
+
+
 class Card(Form):
     kind: Literal["global", "fragments"] = "global"
     model: str
@@ -80,6 +90,8 @@ class Card(Form):
     fingerprint: str
     splits: list[str]
     data_root: str
+    name: str | None = None
+    trained_on: TrainedOn | None = None
     encoders: dict[str, EncoderForm]
     images: IndexForm | None = None
     sentences: IndexForm | None = None
@@ -91,9 +103,11 @@ class Card(Form):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         parts = [getattr(self, name) for name in INDEXED[self.kind].values()]
-        needed = parts if self.kind == "global" else [*parts, self.score, *(part and part.shortlist for part in parts)]
+        single = self.kind == "global"
+        needed = [self.images] if single else [*parts, self.score, *(part and part.shortlist for part in parts)]
         if None in needed:
             raise ValueError(f"its kind is {self.kind}, and a part of that is missing")
+        parts = [part for part in parts if part]
         if any((part.dim, part.metric) != (self.dim, self.metric) for part in parts):
             raise ValueError("its indices are of other dimensions or another metric")
         if self.registered not in {spec.name for spec in MODELS}:

@@ -46,7 +46,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     report = job.path.with_name("rejects.jsonl")
     remove_rejects(report)
     try:
-        collection.check(settings.reject_limit, str(report))
+        collection.check(settings.reject_limit, str(report), learned_from=settings.default_split != "gallery")
     except JointspaceError:
         if rejects:
             write_rejects(report, rejects)  # outside of the manifest, which is not written
@@ -54,6 +54,11 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     write_manifest(job.path, root.resolve(), collection.tables, rejects, collection.counts, run.config.shard_size)
     for line in collection.describe():
         logger.info(line)
+    if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
+        logger.warning(
+            "no image has a sentence, so that there is nothing to learn from; `jointspace apply BUNDLE %s --output DIR`"
+            " indexes these photographs by what was learned from others", root,
+        )  # fmt: skip
 
 
 def _keys(config) -> dict:

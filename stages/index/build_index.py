@@ -11,11 +11,6 @@ from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.config.root import IndexSettings
-    from pipeline.index.build import BuiltIndex
-    from pipeline.index.build_gallery import BuiltGallery
-    from pipeline.storage.bundle import BundleWriter
-    from pipeline.storage.embeddings import Embeddings
     from pipeline.storage.parameters import Parameters
 
 
@@ -29,6 +24,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
+    from stages.indices import add_indices, describe_training
 
     config, layout, manifest = run.config, run.layout, run.manifest
     settings = config.index.model_copy(update={"on_disk": config.index.on_disk or on_disk})
@@ -47,7 +43,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
         parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
 
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(job.path)
-    about = _add_indices(writer, embeddings, ids, settings, run.gpu)
+    about = add_indices(writer, embeddings, ids, settings, run.gpu)
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(folder)
@@ -71,6 +67,8 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             "dim": embeddings.dim,
             **about,
             "splits": list(settings.splits),
+            "name": run.root.absolute().name,
+            "trained_on": describe_training(run, model),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             **({"parse": parse.metadata} if parse else {}),
@@ -99,80 +97,6 @@ def _read_encoders(
                 " with new photographs; name the encoder that made them in made_by", name,
             )  # fmt: skip
     return found
-
-
-def _add_indices(
-    writer: "BundleWriter", embeddings: "Embeddings", ids: dict, settings: "IndexSettings", gpu: Any
-) -> dict[str, Any]:
-    """Add the indices of images and of sentences, and which vectors are of which item; returns what the card says."""
-    from tqdm import tqdm
-
-    from pipeline.errors import UsageError
-    from pipeline.index.build_gallery import build_gallery, queries_of
-    from pipeline.index.ondisk import ListsFile
-    from pipeline.index.requirements import Requirements
-    from pipeline.index.shortlist import Shortlist
-    from pipeline.index.vectors import evenly_spaced
-    from pipeline.storage.cards import INDEXED
-
-    several = embeddings.multi_vector
-    if settings.on_disk and several:
-        raise UsageError(f"{embeddings.name} is multi-vector: its lists stay in memory; set index.on_disk to false")
-    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
-    shortlist = Shortlist(**settings.shortlist.model_dump())
-    kind, cards, outlines = "fragments" if several else "global", {}, {}
-    for modality, other in (("images", "sentences"), ("sentences", "images")):
-        outlines[modality] = embeddings.outline(modality, ids[modality])
-        asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
-        name = INDEXED[kind][modality]
-        lists = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists") if settings.on_disk else None
-        built = build_gallery(
-            modality, embeddings.rows_of(modality, ids[modality]), outlines[modality],
-            embeddings.read(other, asking), embeddings.comparison, requirements, shortlist,
-            lambda items, what: tqdm(items, what, disable=None), lists, gpu,
-        )  # fmt: skip
-        if lists:
-            writer.adopt(lists.name)
-        _add_index(writer, embeddings.name, name, built.index)
-        cards[name] = built.card()
-        if built.cost:
-            _log_cost(embeddings.name, modality, built, settings.recall_floor)
-    if several:
-        writer.add_outlines(outlines)
-    return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
-
-
-def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:
-    """Log what the shortlist costs, and what to do where that is too much."""
-    import logging
-
-    cost, log = built.cost, logging.getLogger(__name__)
-    log.info(
-        "%s: %s finds %.3f of the ten best %s in %.1f ms, %.1f ms with everything", model,
-        "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality, 1000 * cost.seconds,
-        1000 * cost.exact_seconds,
-    )  # fmt: skip
-    if cost.recall < floor:
-        log.warning(
-            "%s: this is below index.recall_floor %g; lengthen index.shortlist, or raise index.exact_limit to %d",
-            model, floor, built.index.card.count,
-        )  # fmt: skip
-
-
-def _add_index(writer: "BundleWriter", model: str, name: str, built: "BuiltIndex") -> None:
-    """Add an index to the bundle, and how it was chosen, if candidates were measured."""
-    import logging
-
-    from pipeline.report.figures import draw_tradeoff
-
-    writer.add(f"{name}.faiss", built.data)
-    if built.tradeoff:
-        writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        writer.add(f"{name}.tradeoff.svg", draw_tradeoff(built.tradeoff, f"{model}, {name}"))
-    logging.getLogger(__name__).info(
-        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s",
-        model, built.card.count, name, built.card.factory, built.card.recall, built.card.queries_per_second,
-    )  # fmt: skip
 
 
 def _vocabulary(config: "Config", layout: Any, model: str) -> Path:
@@ -218,7 +142,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     build_index,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: TORCH + 600 + manifest_mb(s) + 3 * embeddings_mb(s),
         embeddings_mb,

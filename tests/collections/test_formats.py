@@ -190,20 +190,17 @@ def test_every_format_of_the_configuration_has_a_reader() -> None:
 
 
 LACKS = {
-    "folder": "no captions.tsv: write it, a row for each sentence (file, number, sentence, between tabs), or name yours"
-    " as collection.files.captions",
     "flickr-token": "no Flickr8k.token.txt or results_20130124.token: put it there, or name yours as"
     " collection.files.sentences",
     "karpathy": "no dataset.json or dataset_*.json: put it there, or name yours as collection.files.dataset",
     "coco": "no captions_train*.json or annotations/captions_train*.json: put it there, or name yours as"
     " collection.files.train",
     "table": "no *.csv or *.tsv or *.jsonl or *.parquet: put it there, or name yours as collection.files.table",
-    "text-files": "no .txt beside any of them: write one for each, a sentence a line, or set another collection.format",
     "webdataset": "no tar shards **/*.tar: correct collection.files.train or data_root",
 }
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", LACKS)
 def test_a_folder_of_photographs_alone_says_what_is_there_and_what_is_not(
     kind: str, tmp_path: Path, photograph, gather
 ) -> None:
@@ -212,6 +209,14 @@ def test_a_folder_of_photographs_alone_says_what_is_there_and_what_is_not(
     with pytest.raises(UsageError) as caught:
         gather(tmp_path, kind)
     assert str(caught.value) == f"{tmp_path} holds 3 photographs and {LACKS[kind]}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "text-files"])
+def test_photographs_alone_are_a_gallery(kind: str, tmp_path: Path, photograph, gather) -> None:
+    add_images(tmp_path / "2021" / "beach", photograph)
+    collection = gather(tmp_path, kind, default="divided")
+    collection.check(0, "rejects.jsonl")
+    assert collection.tables["images"]["split"].to_pylist() == ["gallery"] * 3
 
 
 @pytest.mark.parametrize("kind", FORMATS)

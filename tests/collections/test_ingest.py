@@ -104,12 +104,15 @@ def test_an_empty_split(root: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_where_nothing_is_rejected_no_list_is_named_or_left(root: Path, tmp_path: Path) -> None:
+def test_where_nothing_is_rejected_no_list_is_left_and_photographs_alone_are_kept(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     of_an_earlier_run = {"file": "a.jpg", "row": None, "what": "images", "reason": "missing"}
     (tmp_path / "rejects.jsonl").write_text(json.dumps(of_an_earlier_run) + "\n")
     (root / "captions.tsv").write_text("")
-    with pytest.raises(InputError, match="none of the 20 images has a sentence, .* write some$"):
-        ingest(tmp_path, root)
+    ingest(tmp_path, root)
+    assert "`jointspace apply BUNDLE" in caplog.text
+    assert set(Manifest(tmp_path / "manifest").splits) == {"gallery"}
     assert not (tmp_path / "rejects.jsonl").exists()
 
 

@@ -116,11 +116,8 @@ def test_a_split_whose_images_have_no_sentence_is_empty(collection: Path, gather
 
 
 def test_a_collection_without_sentences_says_so(collection: Path, gather) -> None:
-    (collection / "captions.tsv").write_text("")
-    with pytest.raises(InputError, match=r"^none of the 3 images has a sentence, and .*write some$"):
-        gather(collection).check(1, "rejects.jsonl")
     (collection / "captions.tsv").write_text("a.jpg\t0\t\n")
-    with pytest.raises(InputError, match=r"has a sentence that can be used, of 1 given, .*; rejects\.jsonl lists"):
+    with pytest.raises(InputError, match=r"has a sentence that can be used, of 1 given; rejects\.jsonl lists"):
         gather(collection).check(1, "rejects.jsonl")
 
 

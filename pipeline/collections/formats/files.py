@@ -66,6 +66,16 @@ class CollectionFolder:
 
     def _contents(self) -> str:
         """How many photographs and lists of each kind the folder contains, at any depth."""
+        photographs, lists = self._count()
+        found = [f"{count} {suffix}" for suffix, count in lists.items() if count]
+        return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *found])
+
+    def only_photographs(self) -> bool:
+        """Whether the folder contains photographs, and no list that could be about them."""
+        photographs, lists = self._count()
+        return bool(photographs) and not any(lists.values())
+
+    def _count(self) -> tuple[int, dict[str, int]]:
         photographs, lists = 0, dict.fromkeys(LIST_SUFFIXES, 0)
         for _, names in self.walk():
             for name in names:
@@ -73,8 +83,7 @@ class CollectionFolder:
                 suffix = os.path.splitext(name)[1].lower()
                 if suffix in lists:
                     lists[suffix] += 1
-        found = [f"{count} {suffix}" for suffix, count in lists.items() if count]
-        return ", ".join([f"{photographs or 'no'} photograph{'s' * (photographs != 1)}", *found])
+        return photographs, lists
 
     def label(self, path: Path) -> str:
         """A file's name in rejects: relative to the root, with forward slashes."""

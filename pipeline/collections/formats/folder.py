@@ -6,7 +6,7 @@
     boxes.tsv      file, x1, y1, x2, y2, score, label          (header)
 
 Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
-if only weak.tsv names it, else to collection.default_split.
+if only weak.tsv names it, else to collection.default_split. Photographs alone, without any list, are a collection too.
 """
 
 import posixpath
@@ -32,9 +32,10 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder; images in the order of splits.tsv, captions.tsv, weak.tsv, then of their names."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
-    if not where["weak"]:
+    listed = where["captions"] or where["weak"]
+    if not (listed or options.default_split == "gallery" or folder.only_photographs()):
         remedy = "write it, a row for each sentence (file, number, sentence, between tabs)"
-        folder.require(where["captions"], "captions", FILES["captions"], remedy)
+        folder.require(None, "captions", FILES["captions"], remedy)
     images, prefix = where["images"], folder.image_prefix(where["images"])
     seen: set[str] = set()
 

@@ -51,6 +51,22 @@ def read_rows(folder: CollectionFolder, path: Path, columns: Names, needed: Name
     return reader(folder, path, columns, needed)
 
 
+def column_names(folder: CollectionFolder, path: Path) -> list[str]:
+    """The columns of the table `path`, of JSON lines those of the first. Raises as `read_rows`."""
+    if path.suffix.lower() == ".parquet":
+        try_first(path, _parquet_columns, folder, path)
+        return _parquet_columns(folder, path)
+    return list(next((row.values for row in read_rows(folder, path, (), ()) if row.values), ()))
+
+
+def _parquet_columns(folder: CollectionFolder, path: Path) -> list[str]:
+    try:
+        with folder.open(path, math.inf) as file:
+            return pq.read_metadata(file).schema.to_arrow_schema().names
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+
+
 def _check_columns(path: Path, present: Names, needed: Names) -> None:
     if missing := sorted(set(needed) - set(present)):
         raise InputError(f"{path} has no column {missing[0]}; name one of {', '.join(present)} in collection.columns")

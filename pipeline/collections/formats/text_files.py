@@ -19,16 +19,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder in the order of the paths. Hidden files are skipped."""
     folder = CollectionFolder(root, options)
     splits = {folder.label(path): split for split, path in folder.locate(FILES).items() if path}
-    photographs, texts = 0, False
     for below, names in folder.walk():
         split = next((splits[path] for path in _with_parents(below) if path in splits), options.default_split)
-        texts = texts or any(_is_text(name) for name in names)
-        photographs += sum(map(is_image, names))
         yield from _read_folder(folder, below, names, split)
-    if photographs and not texts:
-        raise folder.lacks(
-            ".txt beside any of them", "write one for each, a sentence a line, or set another collection.format"
-        )
 
 
 def _is_text(name: str) -> bool:

@@ -1,0 +1,82 @@
+"""Which format a folder or file is in, told without being asked."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.collections.detect import detect
+from pipeline.errors import JointspaceError, UsageError
+
+
+@pytest.fixture
+def make(tmp_path: Path, photograph):
+    def write(*names: str) -> Path:
+        for number, name in enumerate(names):
+            path = tmp_path / "c" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(photograph(number) if name.endswith(".jpg") else b"")
+        return tmp_path / "c"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("names", "format", "files"),
+    [
+        (["a.jpg", "2021/b.jpg"], "folder", {}),
+        (["images/a.jpg", "captions.tsv"], "folder", {}),
+        (["images/a.jpg", "weak.tsv", "notes.csv"], "folder", {}),
+        (["images/a.jpg", "b.jpg"], "folder", {"images": "."}),
+        (["a.jpg", "README.txt", "things.json"], "folder", {}),
+        (["a.jpg", "a.txt"], "text-files", {}),
+        (["one/0.tar", "1.tar"], "webdataset", {}),
+        (["images/a.jpg", "dataset_flickr8k.json"], "karpathy", {}),
+        (["images/a.jpg", "annotations/captions_val2014.json"], "coco", {}),
+        (["images/a.jpg", "Flickr8k.token.txt"], "flickr-token", {}),
+    ],
+)
+def test_a_folder(make, names: list[str], format: str, files: dict) -> None:
+    found = detect(make(*names))
+    assert (found.format, found.files, found.columns) == (format, files, {})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_table_and_its_columns(make, suffix: str) -> None:
+    folder = make("a.jpg", "prices.csv")
+    row, path = {"Filename": "a.jpg", "caption": "a dog", "sku": "7"}, folder / f"list{suffix}"
+    between = "\t" if suffix == ".tsv" else ","
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    elif suffix == ".jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        path.write_text("\n".join(map(between.join, (row, row.values()))) + "\n")
+    columns = {"file": "Filename", "sentence": "caption"}
+    found = detect(folder)
+    assert (found.format, found.files, found.columns) == ("table", {"table": path.name}, columns)
+    assert detect(path) == found
+
+
+def test_a_shard(make) -> None:
+    folder = make("a.jpg")
+    with tarfile.open(folder / "0.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("x.jpg"), io.BytesIO())
+    found = detect(folder / "0.tar")
+    assert (found.root, found.format, found.files) == (folder, "webdataset", {"gallery": "0.tar"})
+
+
+def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) -> None:
+    folder = make("notes.txt", "photo.jpg", "empty.csv")
+    (folder / "broken.parquet").write_bytes(b"PAR1 no")
+    (folder / "prices.csv").write_text("sku,price\n1,2\n")
+    for name in ("notes.txt", "photo.jpg", "nowhere", "empty.csv", "broken.parquet", "prices.csv"):
+        with pytest.raises(JointspaceError, match=name):
+            detect(folder / name)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(UsageError, match="nothing holds no photographs and no tar shard"):
+        detect(tmp_path / "nothing")

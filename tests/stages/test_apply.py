@@ -1,0 +1,137 @@
+"""apply: photographs that the model never saw, indexed in its space; what it repeats, refuses and joins."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_up import build_bundle, ingest, make_stage, run_command
+from PIL import Image
+
+from pipeline.errors import UsageError
+from pipeline.index.search import Searcher
+from pipeline.storage.bundle import Bundle
+from pipeline.storage.embeddings import Embeddings
+from pipeline.storage.manifest import Manifest
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
+CONFIG = {
+    "shard_size": 16,
+    "encoders": [{"name": "eye", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}],
+    "extract": {"decode_workers": 0, "storage": "float32", "precision": "float32"},
+    "models": ["ncca"],
+    "text": {"min_count": 1, "size": 20},
+    "fit": {"dimensions": [3], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
+}
+
+
+def draw(folder: Path, count: int, seed: int) -> list[str]:
+    """Pictures of one colour each, with a little noise; their names."""
+    folder.mkdir(parents=True)
+    rng, names = np.random.default_rng(seed), []
+    for number in range(count):
+        name = list(COLOURS)[number % 4]
+        pixels = (np.array(COLOURS[name]) + rng.normal(0, 9, (48, 48, 3))).clip(0, 255).astype(np.uint8)
+        names.append(f"{name}-{number:02d}.png")
+        Image.fromarray(pixels).save(folder / names[-1])
+    return names
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned the names of four colours; its bundle is in `bundle`."""
+    folder = tmp_path_factory.mktemp("source") / "colours"
+    names = draw(folder / "data", 40, 0)
+    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
+    (folder / "data/captions.tsv").write_text("".join(captions))
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    ingest(folder, folder / "data")
+    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
+        make_stage(stage, folder)
+    make_stage("accumulate", folder, "target")
+    make_stage("fit", folder, "ncca")
+    make_stage("embed", folder, "ncca")
+    build_bundle(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def applied(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle applied to 24 photographs without a sentence, in shards of 16."""
+    folder = tmp_path_factory.mktemp("applied")
+    draw(folder / "photos" / "2021", 24, 1)
+    (folder / "photos" / "note.txt").write_text("not a caption")
+    (folder / "photos" / "broken.jpg").write_bytes(b"no photograph")
+    apply(source, folder / "photos", folder / "out")
+    return folder
+
+
+def apply(source: Path, photographs: Path, output: Path) -> None:
+    small = output.with_name("small.yaml")
+    small.write_text(yaml.safe_dump({"shard_size": 16, "extract": CONFIG["extract"]}))
+    run_command("apply", source / "bundle", photographs, "--output", output, "--config", small)
+
+
+def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None:
+    searcher = Searcher(Bundle(applied / "out"))
+    searcher.open()
+    for colour in COLOURS:
+        found = searcher.images(f"a {colour} picture", 6)
+        assert {hit.row["path"].split("/")[1].partition("-")[0] for hit in found} == {colour}
+    with pytest.raises(UsageError, match="has no sentences; search its images"):
+        searcher.sentences({"eye": np.ones((1, 512), np.float32)}, 3)
+
+
+def test_the_card_says_what_the_model_was_trained_on(source: Path, applied: Path) -> None:
+    card, trained = Bundle(applied / "out").card, Bundle(source / "bundle").card
+    assert card["trained_on"] == trained["trained_on"]
+    assert card["trained_on"]["run"] == "colours" and card["trained_on"]["images"] == 32
+    assert (card["name"], card["images"]["count"], card.get("sentences")) == ("out", 24, None)
+    assert card["images"]["recall@10"] == 1 and card["images"]["queries"] == 40
+    for key in ("model", "vocabulary", "encoders/eye"):
+        assert card["inputs"][key] == trained["inputs"][key]
+    assert card["inputs"]["bundle"] == trained["fingerprint"]
+    assert "sentences.faiss" not in card["files"]
+    Bundle(applied / "out").check()
+
+
+def test_the_vectors_are_those_that_the_run_itself_would_make(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source / "data", tmp_path / "data")  # with its sentences
+    apply(source, tmp_path / "data", tmp_path / "out")
+    ours = Embeddings(Manifest(tmp_path / "out/manifest"), tmp_path / "out/embeddings/ncca")
+    theirs = Embeddings(Manifest(source / "manifest"), source / "embeddings/ncca")
+    for modality in ("images", "sentences"):
+        ids = np.arange(40)
+        np.testing.assert_allclose(ours.read(modality, ids), theirs.read(modality, ids), rtol=0, atol=1e-5)
+    assert Bundle(tmp_path / "out").card["sentences"]["count"] == 40
+
+
+def test_again_it_makes_only_what_is_missing(source: Path, applied: Path) -> None:
+    out = applied / "out"
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
+    manifest = (out / "manifest/manifest.json").stat().st_mtime_ns
+    gone = out / "features/eye/shard-00001.h5.json"
+    gone.unlink()
+    vectors = (out / "index/ncca/images.faiss").read_bytes()
+    apply(source, applied / "photos", out)
+    again = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
+    assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
+    assert (out / "manifest/manifest.json").stat().st_mtime_ns == manifest
+    assert (out / "index/ncca/images.faiss").read_bytes() == vectors
+
+
+def test_what_it_refuses(source: Path, applied: Path, tmp_path: Path) -> None:
+    config = json.dumps(CONFIG)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.yaml").write_text(config)
+    with pytest.raises(UsageError, match="own holds a run of its own"):
+        apply(source, applied / "photos", own)
+    assert (own / "config.yaml").read_text() == config
+    with pytest.raises(UsageError, match="would lie in the collection"):
+        apply(source, applied / "photos", applied / "photos" / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no photographs"):
+        apply(source, tmp_path / "empty", tmp_path / "out")
