@@ -106,7 +106,7 @@ class ServedGallery:
         row = self._table.slice(int(self._order[at]), 1).to_pylist()[0]
         if row["path"] is None:
             raise InputError(f"image {image_id} was removed; give the image_id of a result")
-        data = self._read(row["path"], row.get("offset"), row.get("size"))
+        data = self._read(row)
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
             raise InputError(f"image {image_id} is no longer the photograph that was indexed; build the index again")
         if image_id not in self._small:

@@ -90,6 +90,7 @@ class Card(Form):
     fingerprint: str
     splits: list[str]
     data_root: str
+    more_roots: list[str] = []
     name: str | None = None
     trained_on: TrainedOn | None = None
     encoders: dict[str, EncoderForm]

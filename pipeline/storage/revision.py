@@ -48,7 +48,8 @@ class Modality:
 
     def followed_by(self, table: pa.Table, outline: MultiVectors | None) -> "Modality":
         more = None if outline is None else MultiVectors.concatenate([self.outline, outline])
-        return replace(self, table=pa.concat_tables([self.table, table]), outline=more)
+        tables = pa.concat_tables([self.table, table], promote_options="default")
+        return replace(self, table=tables, outline=more)
 
     def without(self, rows: np.ndarray) -> "Modality":
         """This modality with only ids left in `rows` (k,)."""
@@ -59,10 +60,11 @@ class Modality:
 class Revision:
     """The bundle `folder`, to be written to `output` with other indices and tables.
 
-    Raises as `open_parts` does, and UsageError if the two folders are the same.
+    `embeddings` are a run's, or a pipeline.index.joining.JoinedBundles. Raises as `open_parts` does, and UsageError if
+    the two folders are the same.
     """
 
-    def __init__(self, folder: Path, embeddings: Embeddings, output: Path) -> None:
+    def __init__(self, folder: Path, embeddings: "Embeddings | Any", output: Path) -> None:
         if folder.resolve() == output.resolve():
             raise UsageError(f"{output} is the bundle to start from; give --output another folder")
         self.bundle, self.parts = open_parts(folder, embeddings)
@@ -76,8 +78,8 @@ class Revision:
         return self.embeddings.rows_of(part.modality, part.ids[part.alive])
 
     def queries(self, part: Modality, most: int) -> Items:
-        """At most `most` items of the other modality, evenly spaced over its rows."""
-        other = next(one for one in self.parts if one.modality != part.modality)
+        """At most `most` items of the other modality, evenly spaced over its rows; where there is none, of its own."""
+        other = next((one for one in self.parts if one.modality != part.modality), part)
         chosen = np.linspace(0, len(other.alive) - 1, min(most, len(other.alive))).astype(np.int64)
         return self.embeddings.read(other.modality, other.ids[other.alive[chosen]])
 
@@ -89,8 +91,8 @@ class Revision:
         if part.outline is not None:
             self.outlines[part.modality] = part.outline
 
-    def commit(self) -> None:
-        """Copy all other files, and write the card."""
+    def commit(self, **more: Any) -> None:
+        """Copy all other files, and write the card, with `more` on it."""
         if self.outlines:
             self.writer.add_outlines(self.outlines)
         self.writer.copy(self.bundle, but=set(self.writer.files))
@@ -98,10 +100,10 @@ class Revision:
         tables = {name: self.writer.files[f"{name}.parquet"]["sha256"] for name in NUMBER}
         digest = fingerprint("revision", 1, tables, inputs)
         card = {name: value for name, value in self.bundle.card.items() if name != "files"}
-        self.writer.commit({**card, **self.cards, "inputs": inputs, "fingerprint": digest})
+        self.writer.commit({**card, **more, **self.cards, "inputs": inputs, "fingerprint": digest})
 
 
-def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Modality]]:
+def open_parts(folder: Path, embeddings: "Embeddings | Any") -> tuple[Bundle, list[Modality]]:
     """The bundle `folder`, and its images and sentences.
 
     Raises IntegrityError unless `embeddings` are of its model, and their manifest has the same ids for its rows.
@@ -110,6 +112,8 @@ def open_parts(folder: Path, embeddings: Embeddings) -> tuple[Bundle, list[Modal
     require_same("model", {str(folder): bundle.card["inputs"]["model"], str(embeddings.folder): embeddings.model})
     for modality, key in KEY_COLUMNS.items():
         name, given = bundle.index_name(modality), getattr(embeddings.manifest, modality)
+        if not bundle.card.get(name):  # photographs without sentences
+            continue
         part = Modality(modality, name, bundle.card[name], bundle.table(modality), bundle.outline(modality))
         parts.append(part)
         rows, ids = part.alive, part.ids[part.alive]

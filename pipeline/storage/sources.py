@@ -3,12 +3,16 @@
 import logging
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import InputError
 from pipeline.plain_files import open_plain
 
 log = logging.getLogger(__name__)
+ROOT = "merged_root"
+"""Column of a bundle's images that lie in another folder than its `data_root`: in which of its `more_roots`, from 1."""
 LARGEST_FILE = 1 << 30  # bytes; no photograph is larger
 
 
@@ -37,6 +41,20 @@ class ImageSource:
         if len(data) < size:
             raise InputError(f"truncated: {path} ends before byte {(offset or 0) + size}")
         return data
+
+
+class ImageSources:
+    """The photographs of a bundle: those of `root`, and, where others were joined with them, of `more` folders."""
+
+    def __init__(self, root: Path, more: Sequence[str] = (), follow_links: bool = False) -> None:
+        self._sources = [ImageSource(one, follow_links) for one in (root, *map(Path, more))]
+
+    def read(self, row: Mapping[str, Any]) -> bytes:
+        """The bytes of a row of the bundle's table. Raises InputError as ImageSource.read."""
+        number = row.get(ROOT) or 0
+        if number not in range(len(self._sources)):
+            raise InputError(f"missing: the card names no folder {number}")
+        return self._sources[number].read(row["path"], row.get("offset"), row.get("size"))
 
 
 def find_photographs(root: Path, data_root: Path) -> Path:

@@ -1,36 +1,51 @@
-"""`index-add`: a bundle with the images and sentences that were added to the manifest."""
+"""`index-add`: a bundle with the images and sentences that were added to the manifest, or with those of another."""
 
 from pathlib import Path
 
 import click
 
-from pipeline.run import Run
-from stages.commands import FOLDER, bundle, on_run, output
+from stages.commands import CONFIG, FOLDER, RUN, begin, bundle, output
 
 
 @click.command("index-add")
 @bundle
-@on_run
+@click.option(*RUN[0], **RUN[1] | {"required": False, "help": "Folder of the bundle's run, which has grown."})
+@click.option("--from", "other", type=FOLDER, help="Another bundle of the same model instead, such as `apply` makes.")
+@click.option(*CONFIG[0], **CONFIG[1])
 @output(FOLDER, "Folder of the new bundle; the old one stays as it is.")
-def command(run: Run, bundle_folder: Path, output: Path) -> None:
-    """Add what is new in the run's manifest to a bundle's indices, and measure how far these have drifted."""
+def command(root: Path | None, other: Path | None, config_path: Path | None, bundle_folder: Path, output: Path) -> None:
+    """Add to a bundle's indices what is new in its run's manifest, or another bundle's photographs and sentences, and
+    measure how far these have drifted."""
     import logging
     from functools import partial
 
     import numpy as np
 
+    from pipeline import config
+    from pipeline.errors import UsageError
     from pipeline.index.build_gallery import queries_of
+    from pipeline.index.joining import JoinedBundles
     from pipeline.index.upkeep import add, revise
+    from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import split_ids
     from pipeline.storage.revision import Revision
+    from pipeline.storage.sources import ROOT
     from stages.inputs import read_bundled_embeddings
 
-    settings, manifest, embeddings = run.config.index, run.manifest, read_bundled_embeddings(run, bundle_folder)
+    if (root is None) == (other is None):
+        raise UsageError("give either --run, the run of the bundle, or --from, another bundle of its model")
+    more, log = {}, logging.getLogger(__name__)
+    if root is not None:
+        run = begin(root, config_path)
+        settings, embeddings = run.config.index, read_bundled_embeddings(run, bundle_folder)
+        wanted = split_ids(run.manifest, settings.splits)
+    else:
+        settings, embeddings = config.load(config_path).index, JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
+        wanted, more = embeddings.fresh, {"more_roots": embeddings.roots}
     revision = Revision(bundle_folder, embeddings, output)
-    wanted, log = split_ids(manifest, settings.splits), logging.getLogger(__name__)
     for part in revision.parts:
         fresh = np.setdiff1d(wanted[part.modality], part.ids)
-        table = getattr(manifest, part.modality).take(fresh)
+        table = getattr(embeddings.manifest, part.modality).take(fresh)
         grown = part.followed_by(table, embeddings.outline(part.modality, fresh))
         first = len(part.ids) if part.outline is None else len(part.numbers)
         change = partial(add, vectors=embeddings.rows_of(part.modality, fresh), first=first)
@@ -38,4 +53,4 @@ def command(run: Run, bundle_folder: Path, output: Path) -> None:
         revised = revise(data, part, grown, revision.vectors, change, queries, embeddings.comparison)
         revision.put(grown, revised.data, revised.card())
         log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(settings.recall_floor))
-    revision.commit()
+    revision.commit(**more)

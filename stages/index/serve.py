@@ -134,10 +134,11 @@ def _open_gallery(
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.bundle import Bundle
-    from pipeline.storage.sources import ImageSource
+    from pipeline.storage.sources import ImageSources
 
     bundle = Bundle(folder)
-    source = ImageSource(images_root or Path(bundle.card["data_root"]), settings.collection.follow_links)
+    root, more = images_root or Path(bundle.card["data_root"]), bundle.card.get("more_roots", ())
+    source = ImageSources(root, more, settings.collection.follow_links)
     parts = Searcher(bundle), _encoder_of(bundle, decode), source.read, decode, settings.serve.thumbnail_side
     return ServedGallery(*parts)
 

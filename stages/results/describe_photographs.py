@@ -61,13 +61,13 @@ def command(
 def _of_split(bundle: "Bundle", split: str, follow_links: bool) -> "Iterator[QueryPhotograph]":
     """The photographs of a split of a bundle, where these were when it was built."""
     from pipeline.generate.batches import QueryPhotograph
-    from pipeline.storage.sources import ImageSource
+    from pipeline.storage.sources import ImageSources
 
-    read = ImageSource(Path(bundle.card["data_root"]), follow_links).read
+    read = ImageSources(Path(bundle.card["data_root"]), bundle.card.get("more_roots", ()), follow_links).read
     for row in bundle.table("images").to_pylist():
         if row["split"] == split:
             shown = {"image_id": row["image_id"], "image": row["path"], "box": None}
-            yield QueryPhotograph(shown, None, partial(read, row["path"], row["offset"], row["size"]))
+            yield QueryPhotograph(shown, None, partial(read, row))
 
 
 def _find(paths: tuple[Path, ...], boxes: tuple[Box, ...]) -> "Iterator[QueryPhotograph]":

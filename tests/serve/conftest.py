@@ -8,7 +8,7 @@ from made_up import build_bundle, make_run
 
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.sources import ImageSource
+from pipeline.storage.sources import ImageSources
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -29,7 +29,7 @@ def gallery(run: Path) -> "ServedGallery":
 
     from pipeline.serve.gallery import ServedGallery
 
-    return ServedGallery(Searcher(Bundle(run / "bundle")), see, ImageSource(run / "data").read, PIXELS, 32)
+    return ServedGallery(Searcher(Bundle(run / "bundle")), see, ImageSources(run / "data").read, PIXELS, 32)
 
 
 @pytest.fixture

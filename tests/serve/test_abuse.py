@@ -17,7 +17,7 @@ from PIL import Image
 from pipeline.config import load
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.sources import ImageSource
+from pipeline.storage.sources import ImageSources
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
@@ -54,7 +54,7 @@ def test_a_bundle_cannot_lead_out_of_the_collection(run: Path) -> None:
                 table = table.set_column(table.column_names.index("path"), "path", paths)
             return table
 
-    foul = ServedGallery(Searcher(Foul(run / "bundle")), see, ImageSource(run / "data").read, PIXELS, 32)
+    foul = ServedGallery(Searcher(Foul(run / "bundle")), see, ImageSources(run / "data").read, PIXELS, 32)
     client = make_client(foul)
     for image_id, word in ((0, "outside"), (1, "outside"), (2, "missing")):
         answer = client.get(f"/api/models/ncca/photographs/{image_id}")

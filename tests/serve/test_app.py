@@ -19,7 +19,7 @@ from PIL import Image
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
-from pipeline.storage.sources import ImageSource
+from pipeline.storage.sources import ImageSources
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jointspace[serve]'")
 pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'jointspace[serve]'")
@@ -85,7 +85,7 @@ def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
     searcher = Searcher(Bundle(build_bundle(run, model="dvsa")))
-    client = make_client(ServedGallery(searcher, see, ImageSource(run / "data").read, PIXELS, 32))
+    client = make_client(ServedGallery(searcher, see, ImageSources(run / "data").read, PIXELS, 32))
     told = client.get("/api/models").json()["models"][0]
     assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)
     answer = client.get("/api/models/ncca/regions?snippet=big+dog&top=4").json()
@@ -111,7 +111,7 @@ def test_a_bundle_on_disk_answers_as_one_in_memory(tmp_path: Path) -> None:
     for name in ("memory", "disk"):
         folder = build_bundle(run, {"index": index}, on_disk=name == "disk").rename(tmp_path / name)
         assert (folder / "images.lists").exists() == (name == "disk")
-        source = ImageSource(run / "data").read
+        source = ImageSources(run / "data").read
         clients[name] = make_client(ServedGallery(Searcher(Bundle(folder)), see, source, PIXELS, 32))
     for thing in THINGS:
         answers = [client.get(f"/api/models/ncca/images?sentence={thing}&top=10").json() for client in clients.values()]

@@ -1,5 +1,6 @@
 """apply: photographs that the model never saw, indexed in its space; what it repeats, refuses and joins."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,11 +11,13 @@ import yaml
 from made_up import build_bundle, ingest, make_stage, run_command
 from PIL import Image
 
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
+from pipeline.index.joining import exact_vectors
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
+from pipeline.storage.sources import ImageSources
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
 CONFIG = {
@@ -135,3 +138,49 @@ def test_what_it_refuses(source: Path, applied: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no photographs"):
         apply(source, tmp_path / "empty", tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def joined(source: Path, applied: Path) -> Path:
+    arguments = ["--index", source / "bundle", "--from", applied / "out", "--output", applied / "joined"]
+    run_command("index_add", *arguments)
+    return applied / "joined"
+
+
+def test_what_was_applied_joins_the_gallery_of_the_first(source: Path, applied: Path, joined: Path) -> None:
+    bundle = Bundle(joined)
+    bundle.check()
+    first, table = Bundle(source / "bundle").table("images"), bundle.table("images")
+    assert (bundle.card["images"]["count"], bundle.card["sentences"]["count"]) == (64, 40)
+    assert table.select(first.column_names).slice(0, 40).equals(first)
+    assert table["image_id"].to_pylist() == list(range(64))
+    ours = Embeddings(Manifest(source / "manifest"), source / "embeddings/ncca").read("images", np.arange(40))
+    theirs = Embeddings(Manifest(applied / "out/manifest"), applied / "out/embeddings/ncca")
+    theirs = theirs.read("images", np.arange(24))
+    np.testing.assert_array_equal(exact_vectors(bundle, "images", np.arange(64)), np.concatenate([ours, theirs]))
+    for colour in COLOURS:
+        hits = Searcher(bundle).images(f"a {colour} picture", 16)
+        assert {hit.row["path"].rpartition("/")[2].partition("-")[0] for hit in hits} == {colour}
+
+
+def test_photographs_of_both_are_read_where_they_are(source: Path, applied: Path, joined: Path) -> None:
+    card, table = Bundle(joined).card, Bundle(joined).table("images").to_pylist()
+    assert card["more_roots"] == [str(applied / "photos")]
+    sources = ImageSources(Path(card["data_root"]), card["more_roots"])
+    for row in table:
+        assert hashlib.sha256(sources.read(row)).hexdigest() == row["sha256"]
+    with pytest.raises(InputError, match="names no folder 7"):
+        sources.read({**table[-1], "merged_root": 7})
+
+
+def test_what_both_have_is_there_once(source: Path, applied: Path, joined: Path, tmp_path: Path) -> None:
+    shutil.copytree(source / "data", tmp_path / "data")
+    draw(tmp_path / "data" / "more", 4, 2)
+    apply(source, tmp_path / "data", tmp_path / "out")
+    run_command("index_add", "--index", joined, "--from", tmp_path / "out", "--output", tmp_path / "third")
+    third = Bundle(tmp_path / "third")
+    assert (third.card["images"]["count"], third.card["sentences"]["count"]) == (68, 40)
+    run_command("index_add", "--index", tmp_path / "third", "--from", joined, "--output", tmp_path / "fourth")
+    assert Bundle(tmp_path / "fourth").card["images"]["count"] == 68
+    with pytest.raises(UsageError, match="has no sentences and .* has"):
+        run_command("index_add", "--index", applied / "out", "--from", joined, "--output", tmp_path / "fifth")
