@@ -1,9 +1,10 @@
 """Queries made of a photograph and words, as sums of unit vectors."""
 
-import faiss
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.index.filtering import reconstruct
+from pipeline.index.gallery import Gallery
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
@@ -31,18 +32,19 @@ def _unit(query: np.ndarray) -> np.ndarray:
     return (query / length).astype(np.float32)[None]
 
 
-def search_around_mean(index: faiss.Index, query: np.ndarray, top: int, among: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows (k,) of the `top` nearest to `query` (1, c), and their scores (k,).
+def search_around_mean(
+    gallery: Gallery, query: np.ndarray, top: int, among: int, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows (k,) of the `top` nearest to `query` (1, c), among those that are `allowed`, and their scores (k,).
 
     The `among` nearest are put in the order of their distance to their own mean, so that the one poor result among
     good ones comes last of them; 0 leaves all in the order of their scores.
     """
-    scores, rows = index.search(query, min(max(top, among), index.ntotal))
-    scores, rows = scores[0][rows[0] >= 0], rows[0][rows[0] >= 0]
+    found = gallery.search(query, max(top, among), allowed)
+    kept = found.rows[0] >= 0
+    rows, scores = found.rows[0][kept], found.scores[0][kept]
     if among > 1 and len(rows):
-        if hasattr(index, "make_direct_map"):
-            index.make_direct_map()  # without it FAISS cannot reconstruct vectors
-        vectors = index.reconstruct_batch(rows[:among])
+        vectors = reconstruct(gallery.index, rows[:among])
         order = np.argsort(np.linalg.norm(vectors - vectors.mean(axis=0), axis=1), kind="stable")
         rows[:among], scores[:among] = rows[order], scores[order]
     return rows[:top], scores[:top]

@@ -19,6 +19,7 @@ import numpy as np
 
 from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.filtering import search_among
 from pipeline.index.format import METRICS, REBUILD, from_bytes, open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
@@ -73,8 +74,13 @@ class Gallery:
         """The number of items that can be found."""
         return self.index.ntotal
 
-    def search(self, queries: Items, top: int) -> Neighbours:
-        """The `top` items for each query; row -1 with score -inf where fewer are found."""
+    def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
+        """The `top` items for each query; row -1 with score -inf where fewer are found.
+
+        `allowed` (n,), bool, says which of n items to look among; those that were removed are not.
+        """
+        if allowed is not None:
+            return search_among(self.index, queries, top, allowed)
         scores, rows = self.index.search(np.ascontiguousarray(queries, np.float32), min(top, len(self)))
         sign = -1 if self.index.metric_type == faiss.METRIC_L2 else 1
         return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
@@ -117,10 +123,11 @@ class MultiVectorGallery(Gallery):
     def __len__(self) -> int:
         return len(self.there)
 
-    def search(self, queries: MultiVectors, top: int) -> Neighbours:
+    def search(self, queries: MultiVectors, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """The same; IntegrityError where a query is not finite."""
         require_finite("query", "vectors", queries.vectors)
-        return self._stack([self._best(query, top) for query in queries.blocks(1)])
+        items = self.there if allowed is None else self.there[allowed[self.there]]
+        return self._stack([self._best(query, top, items) for query in queries.blocks(1)])
 
     def search_all(self, queries: MultiVectors, top: int, *of_others: Any) -> Neighbours:
         """The same by the scores of all items, whose vectors it has itself."""
@@ -153,14 +160,15 @@ class MultiVectorGallery(Gallery):
         """(n,) exact scores of all items, whose `vectors` (total, c) are at hand; of removed ones, nothing."""
         return self._add_up(vectors @ query.vectors.T, self.outline.offsets) + self._global_scores(query, slice(None))
 
-    def regions(self, words: np.ndarray, top: int) -> Neighbours:
+    def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """The `top` regions for a snippet's `words` (q, c), at most one an image: those with the greatest sum of
-        products with all words, which is one product with the words' sum."""
+        products with all words, which is one product with the words' sum. Only images that are `allowed` count."""
         query = np.ascontiguousarray(words.sum(axis=0, keepdims=True, dtype=np.float32))
-        top, among = min(top, len(self)), 4 * top
+        own = None if allowed is None else allowed[self.owners]
+        top, among = min(top, len(self) if allowed is None else int(allowed[self.there].sum())), 4 * top
         while True:
-            scores, rows = self.index.search(query, min(among, self.index.ntotal))
-            scores, rows = scores[0][rows[0] >= 0], rows[0][rows[0] >= 0]
+            found = Gallery(self.index).search(query, among, own)
+            scores, rows = found.scores[0][found.rows[0] >= 0], found.rows[0][found.rows[0] >= 0]
             first = np.sort(np.unique(self.owners[rows], return_index=True)[1])[:top]
             if len(first) == top or among >= self.index.ntotal:
                 return Neighbours(rows[first], scores[first])
@@ -206,13 +214,15 @@ class MultiVectorGallery(Gallery):
             return 0.0
         return self.rule.global_weight * (self.outline.globals[items] @ query.globals[0])
 
-    def _best(self, query: MultiVectors, top: int) -> tuple[np.ndarray, np.ndarray]:
-        kept = self.scored(top)
+    def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows and scores of the `top` among `items` (k,)."""
+        kept = min(self.scored(top), len(items))
         if kept == len(self):
-            return self._rank(self.there, self.score_all(query, self.vectors())[self.there], top)
-        estimates = self._estimate(query, self.shortlist.nearest)[self.there]
-        chosen = self.there[np.sort(np.argpartition(-estimates, kept - 1)[:kept])]
-        return self._rank(chosen, self.score(query, chosen), top)
+            return self._rank(items, self.score_all(query, self.vectors())[items], top)
+        if kept < len(items):
+            estimates = self._estimate(query, self.shortlist.nearest)[items]
+            items = items[np.sort(np.argpartition(-estimates, kept - 1)[:kept])]
+        return self._rank(items, self.score(query, items), top)
 
     def _reconstruct(self, places: np.ndarray) -> np.ndarray:
         return self.index.reconstruct_batch(places) if len(places) else np.empty((0, self.index.d), np.float32)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import blend, compose, search_around_mean
 from pipeline.index.asking import Asker
+from pipeline.index.conditions import Condition
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -38,6 +39,9 @@ class Searcher(Asker):
     A score is the inner product of unit vectors, minus the squared distance where the metric is euclidean, or what the
     rule of a multi-vector model makes of all products. Such a model compares a photograph by its regions, which only
     the bundle has: it must be one of the bundle's images.
+
+    `where` restricts an answer to the images of whose columns it is true, or to their sentences: `price < 20`; see
+    pipeline.index.conditions.
     """
 
     def __init__(self, bundle: Any) -> None:
@@ -46,12 +50,12 @@ class Searcher(Asker):
         self._packed: dict[str, Any] = {}
         self._tables: dict[str, pa.Table] = {}
 
-    def images(self, sentence: str, top: int) -> list[Hit]:
+    def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
         self.require_known(sentence)
-        return self._nearest("images", self.embed_sentence(sentence), top)[0]
+        return self._nearest("images", self.embed_sentence(sentence), top, where)[0]
 
-    def batch(self, sentences: Sequence[str], top: int) -> list[list[Hit] | InputError]:
+    def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[list[Hit] | InputError]:
         """The answers of `images` to many sentences in one search; what it would raise stands in its place."""
         answers: list[list[Hit] | InputError] = []
         embedded = []
@@ -65,11 +69,11 @@ class Searcher(Asker):
                 embedded.append(self.embed_sentence(sentence))
         if embedded:
             self.table("images")  # whose parts would be unpacked again for each answer
-            found = iter(self._nearest("images", concatenate(embedded), top))
+            found = iter(self._nearest("images", concatenate(embedded), top, where))
             answers = [answer if isinstance(answer, InputError) else next(found) for answer in answers]
         return answers
 
-    def regions(self, snippet: str, top: int) -> list[Hit]:
+    def regions(self, snippet: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` regions for some words, at most one an image: those with the greatest sum of products with all
         words. A hit's row is the image's, with its `box` x1, y1, x2, y2 in original pixels.
 
@@ -80,18 +84,21 @@ class Searcher(Asker):
         self.require_known(snippet)
         words = self.embed_sentence(snippet)
         gallery = self._require_fit("images", words)
-        found = gallery.regions(words.vectors, top)
+        found = gallery.regions(words.vectors, top, self._allowed("images", where))
         hits = self._list_hits("images", gallery.owners[found.rows], found.scores)
         boxes = gallery.outline.boxes[found.rows].tolist()
         return [Hit(hit.rank, hit.score, {**hit.row, "box": box}) for hit, box in zip(hits, boxes, strict=True)]
 
-    def sentences(self, photograph: Photograph, top: int) -> list[Hit]:
-        """The `top` sentences nearest to an image. Raises UsageError where the index has none, and as `embed`."""
+    def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> list[Hit]:
+        """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
             raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
-        return self._nearest("sentences", self._embed(photograph), top)[0]
+        return self._nearest("sentences", self._embed(photograph), top, where)[0]
 
-    def similar(self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5) -> list[Hit]:
+    def similar(
+        self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
+        where: str | None = None,
+    ) -> list[Hit]:  # fmt: skip
         """The `top` images nearest to an image, or to it and a `sentence`: to the sum of their unit vectors, the
         sentence's times `weight` and the image's times 1 - `weight`.
 
@@ -99,13 +106,13 @@ class Searcher(Asker):
         of the sentence is known, and UsageError where its vector cannot be added to the image's.
         """
         if sentence is None:
-            return self._nearest("images", self._embed(photograph), top)[0]
+            return self._nearest("images", self._embed(photograph), top, where)[0]
         if not 0 <= weight <= 1:
             raise UsageError(f"the weight of the words is {weight:g}; give one from 0 to 1")
         self.require_known(sentence)
         self.require_sums()
         query = blend(self._embed(photograph), self.embed_sentence(sentence), weight)
-        return self._nearest("images", query, top)[0]
+        return self._nearest("images", query, top, where)[0]
 
     def has(self, modality: str) -> bool:
         """Whether there is any of the `images` or `sentences` to be found."""
@@ -136,8 +143,9 @@ class Searcher(Asker):
             raise UsageError(f"words are added to images as unit vectors, and {model} has none; use another model")
 
     def analogy(
-        self, photograph: Photograph, minus: Sequence[str], plus: Sequence[str], top: int, among: int
-    ) -> list[Hit]:
+        self, photograph: Photograph, minus: Sequence[str], plus: Sequence[str], top: int, among: int,
+        where: str | None = None,
+    ) -> list[Hit]:  # fmt: skip
         """The `top` images for an image less the words `minus` plus the words `plus` (Kiros et al. 2014, section 3.2).
 
         The `among` nearest are re-sorted by their distance to their mean. Raises as `require_words`, and UsageError for
@@ -148,7 +156,8 @@ class Searcher(Asker):
         image = self._embed(photograph)
         words = [np.concatenate([image[:0], *map(self.embed_sentence, chosen)]) for chosen in (minus, plus)]
         query = compose(image, *words)
-        rows, scores = search_around_mean(self._require_fit("images", query).index, query, top, among)
+        gallery, allowed = self._require_fit("images", query), self._allowed("images", where)
+        rows, scores = search_around_mean(gallery, query, top, among, allowed)
         return self._list_hits("images", rows, scores)
 
     def open(self) -> None:
@@ -164,6 +173,18 @@ class Searcher(Asker):
         if modality not in self._tables:  # combined, since a row is taken slowly from pieces
             self._tables[modality] = self.bundle.table(modality).combine_chunks()
         return self._tables[modality]
+
+    def _allowed(self, modality: str, where: str | None) -> np.ndarray | None:
+        """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
+        if where is None or not where.strip():
+            return None
+        images = self.table("images")
+        allowed = Condition(where).rows(images) & images["path"].is_valid().to_numpy()  # the others were removed
+        if modality == "images":
+            return allowed
+        sentences = self.table(modality)
+        owned = np.isin(sentences["image_id"].to_numpy(), images["image_id"].to_numpy()[allowed])
+        return owned & sentences["text"].is_valid().to_numpy()
 
     def _open(self, modality: str) -> Gallery:
         if modality not in self._opened:
@@ -199,9 +220,9 @@ class Searcher(Asker):
             )
         return gallery
 
-    def _nearest(self, modality: str, queries: Items, top: int) -> list[list[Hit]]:
-        """The hits of each query."""
-        found = self._require_fit(modality, queries).search(queries, top)
+    def _nearest(self, modality: str, queries: Items, top: int, where: str | None) -> list[list[Hit]]:
+        """The hits of each query among the rows that `where` allows."""
+        found = self._require_fit(modality, queries).search(queries, top, self._allowed(modality, where))
         kept = found.rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
         return [
             self._list_hits(modality, found.rows[i][kept[i]], found.scores[i][kept[i]]) for i in range(len(queries))

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     "--among", type=click.IntRange(min=0), default=20, show_default=True,
     help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
 )  # fmt: skip
+@click.option(
+    "--where", metavar="CONDITION",
+    help="Only images of whose columns this is true, or their sentences: \"price < 20 and taken >= '2024-01-01'\".",
+)  # fmt: skip
 @click.option("--batch", "batch_path", type=FILE, help="Answer each line of this file, one JSON object a line.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of results.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
@@ -43,6 +47,7 @@ def command(
     minus: tuple[str, ...],
     plus: tuple[str, ...],
     among: int,
+    where: str | None,
     batch_path: Path | None,
     top: int,
     as_json: bool,
@@ -67,13 +72,13 @@ def command(
     if regions and (sentence is None or not searcher.multi_vector):
         raise UsageError("--regions needs a sentence and the index of a multi-vector model, such as dvsa")
     if batch_path is not None:
-        _answer_each(searcher, batch_path, top)
+        _answer_each(searcher, batch_path, top, where)
         return
     if image_path and not (similar or changed or text is not None or searcher.has("sentences")):
         similar = True
         click.echo("the index has no sentences, so these are the images like it", err=True)
     if sentence is not None:
-        hits = (searcher.regions if regions else searcher.images)(sentence, top)
+        hits = (searcher.regions if regions else searcher.images)(sentence, top, where)
     else:  # what is wrong with the words is said before the photograph is encoded, which takes longer
         if changed:
             searcher.require_words(minus, plus)
@@ -83,11 +88,11 @@ def command(
             searcher.require_sums()
         photograph = _photograph(image_path, searcher, config_path)
         if changed:
-            hits = searcher.analogy(photograph, minus, plus, top, among)
+            hits = searcher.analogy(photograph, minus, plus, top, among, where)
         elif similar or text is not None:
-            hits = searcher.similar(photograph, top, text, weight)
+            hits = searcher.similar(photograph, top, text, weight, where)
         else:
-            hits = searcher.sentences(photograph, top)
+            hits = searcher.sentences(photograph, top, where)
 
     asked = [words for words in (sentence, text, *changed) if words is not None]
     if unknown := list(dict.fromkeys(word for words in asked for word in searcher.unknown_words(words))):
@@ -105,7 +110,7 @@ def _shown(hit: "Hit") -> dict:
     return {"rank": hit.rank, "score": hit.score, **hit.row}
 
 
-def _answer_each(searcher: "Searcher", path: Path, top: int) -> None:
+def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) -> None:
     """Print a line of JSON for each line of the file: the query, and its results and unknown words, or the error."""
     from pipeline.errors import InputError
     from pipeline.printable import printable_json
@@ -114,7 +119,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int) -> None:
         sentences = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path} ({error}); give a UTF-8 text file with a sentence a line") from error
-    for sentence, answer in zip(sentences, searcher.batch(sentences, top), strict=True):
+    for sentence, answer in zip(sentences, searcher.batch(sentences, top, where), strict=True):
         if isinstance(answer, InputError):
             found = {"error": str(answer)}
         else:

@@ -9,6 +9,7 @@ from made_up import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.arithmetic import compose, search_around_mean
+from pipeline.index.gallery import Gallery
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 
@@ -34,14 +35,14 @@ def test_what_stands_apart_from_the_nearest_comes_last_of_them(factory: str) -> 
         index.nprobe = 2
     query = np.array([[0.7, 0.8, 0]], np.float32)
     products = (vectors @ query[0]).astype(float)
-    rows, scores = search_around_mean(index, query, 6, 0)
+    rows, scores = search_around_mean(Gallery(index), query, 6, 0)
     assert rows.tolist() == np.argsort(-products)[:6].tolist() and rows[0] == 0
-    rows, scores = search_around_mean(index, query, 4, 6)
+    rows, scores = search_around_mean(Gallery(index), query, 4, 6)
     distances = np.linalg.norm(vectors[:6] - vectors[:6].mean(axis=0), axis=1)
     assert rows.tolist() == np.argsort(distances)[:4].tolist() and 0 not in rows
     np.testing.assert_allclose(scores, products[rows], rtol=1e-5)
-    assert search_around_mean(index, query, 7, 2)[0].tolist()[2:] == np.argsort(-products)[2:7].tolist()
-    assert sorted(search_around_mean(index, query, 50, 50)[0].tolist()) == list(range(7))
+    assert search_around_mean(Gallery(index), query, 7, 2)[0].tolist()[2:] == np.argsort(-products)[2:7].tolist()
+    assert sorted(search_around_mean(Gallery(index), query, 50, 50)[0].tolist()) == list(range(7))
 
 
 @pytest.fixture(scope="module")

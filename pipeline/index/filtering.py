@@ -1,0 +1,115 @@
+"""Searching an index among some of its vectors alone.
+
+FAISS skips all others while it searches (`sel` in its SearchParameters). An inverted file or a graph visits as many
+more lists or vertices as fewer vectors pass, so that about as many are compared as without a condition; where few pass,
+or too few come back, those that pass are all compared. So a Flat index gives the exact answer, and any other one about
+as good a one as without a condition, or a better one.
+"""
+
+import math
+from collections.abc import Iterator
+from threading import Lock
+
+import faiss
+import numpy as np
+
+from pipeline.errors import UsageError
+from pipeline.index.exact import Neighbours, search_exact
+from pipeline.index.format import METRICS
+from pipeline.index.vectors import BLOCK_ROWS
+
+FEW = 1 << 14
+"""As many vectors are compared one by one, rather than searched for."""
+MOST_VERTICES = 1 << 15
+_mapping = Lock()
+
+
+def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray) -> Neighbours:
+    """The `top` for each of the `queries` (q, c) among the ids whose place in `allowed` (n,), bool, is true.
+
+    `index` has no other ids than these n. Raises UsageError for an index that can neither skip vectors nor give them.
+    """
+    index = faiss.downcast_index(index)
+    if type(index) is faiss.IndexIDMap:  # whose conditions FAISS does not pass on to what it wraps
+        ids = faiss.vector_to_array(index.id_map)
+        found = search_among(index.index, queries, top, allowed[ids])
+        return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
+    ids, queries = np.flatnonzero(allowed), np.ascontiguousarray(queries, np.float32)
+    top = min(top, len(ids))
+    if not top:
+        return Neighbours(np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32))
+    coarse = "RaBitQ" in type(index).__name__  # the vectors that it gives are worse than its products
+    found = None
+    if isinstance(index, faiss.IndexFlat) or len(ids) > FEW or coarse:
+        found = _skip(index, queries, top, allowed, len(ids), whole=len(ids) <= FEW)
+        if found is not None and (found.rows >= 0).all():
+            return found
+    try:
+        return _compare(index, queries, top, ids)
+    except RuntimeError as error:
+        if (whole := found or _skip(index, queries, top, allowed, len(ids), whole=True)) is None:
+            raise UsageError(
+                f"an index of the type {type(index).__name__} cannot be searched with a condition; build it with"
+                " another of index.candidates"
+            ) from error
+        return whole
+
+
+def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
+    """(k, c) float32: the vectors that the index has under `ids`. RuntimeError where it has none to give."""
+    with _mapping:  # threads share an index
+        for part in _parts(index):
+            if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
+                try:
+                    part.make_direct_map()
+                except RuntimeError:  # some ids are missing
+                    part.set_direct_map_type(faiss.DirectMap.Hashtable)
+    return index.reconstruct_batch(ids)
+
+
+def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
+    """The index, and what it wraps."""
+    index = faiss.downcast_index(index)
+    yield index
+    for name in ("index", "base_index"):
+        if isinstance(inner := getattr(index, name, None), faiss.Index):
+            yield from _parts(inner)
+
+
+def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray) -> Neighbours:
+    """The exact answer among `ids`, by the vectors as the index has them."""
+    metric = next(name for name, kind in METRICS.items() if kind == index.metric_type)
+    blocks = (reconstruct(index, ids[start : start + BLOCK_ROWS]) for start in range(0, len(ids), BLOCK_ROWS))
+    found = search_exact(queries, blocks, top, metric)
+    return Neighbours(np.where(found.rows >= 0, ids[found.rows], -1), found.scores)
+
+
+def _skip(
+    index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
+) -> Neighbours | None:
+    """What FAISS finds among the `count` ids that are `allowed`, of all lists if `whole`; None where it cannot."""
+    selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+    share = 0.0 if whole else count / len(allowed)
+    try:
+        scores, rows = index.search(queries, top, params=_parameters(index, selector, share))
+    except RuntimeError:
+        return None
+    sign = -1 if index.metric_type == faiss.METRIC_L2 else 1
+    return Neighbours(rows, np.where(rows >= 0, sign * scores, -np.inf))
+
+
+def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) -> faiss.SearchParameters:
+    """To visit as many more lists or vertices as the `share` that passes is smaller."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        inner = _parameters(index.base_index, selector, share)
+        return faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.SearchParametersPreTransform(index_params=_parameters(index.index, selector, share))
+    if isinstance(index, faiss.IndexIVF):
+        lists = index.nlist if not share else min(index.nlist, math.ceil(index.nprobe / share))
+        return faiss.SearchParametersIVF(sel=selector, nprobe=lists)
+    if isinstance(index, faiss.IndexHNSW):
+        vertices = MOST_VERTICES if not share else min(MOST_VERTICES, math.ceil(index.hnsw.efSearch / share))
+        return faiss.SearchParametersHNSW(sel=selector, efSearch=vertices)
+    return faiss.SearchParameters(sel=selector)

@@ -1,0 +1,233 @@
+"""Conditions against SQLite, which treats missing values alike, and answers among some images against loops."""
+
+import random
+import re
+import sqlite3
+from datetime import date, timedelta
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pytest
+from made_up import build_bundle, features_of, make_run, run_command
+from made_up_sets import add_fragments
+
+from pipeline.errors import UsageError
+from pipeline.index.conditions import Condition
+from pipeline.index.filtering import FEW, search_among
+from pipeline.index.search import Searcher
+from pipeline.index.tuning import stages_of
+from pipeline.storage.bundle import Bundle
+
+ROWS = 300
+ORDER = ("<", "<=", ">", ">=", "=", "==", "!=", "<>")
+
+
+def make_table(count: int = ROWS) -> pa.Table:
+    """Columns of every kind, a tenth of whose values are missing."""
+    rng = random.Random(0)
+
+    def column(value, kind: pa.DataType) -> pa.Array:
+        return pa.array([None if rng.random() < 0.1 else value() for _ in range(count)], kind)
+
+    return pa.table(
+        {
+            "price": column(lambda: round(rng.uniform(0, 40), 1), pa.float64()),
+            "stock": column(lambda: rng.randrange(10), pa.int64()),
+            "shop": column(lambda: rng.choice(["Ann's", "north", "south"]), pa.string()),
+            "sold": column(lambda: rng.random() < 0.5, pa.bool_()),
+            "taken on": column(lambda: date(2024, 1, 1) + timedelta(rng.randrange(60)), pa.date32()),
+        }
+    )
+
+
+def make_condition(rng: random.Random, depth: int = 0) -> str:
+    """A random one, in the words that SQL and our conditions share."""
+    if depth < 3 and rng.random() < 0.6:
+        parts = [make_condition(rng, depth + 1) for _ in range(rng.randrange(2, 4))]
+        joined = f" {rng.choice(['and', 'or', 'AND', 'Or'])} ".join(parts)
+        return f"{rng.choice(['', 'not '])}({joined})"
+    day = date(2024, 1, 1) + timedelta(rng.randrange(60))
+    inverse, sign = rng.choice(["", "not "]), rng.choice(ORDER)
+    return rng.choice(
+        [
+            f"price {sign} {rng.randrange(40)}.5",
+            f"{rng.randrange(10)} {sign} stock",
+            f"stock {sign} price",
+            f"shop {sign} 'Ann''s'",
+            f"`taken on` {sign} '{day}'",
+            f"sold {rng.choice(['=', '!='])} {rng.choice(['true', 'FALSE'])}",
+            f"{inverse}sold",
+            f"shop {inverse}in ('north', \"Ann's\")",
+            f"stock {inverse}in (1, {rng.randrange(10)}, 7)",
+            f"{rng.choice(['price', 'shop', 'sold', '`taken on`'])} is {inverse}null",
+        ]
+    ).replace('"Ann\'s"', "'Ann''s'")
+
+
+def test_conditions_mean_what_they_mean_in_sql() -> None:
+    table, rng, some = make_table(), random.Random(1), 0
+    database = sqlite3.connect(":memory:")
+    database.execute("create table t (row, price real, stock integer, shop text, sold integer, `taken on` text)")
+    rows = [
+        (n, *(str(v) if isinstance(v, date) else v for v in row.values())) for n, row in enumerate(table.to_pylist())
+    ]
+    database.executemany("insert into t values (?, ?, ?, ?, ?, ?)", rows)
+    for _ in range(200):
+        text = make_condition(rng)
+        right = [row for (row,) in database.execute(f"select row from t where {text} order by row")]
+        assert np.flatnonzero(Condition(text).rows(table)).tolist() == right, text
+        some += 0 < len(right) < ROWS
+    assert some > 100
+
+
+def test_what_sql_has_not() -> None:
+    table = pa.table(
+        {"a": [1, 2, 3], "größe": [0.5, 2.0, None], "when": pa.array([0, 10**15, None], pa.timestamp("us"))}
+    )
+    table = table.append_column("long", pa.array([2**62 + 1, None, 0]))
+    for text, rows in (
+        ("1 < a <= 3", [1, 2]), ("a < größe", []), ("größe = a", [1]), ("when >= '2001-09-09T01:46:40Z'", [1]),
+        ("when >= '2001-09-09T02:46:41+01:00'", []), ("long > 0.5", [0]), ("a < 1e400", [0, 1, 2]),
+        ("a!=-1 and a=2", [1]), ("a < 99999999999999999999", [0, 1, 2]),
+    ):  # fmt: skip
+        assert np.flatnonzero(Condition(text).rows(table)).tolist() == rows, text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "lacks a column or a value at its end"),
+        ("price <", "lacks a column or a value at its end"),
+        ("price 20", "lacks a comparison before '20'|lacks and, or, or the end"),
+        ("price < 20 stock", "lacks and, or, or the end before 'stock'"),
+        ("(price < 20", "lacks `\\)` at its end"),
+        ("1 < 2", "lacks a column on one side"),
+        ("price is 3", "lacks null before '3'"),
+        ("stock in ()", "lacks a value before '\\)'"),
+        ("__import__('os').system('id')", "lacks and, or|cannot be read"),
+        ("price < 20; drop table", "cannot be read from '; drop table' on"),
+        ("'open", "cannot be read"),
+        ("price < '20'", "the column price holds numbers; compare it with a number, not '20'"),
+        ("shop = 3", "holds text; compare it with 'text', not 3|holds text"),
+        ("sold = 1", "holds truth; compare it with true or false"),
+        ("`taken on` > 'soon'", "'soon' is not a date like '2024-01-31'"),
+        ("shop = price", "the column price holds numbers, not text"),
+        ("price", "the column price holds numbers, not truth"),
+        ("prise < 3", "no column 'prise'; did you mean price; there are price, stock"),
+        ("(" * 50 + "sold" + ")" * 50, "nested more than 40 deep"),
+        ("not " * 50 + "sold", "nested more than 40 deep"),
+        ("sold or " * 400 + "sold", "has 3204 characters"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Condition(text).rows(make_table(3))
+
+
+@pytest.mark.parametrize(
+    "factory", ["Flat", "IVF16,Flat", "IVF16,SQ8", "HNSW16", "PQ4x4fs", "IDMap,Flat", "PCA6,IVF8,Flat"]
+)
+@pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
+def test_only_what_passes_is_found_and_few_are_all_compared(factory: str, metric: int) -> None:
+    rng, rows = np.random.default_rng(0), 2000
+    vectors = rng.standard_normal((rows, 8)).astype(np.float32)
+    index = faiss.index_factory(8, factory, metric)
+    index.train(vectors)
+    ids = np.arange(rows)
+    if "IDMap" in factory:
+        ids = np.flatnonzero(rng.random(2 * rows) < 0.5)[:rows]
+        index.add_with_ids(vectors[: len(ids)], ids)
+    else:
+        index.add(vectors)
+    having = index.index if "IDMap" in factory else index
+    if inverted := stages_of(index).inverted:
+        inverted.make_direct_map()
+    stored = having.reconstruct_n(0, len(ids)).astype(float)  # less exact than the vectors, if compressed
+    for share in (0.9, 0.3, 0.004, 0.0):
+        allowed = np.zeros(ids.max() + 1, bool)
+        allowed[ids] = rng.random(len(ids)) < share
+        query = rng.standard_normal(8)
+        found = search_among(index, query[None], 10, allowed)
+        scores = stored @ query if metric == faiss.METRIC_INNER_PRODUCT else -np.square(stored - query).sum(axis=1)
+        right = np.sort(scores[allowed[ids]])[::-1][:10]
+        np.testing.assert_allclose(found.scores[0], right, rtol=1e-4, atol=1e-4)
+        assert allowed[found.rows[0]].all() and len(set(found.rows[0].tolist())) == len(right)
+
+
+@pytest.mark.parametrize("factory", ["IVF64,Flat", "HNSW16"])
+def test_where_many_pass_as_many_are_found_as_without_a_condition(factory: str) -> None:
+    rng, rows = np.random.default_rng(0), 2 * FEW
+    vectors = rng.standard_normal((rows, 8)).astype(np.float32)
+    index = faiss.index_factory(8, factory, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors[:4000])
+    index.add(vectors)
+    if inverted := stages_of(index).inverted:
+        inverted.nprobe = 8
+    allowed, queries = rng.random(rows) < 0.6, rng.standard_normal((40, 8)).astype(np.float32)
+    assert allowed.sum() > FEW
+    found, passing = search_among(index, queries, 10, allowed).rows, np.flatnonzero(allowed)
+    assert allowed[found].all()
+    products = queries @ vectors.T
+
+    def recall(rows: np.ndarray, among: np.ndarray) -> float:
+        right = among[np.argsort(-products[:, among], axis=1)[:, :10]]
+        return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows.tolist(), right.tolist(), strict=True)])
+
+    assert recall(found, passing) >= recall(index.search(queries, 10)[1], np.arange(rows)) - 0.05
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("run"))
+    add_fragments(folder, "dvsa", {"sum": "words", "global_weight": 0})
+    return folder
+
+
+INVERTED = {"index": {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 3}}}
+
+
+@pytest.mark.parametrize(("model", "settings"), [("ncca", ()), ("dvsa", ()), ("dvsa", (INVERTED,))])
+def test_a_bundle_answers_among_the_images_that_pass(run: Path, model: str, settings: tuple) -> None:
+    bundle = Bundle(build_bundle(run, *settings, model=model, output=f"{model}-{len(settings)}"))
+    searcher, rng = Searcher(bundle), random.Random(2)
+    table = bundle.table("images")
+    photograph = features_of("dog") if model == "ncca" else (run / "data" / "dog-0.png").read_bytes()
+    everything = {
+        "images": [hit.row["image_id"] for hit in searcher.similar(photograph, 24)],
+        "sentences": [hit.row["sentence_id"] for hit in searcher.sentences(photograph, 48)],
+    }
+    for _ in range(100):
+        least, split, sign = rng.randrange(50, 90), rng.choice(["train", "test"]), rng.choice(ORDER)
+        text = f"width {sign} {least} {rng.choice(['and', 'or'])} split = '{split}'"
+        passing = {
+            row["image_id"] for row, good in zip(table.to_pylist(), Condition(text).rows(table), strict=True) if good
+        }
+        found = [hit.row["image_id"] for hit in searcher.similar(photograph, 24, where=text)]
+        hits = searcher.sentences(photograph, 48, where=text)
+        if settings:  # a shortlist is not all
+            assert set(found) <= passing and len(found) >= min(3, len(passing))
+        else:
+            assert found == [one for one in everything["images"] if one in passing]
+            assert {hit.row["image_id"] for hit in hits} == passing
+        assert {hit.row["image_id"] for hit in hits} <= passing
+    assert searcher.similar(photograph, 5, where="width > 1000") == []
+
+
+def test_regions_of_images_that_pass(run: Path) -> None:
+    from test_fragment_search import worded
+
+    for name, settings in (("exact", ()), ("inverted", (INVERTED,))):
+        searcher = worded(build_bundle(run, *settings, model="dvsa", output=name))
+        hits = searcher.regions("dog", 6, "image_id != 8 and width < 70")
+        assert [hit.row["image_id"] for hit in hits[:2]] == [0, 7] and all(hit.row["width"] < 70 for hit in hits)
+        assert len(hits) == 6 and len({hit.row["image_id"] for hit in hits}) == 6
+
+
+def test_the_command_takes_a_condition(run: Path, tmp_path: Path) -> None:
+    folder = build_bundle(run)
+    lines = run_command("search", "--index", folder, "a dog", "--where", "split = 'test'", "--top", 1).splitlines()
+    assert lines[0].split()[-1] == "dog-8.png"
+    with pytest.raises(UsageError, match=re.escape("there is no column 'price'")):
+        run_command("search", "--index", folder, "a dog", "--where", "price < 3")
