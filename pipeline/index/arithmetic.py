@@ -8,11 +8,11 @@ from pipeline.index.gallery import Gallery
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
-    """(1, c) of unit length, along (1 - weight) `image` + weight `sentence`, unit vectors (1, c).
+    """(1, c) of unit length, along (1 - weight) `image` + weight `sentence`, (1, c), whose lengths do not count.
 
     Raises InputError where nothing is left.
     """
-    return _unit((1 - weight) * image[0].astype(np.float64) + weight * sentence[0].astype(np.float64))
+    return _unit((1 - weight) * _unit(image[0]).astype(np.float64)[0] + weight * _unit(sentence[0])[0])
 
 
 def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarray:

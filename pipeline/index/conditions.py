@@ -46,7 +46,7 @@ class Token(NamedTuple):
     at: int
 
 
-class Condition:
+class Predicate:
     """A condition that was read. Raises UsageError naming the place where `text` is not one."""
 
     def __init__(self, text: str) -> None:

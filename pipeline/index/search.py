@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import blend, compose, search_around_mean
 from pipeline.index.asking import Asker
-from pipeline.index.conditions import Condition
+from pipeline.index.conditions import Predicate
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -179,7 +179,7 @@ class Searcher(Asker):
         if where is None or not where.strip():
             return None
         images = self.table("images")
-        allowed = Condition(where).rows(images) & images["path"].is_valid().to_numpy()  # the others were removed
+        allowed = Predicate(where).rows(images) & images["path"].is_valid().to_numpy()  # the others were removed
         if modality == "images":
             return allowed
         sentences = self.table(modality)

@@ -14,7 +14,7 @@ from made_up import build_bundle, features_of, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import UsageError
-from pipeline.index.conditions import Condition
+from pipeline.index.conditions import Predicate
 from pipeline.index.filtering import FEW, search_among
 from pipeline.index.search import Searcher
 from pipeline.index.tuning import stages_of
@@ -77,7 +77,7 @@ def test_conditions_mean_what_they_mean_in_sql() -> None:
     for _ in range(200):
         text = make_condition(rng)
         right = [row for (row,) in database.execute(f"select row from t where {text} order by row")]
-        assert np.flatnonzero(Condition(text).rows(table)).tolist() == right, text
+        assert np.flatnonzero(Predicate(text).rows(table)).tolist() == right, text
         some += 0 < len(right) < ROWS
     assert some > 100
 
@@ -92,7 +92,7 @@ def test_what_sql_has_not() -> None:
         ("when >= '2001-09-09T02:46:41+01:00'", []), ("long > 0.5", [0]), ("a < 1e400", [0, 1, 2]),
         ("a!=-1 and a=2", [1]), ("a < 99999999999999999999", [0, 1, 2]),
     ):  # fmt: skip
-        assert np.flatnonzero(Condition(text).rows(table)).tolist() == rows, text
+        assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_sql_has_not() -> None:
 )
 def test_what_is_wrong_is_said_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Condition(text).rows(make_table(3))
+        Predicate(text).rows(make_table(3))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_bundle_answers_among_the_images_that_pass(run: Path, model: str, sett
         least, split, sign = rng.randrange(50, 90), rng.choice(["train", "test"]), rng.choice(ORDER)
         text = f"width {sign} {least} {rng.choice(['and', 'or'])} split = '{split}'"
         passing = {
-            row["image_id"] for row, good in zip(table.to_pylist(), Condition(text).rows(table), strict=True) if good
+            row["image_id"] for row, good in zip(table.to_pylist(), Predicate(text).rows(table), strict=True) if good
         }
         found = [hit.row["image_id"] for hit in searcher.similar(photograph, 24, where=text)]
         hits = searcher.sentences(photograph, 48, where=text)
