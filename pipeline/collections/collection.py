@@ -46,7 +46,8 @@ class Collection:
         if not self.splits:
             raise InputError(f"no image was found{reasons}; set data_root to the folder of your collection")
         if not images["kept"]:
-            raise InputError(f"none of the {images['given']} images can be used{reasons}")
+            ((reason, count),) = Counter(one.reason for one in self.rejects if one.what == "images").most_common(1)
+            raise InputError(f"none of the {images['given']} images can be used; of {count}: {reason}{reasons}")
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
         broken = sum(one.what == "sentences" and not one.reason.startswith(HARMLESS) for one in self.rejects)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -27,6 +27,10 @@ from pipeline.workers import Worker
 
 # Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
+"""In the first box of HEIC files, whose pixels are HEVC's. Pillow reads AVIF, which has the same container, itself."""
+LONGEST_FTYP = 256
+"""Bytes of that box that are looked at."""
 RANGES = {"I;16": (65535,), "I": (255, 65535), "F": (1, 255)}
 """Usual greatest samples of Pillow's modes of more than 8 bits."""
 PNG_END = b"IEND\xaeB`\x82"
@@ -57,8 +61,8 @@ class ImageLimits:
 
 
 class UnreadableImage(Refused):
-    """An unusable image. `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated
-    or too-slow; `detail` says more."""
+    """An unusable image. `reason` is not-an-image, truncated, damaged, not-finite, too-large, too-small, too-elongated,
+    too-slow or needs jointspace[heif]; `detail` says more."""
 
 
 def decode(data: bytes, limits: ImageLimits) -> Image.Image:
@@ -128,7 +132,8 @@ def inspect(read: Callable[..., bytes], limits: ImageLimits, location: tuple[Any
 
 def _load(data: bytes, limits: ImageLimits, begun: float) -> Image.Image:
     """The first frame, as stored."""
-    image = Image.open(_Timed(data, begun, limits.seconds), formats=FORMATS)
+    formats = (*FORMATS, _heif()) if _is_heif(data) else FORMATS
+    image = Image.open(_Timed(data, begun, limits.seconds), formats=formats)
     _check_size(image.size, limits)
     if image.format == "JPEG":
         _check_scans(data)
@@ -137,6 +142,25 @@ def _load(data: bytes, limits: ImageLimits, begun: float) -> Image.Image:
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
     return image
+
+
+def _is_heif(data: bytes) -> bool:
+    if data[4:8] != b"ftyp":
+        return False
+    box = data[8 : min(int.from_bytes(data[:4]), LONGEST_FTYP)]
+    return any(box[at : at + 4] in HEIF_BRANDS for at in range(0, len(box), 4))
+
+
+@cache
+def _heif() -> str:
+    """Have Pillow read HEIC in this process; returns its name of the format. Raises UnreadableImage."""
+    try:
+        import pillow_heif
+    except ImportError as error:
+        remedy = f"a HEIC photograph is read by {error.name}; pip install 'jointspace[heif]'"
+        raise UnreadableImage("needs jointspace[heif]", remedy) from None
+    pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
+    return "HEIF"
 
 
 class _Timed(io.BytesIO):

@@ -10,7 +10,22 @@ from pipeline.errors import InputError, UsageError
 from pipeline.plain_files import UnopenedFile, open_plain
 
 IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"}
+    {
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".webp",
+        ".gif",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".avif",
+        ".jp2",
+        ".heic",
+        ".heif",
+    }
 )
 LIST_SUFFIXES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".token", ".tar")
 LARGEST_LIST = 8 << 30  # bytes of a list that is read line by line; what is read whole has a limit of its own
