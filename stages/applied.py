@@ -1,11 +1,21 @@
-"""What `apply` does to each shard of its run. No rule makes it, so that it stands outside of the groups of commands."""
+"""Any photographs in the space of a trained bundle: `apply`, and its stage, which no rule makes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Inputs, Job, Run, Stage
 from pipeline.run.layout import Layout, Shards
 from stages.catalogue import declared
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.index.asking import Asker
+    from pipeline.storage.bundle import Bundle
+
+RECORD = "applied.json"
+"""In the folder of a run that `apply` made: what its manifest was made from."""
 
 
 def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
@@ -69,3 +79,148 @@ STAGE = Stage(
     columns=("images", "sentences"),
     writes=_writes,
 )
+
+
+def apply_bundle(
+    source: Path, photographs: Path, output: Path, name: str | None = None, changes: Mapping[str, Any] | None = None
+) -> "Bundle":
+    """The bundle of `photographs` (a folder, a tar shard or a table of them) by the model of the bundle `source`, in
+    the run `output`; the card calls them `name`. `changes` are laid over the run's configuration.
+
+    What an earlier call has made of the same is kept. Raises UsageError for a model that sees more of an image than its
+    encoders make of the pixels, for a folder without photographs, and where another command's run is in `output`.
+    """
+    from pipeline.index.asking import Asker
+    from pipeline.run.runner import make
+    from pipeline.storage.bundle import Bundle
+    from pipeline.storage.names import plain
+
+    bundle = Bundle(source)
+    asker = Asker(bundle)
+    _require_whole_images(bundle, asker)
+    encoders = [plain(encoder, bundle.folder) for encoder in asker.encoders]
+    run, known = _begin(photographs, output, changes or {}), declared()
+    for encoder in encoders:
+        _carry(bundle, f"encoders/{encoder}/", run.layout.encoder(encoder).path)
+    _carry(bundle, "", run.layout.model(plain(bundle.card["model"], bundle.folder)).path)
+    _ingest(run, known["ingest"])
+    for encoder in encoders:
+        make(run, known["extract"], (encoder,))
+    make(run, STAGE, (str(bundle.folder),))
+    return Bundle(_index(run, bundle, asker, name or run.config.name))
+
+
+def _require_whole_images(bundle: "Bundle", asker: "Asker") -> None:
+    """Raises UsageError for a model that sees more of an image than its encoders make of the pixels."""
+    from pipeline.errors import UsageError
+    from pipeline.specs.stored import stored_kind
+
+    name = bundle.card["model"]
+    if asker.multi_vector:
+        raise UsageError(
+            f"{name} compares regions, and a bundle does not say how to find these; apply the bundle of a model with"
+            " one vector an image"
+        )
+    for encoder, parts in asker.encoder_parts().items():
+        if stored_kind(parts.settings).reads != "pixels":
+            raise UsageError(
+                f"the encoder {encoder} of {name} takes regions; apply a model on encoders of whole images"
+            )
+
+
+def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
+    """The run in `output`, with a configuration that fits the photographs. Raises UsageError where there is a run that
+    another command made."""
+    import yaml
+
+    from pipeline import config
+    from pipeline.collections.detect import detect
+    from pipeline.errors import UsageError
+    from pipeline.settings.section import SPLITS
+    from pipeline.storage.atomic import publish_json, publish_text
+
+    folder = output.absolute()
+    layout = Layout(folder)
+    record = layout.file(RECORD).path
+    if not record.exists() and (layout.config.exists() or layout.manifest.commit.exists()):
+        raise UsageError(f"{output} holds a run of its own; choose another --output")
+    found = detect(photographs.absolute())
+    values: dict[str, Any] = {
+        "name": folder.name,
+        "data_root": str(found.root),
+        "results_root": str(folder.parent),
+        "demo": {"generate": False},
+        "collection": {**found.settings(), "default_split": "gallery", "reject_limit": 1.0},
+        "index": {"splits": list(SPLITS)},
+    }
+    values = config.merge(values, changes)
+    chosen = config.validate(config.merge(config.read_mapping(config.default_path()), values))
+    if not record.exists():
+        publish_json(record, {"ingest": ""})
+    publish_text(layout.config, yaml.safe_dump(values, sort_keys=False))
+    return Run(folder, chosen)
+
+
+def _carry(bundle: "Bundle", prefix: str, folder: Path) -> None:
+    """Put the parameters below `prefix` of the bundle into the run's folder, unless they are there."""
+    from pipeline.storage.batch import FileBatch
+
+    files = {name: bundle.read(f"{prefix}{name}") for name in ("model.safetensors", "model.json")}
+    if all((folder / name).is_file() and (folder / name).read_bytes() == data for name, data in files.items()):
+        return
+    batch = FileBatch()
+    for name, data in files.items():
+        batch.add(folder / name, data, commit=name == "model.json")
+    batch.publish()
+
+
+def _ingest(run: Run, stage: Any) -> None:
+    """Make the manifest, unless it was made from the same photographs."""
+    from pipeline.run.runner import make
+    from pipeline.storage.atomic import publish_json, read_json
+
+    record, digest = run.layout.file(RECORD).path, run.job(stage, ()).fingerprint
+    if read_json(record).get("ingest") != digest or not run.layout.manifest.commit.exists():
+        make(run, stage)
+        publish_json(record, {"ingest": digest})
+
+
+def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
+    """Write the bundle; returns its folder."""
+    from pipeline.settings.section import SPLITS
+    from pipeline.storage.bundle import BundleWriter
+    from pipeline.storage.embeddings import split_ids
+    from pipeline.storage.fingerprint import fingerprint
+    from stages.indices import add_indices
+
+    source, manifest, settings = bundle.card, run.manifest, run.config.index
+    embeddings, ids = run.embeddings(source["model"]), split_ids(manifest, settings.splits)
+    writer = BundleWriter(run.layout.index(source["model"]).path)
+    about = add_indices(writer, embeddings, ids, settings, run.gpu, _queries(bundle, asker))
+    for modality, rows in ids.items():
+        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
+    own = {file for file in source["files"] if file.partition(".")[0] in ids}
+    writer.copy(bundle, but=own)
+    inputs = {one: digest for one, digest in source["inputs"].items() if not one.startswith("embeddings/")}
+    inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
+    card = {key: value for key, value in source.items() if key not in ("files", *ids)}
+    digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
+    about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
+    writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})
+    return writer.folder
+
+
+def _queries(bundle: "Bundle", asker: "Asker") -> "np.ndarray | None":
+    """Sentences of the bundle, to measure an index of images with; None where it has none in plain words."""
+    from contextlib import suppress
+
+    from pipeline.errors import UsageError
+    from pipeline.index.build import QUERIES
+    from pipeline.index.vectors import evenly_spaced
+    from pipeline.multivectors import concatenate
+
+    table = bundle.packed_table("sentences")
+    texts = [one["text"] for one in table.records(evenly_spaced(table.num_rows, QUERIES)) if one["text"]]
+    with suppress(UsageError):
+        return concatenate([asker.embed_sentence(text) for text in texts]) if texts else None
+    return None

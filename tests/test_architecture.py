@@ -42,7 +42,7 @@ ROOMS = {
     "report": {"metrics", "images", "index", "evaluate", "plan"},
     "serve": {"index", "generate"},
 }
-MODULES = sorted([*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "stages").rglob("*.py")])
+MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path in (ROOT / room).rglob("*.py"))
 
 
 def _imports(path: Path, named: bool = True) -> set[str]:
@@ -76,7 +76,9 @@ def _room(module: str) -> str:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_room_imports_what_its_line_says(path: Path) -> None:
     imports, room = _imports(path), _room(_module(path))
-    if path.is_relative_to(ROOT / "stages"):
+    if not path.is_relative_to(ROOT / "jointspace"):
+        assert not any(name.split(".")[0] == "jointspace" for name in imports)
+    if not path.is_relative_to(ROOT / "pipeline"):
         return
     ours = {name for name in imports if name.startswith("pipeline.")}
     allowed = GROUND | ({room} if room not in GROUND else set()) | ROOMS.get(room, set())
@@ -103,7 +105,9 @@ def test_modules_form_no_circle() -> None:
 def test_what_is_imported_of_ours_is_there() -> None:
     """Also what only functions import, which no other test may call."""
     ours = [
-        path for folder in ("pipeline", "stages", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
     ]
     names = {
         _module(path): {
@@ -115,7 +119,7 @@ def test_what_is_imported_of_ours_is_there() -> None:
     }
     for path in [*ours, *(ROOT / "tests").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("pipeline", "stages"):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("pipeline", "stages", "jointspace"):
                 for alias in node.names:
                     found = alias.name in names.get(node.module, ()) or f"{node.module}.{alias.name}" in names
                     assert found, f"{path.relative_to(ROOT)}: {node.module} has no {alias.name}"
@@ -138,6 +142,16 @@ def test_help_is_light() -> None:
     assert result.stdout.strip() == "[]"
 
 
+def test_the_public_package_imports_nothing_before_it_is_used() -> None:
+    code = (
+        "import sys, jointspace; assert sorted(jointspace.__all__) == dir(jointspace)\n"
+        "print([name for name in ('torch', 'faiss', 'numpy', 'pydantic', 'pipeline') if name in sys.modules])\n"
+        "assert [getattr(jointspace, name) for name in jointspace.__all__]"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]"
+
+
 def test_every_command_has_a_help_line() -> None:
     from stages.catalogue import COMMANDS
     from stages.cli import cli
@@ -150,7 +164,7 @@ def test_every_command_has_a_help_line() -> None:
 
 def test_names_of_classes_are_unique() -> None:
     where: dict[str, list[str]] = {}
-    for folder in ("pipeline", "stages", "benchmarks", "examples"):
+    for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef):

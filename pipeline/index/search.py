@@ -53,7 +53,7 @@ class Searcher(Asker):
     def images(self, sentence: str, top: int, where: str | None = None) -> list[Hit]:
         """The `top` images nearest to `sentence`. Raises InputError when none of its words is known."""
         self.require_known(sentence)
-        return self._nearest("images", self.embed_sentence(sentence), top, where)[0]
+        return self.nearest("images", self.embed_sentence(sentence), top, where)[0]
 
     def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[list[Hit] | InputError]:
         """The answers of `images` to many sentences in one search; what it would raise stands in its place."""
@@ -69,7 +69,7 @@ class Searcher(Asker):
                 embedded.append(self.embed_sentence(sentence))
         if embedded:
             self.table("images")  # whose parts would be unpacked again for each answer
-            found = iter(self._nearest("images", concatenate(embedded), top, where))
+            found = iter(self.nearest("images", concatenate(embedded), top, where))
             answers = [answer if isinstance(answer, InputError) else next(found) for answer in answers]
         return answers
 
@@ -93,7 +93,7 @@ class Searcher(Asker):
         """The `top` sentences nearest to an image. Raises UsageError where the index has none."""
         if not self.has("sentences"):
             raise UsageError(f"{self.bundle.folder} has no sentences; search its images: `--similar`")
-        return self._nearest("sentences", self._embed(photograph), top, where)[0]
+        return self.nearest("sentences", self._embed(photograph), top, where)[0]
 
     def similar(
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
@@ -106,13 +106,13 @@ class Searcher(Asker):
         of the sentence is known, and UsageError where its vector cannot be added to the image's.
         """
         if sentence is None:
-            return self._nearest("images", self._embed(photograph), top, where)[0]
+            return self.nearest("images", self._embed(photograph), top, where)[0]
         if not 0 <= weight <= 1:
             raise UsageError(f"the weight of the words is {weight:g}; give one from 0 to 1")
         self.require_known(sentence)
         self.require_sums()
         query = blend(self._embed(photograph), self.embed_sentence(sentence), weight)
-        return self._nearest("images", query, top, where)[0]
+        return self.nearest("images", query, top, where)[0]
 
     def has(self, modality: str) -> bool:
         """Whether there is any of the `images` or `sentences` to be found."""
@@ -220,8 +220,8 @@ class Searcher(Asker):
             )
         return gallery
 
-    def _nearest(self, modality: str, queries: Items, top: int, where: str | None) -> list[list[Hit]]:
-        """The hits of each query among the rows that `where` allows."""
+    def nearest(self, modality: str, queries: Items, top: int, where: str | None = None) -> list[list[Hit]]:
+        """The hits of each of the vectors `queries` among the `images` or `sentences` that `where` allows."""
         found = self._require_fit(modality, queries).search(queries, top, self._allowed(modality, where))
         kept = found.rows >= 0  # an inverted file pads with -1 when the lists that it visits hold too few
         return [

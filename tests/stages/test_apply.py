@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import build_bundle, ingest, make_stage, run_command
-from PIL import Image
+from made_up import run_command
+from made_up_colours import COLOURS, CONFIG, draw, make_colours
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.joining import exact_vectors
@@ -19,45 +19,10 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.sources import ImageSources
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
-CONFIG = {
-    "shard_size": 16,
-    "encoders": [{"name": "eye", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}],
-    "extract": {"decode_workers": 0, "storage": "float32", "precision": "float32"},
-    "models": ["ncca"],
-    "text": {"min_count": 1, "size": 20},
-    "fit": {"dimensions": [3], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
-}
-
-
-def draw(folder: Path, count: int, seed: int) -> list[str]:
-    """Pictures of one colour each, with a little noise; their names."""
-    folder.mkdir(parents=True)
-    rng, names = np.random.default_rng(seed), []
-    for number in range(count):
-        name = list(COLOURS)[number % 4]
-        pixels = (np.array(COLOURS[name]) + rng.normal(0, 9, (48, 48, 3))).clip(0, 255).astype(np.uint8)
-        names.append(f"{name}-{number:02d}.png")
-        Image.fromarray(pixels).save(folder / names[-1])
-    return names
-
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learned the names of four colours; its bundle is in `bundle`."""
-    folder = tmp_path_factory.mktemp("source") / "colours"
-    names = draw(folder / "data", 40, 0)
-    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
-    (folder / "data/captions.tsv").write_text("".join(captions))
-    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    ingest(folder, folder / "data")
-    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
-        make_stage(stage, folder)
-    make_stage("accumulate", folder, "target")
-    make_stage("fit", folder, "ncca")
-    make_stage("embed", folder, "ncca")
-    build_bundle(folder)
-    return folder
+    return make_colours(tmp_path_factory.mktemp("source") / "colours")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,33 @@
+"""Photographs and sentences in one space: search a bundle, apply it to other photographs, or fit a space to vectors.
+
+    import jointspace
+
+    index = jointspace.load("results/demo/index/sae")
+    index.search("a red bus in the desert", k=3)[0].row["path"]
+
+Importing it costs nothing; torch, FAISS and the rest are imported by the first function that needs them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jointspace.index import Index as Index
+    from jointspace.index import load as load
+    from jointspace.space import FittedSpace as FittedSpace
+    from jointspace.space import fit as fit
+
+HOMES = {"load": "index", "Index": "index", "fit": "space", "FittedSpace": "space"}
+"""Name -> the module that has it."""
+__all__ = ["FittedSpace", "Index", "fit", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in HOMES:
+        raise AttributeError(f"jointspace has no {name}; there are {', '.join(__all__)}")
+    return getattr(import_module(f"jointspace.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

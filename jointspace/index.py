@@ -1,0 +1,128 @@
+"""A bundle, opened to be searched from a program."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline import config
+from pipeline.errors import InputError, UsageError
+from pipeline.images.decode import ImageLimits, decode
+from pipeline.index.query import encode_image
+from pipeline.index.search import Hit, Photograph, Searcher
+from pipeline.specs.stored import restore_encoder
+from pipeline.storage.bundle import Bundle
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+def load(bundle: str | Path) -> "Index":
+    """The bundle in a folder that `snakemake`, `jointspace apply` or Index.apply wrote.
+
+    Raises IntegrityError where there is none, or where it was damaged.
+    """
+    return Index(Path(bundle))
+
+
+class Index:
+    """A bundle: images, their sentences, and the model that finds them. Its parts are read when they are first needed.
+
+    >>> index = load(bundle)
+    >>> [hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=2)]
+    ['red', 'red']
+    >>> index.search("a red picture", k=2, where="width < 10")
+    []
+    >>> vector = index.embed_text("a red picture")
+    >>> index.search(vector=vector, k=1) == index.search("a red picture", k=1)
+    True
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.bundle = Bundle(folder)
+        self._searcher = Searcher(self.bundle)
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What the bundle says of itself: its model, what that was trained on, what was measured."""
+        return self.bundle.card
+
+    def search(
+        self,
+        text: str | None = None,
+        *,
+        image: "str | Path | Image.Image | None" = None,
+        vector: np.ndarray | None = None,
+        k: int = 10,
+        where: str | None = None,
+        weight: float = 0.5,
+    ) -> list[Hit]:
+        """The `k` images nearest to a text, to an image, to both (the text counts for `weight`), or to a vector (c,) of
+        the joint space, among those of whose columns `where` is true.
+
+        Each hit has `rank`, `score` and `row`, the image's line in the bundle's table. Raises InputError where no word
+        is known or the image cannot be read, UsageError for a condition that cannot be, and where nothing is asked.
+        """
+        if (vector is None) == (text is None and image is None):
+            raise UsageError("search for a text, an image, both, or a vector")
+        if vector is not None:
+            return self._searcher.nearest("images", self._row(vector), k, where)[0]
+        if image is None:
+            return self._searcher.images(text, k, where)
+        return self._searcher.similar(self._photograph(image), k, text, weight, where)
+
+    def sentences(self, image: "str | Path | Image.Image", k: int = 10, where: str | None = None) -> list[Hit]:
+        """The `k` sentences nearest to an image; `row["text"]` is what a hit says."""
+        return self._searcher.sentences(self._photograph(image), k, where)
+
+    def embed_text(self, text: str) -> np.ndarray:
+        """(c,) float32, the text in the joint space. Raises InputError where no word is known."""
+        self._require_vectors()
+        self._searcher.require_known(text)
+        return self._searcher.embed_sentence(text)[0]
+
+    def embed_image(self, image: "str | Path | Image.Image") -> np.ndarray:
+        """(c,) float32, the image in the joint space."""
+        self._require_vectors()
+        return self._searcher.embed_image(self._photograph(image))[0]
+
+    def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":
+        """The index of a folder of other photographs, a tar shard or a table of them, by this bundle's model, written
+        into the folder `output`; what an earlier call has made of them there is kept. No sentences are needed."""
+        from stages.applied import apply_bundle
+
+        return Index(apply_bundle(self.bundle.folder, Path(photographs), Path(output), name).folder)
+
+    def _require_vectors(self) -> None:
+        if self._searcher.multi_vector:
+            raise UsageError(f"{self.card['model']} has several vectors for each image and sentence")
+
+    @cached_property
+    def _encoders(self) -> dict[str, Any]:
+        parts = self._searcher.encoder_parts()
+        return {name: restore_encoder(one.settings, one.tensors) for name, one in parts.items()}
+
+    @cached_property
+    def _limits(self) -> ImageLimits:
+        return ImageLimits.from_settings(config.load().collection)
+
+    def _photograph(self, image: "str | Path | Image.Image") -> Photograph:
+        """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
+        if not isinstance(image, str | Path):
+            if self._searcher.multi_vector:
+                raise UsageError(f"{self.card['model']} knows photographs by their files; give a path")
+            return encode_image(image.convert("RGB"), self._encoders)
+        try:
+            data = Path(image).read_bytes()
+            return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
+        except (OSError, InputError) as error:
+            raise InputError(f"cannot read {image} ({error}); give another image") from error
+
+    def _row(self, vector: np.ndarray) -> np.ndarray:
+        self._require_vectors()
+        row = np.asarray(vector, np.float32).reshape(1, -1)
+        if row.shape[1] != self.card["dim"] or not np.isfinite(row).all():
+            raise InputError(f"a vector of this index has {self.card['dim']} finite numbers; give such a one")
+        return row

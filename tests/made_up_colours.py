@@ -1,0 +1,46 @@
+"""A run that has learned the names of four colours from real pictures, and further pictures to apply it to."""
+
+from pathlib import Path
+
+import numpy as np
+import yaml
+from made_up import build_bundle, ingest, make_stage
+from PIL import Image
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
+CONFIG = {
+    "shard_size": 16,
+    "encoders": [{"name": "eye", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}],
+    "extract": {"decode_workers": 0, "storage": "float32", "precision": "float32"},
+    "models": ["ncca"],
+    "text": {"min_count": 1, "size": 20},
+    "fit": {"dimensions": [3], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]},
+}
+
+
+def draw(folder: Path, count: int, seed: int) -> list[str]:
+    """Pictures of one colour each, with a little noise; their names."""
+    folder.mkdir(parents=True)
+    rng, names = np.random.default_rng(seed), []
+    for number in range(count):
+        name = list(COLOURS)[number % 4]
+        pixels = (np.array(COLOURS[name]) + rng.normal(0, 9, (48, 48, 3))).clip(0, 255).astype(np.uint8)
+        names.append(f"{name}-{number:02d}.png")
+        Image.fromarray(pixels).save(folder / names[-1])
+    return names
+
+
+def make_colours(folder: Path) -> Path:
+    """The run in `folder`: 40 pictures with a sentence each; its bundle is in `bundle`."""
+    names = draw(folder / "data", 40, 0)
+    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
+    (folder / "data/captions.tsv").write_text("".join(captions))
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    ingest(folder, folder / "data")
+    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
+        make_stage(stage, folder)
+    make_stage("accumulate", folder, "target")
+    make_stage("fit", folder, "ncca")
+    make_stage("embed", folder, "ncca")
+    build_bundle(folder)
+    return folder

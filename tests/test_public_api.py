@@ -1,0 +1,162 @@
+"""The package `jointspace` as a program uses it: its examples, its answers, what it refuses."""
+
+import doctest
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_colours import COLOURS, draw, make_colours
+from PIL import Image
+from scipy import sparse
+from sklearn.cross_decomposition import CCA
+
+import jointspace
+import jointspace.index
+import jointspace.space
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.search import Searcher
+from pipeline.storage.bundle import Bundle
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_colours(tmp_path_factory.mktemp("api") / "colours") / "bundle"
+
+
+def test_the_examples_in_its_docstrings(bundle: Path) -> None:
+    for module in (jointspace.index, jointspace.space):
+        found = doctest.testmod(module, extraglobs={"bundle": bundle, "np": np})
+        assert found.attempted and not found.failed
+
+
+def test_the_notebook(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells run one after another, in a folder that has a run such as the demo's."""
+    shutil.copytree(bundle, tmp_path / "results/demo/index/sae")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples/search.ipynb").read_text())["cells"]
+    names: dict = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)  # noqa: S102
+    assert len(names["hits"]) == 5 and names["space"].dim > 0
+
+
+def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
+    index, searcher = jointspace.load(str(bundle)), Searcher(Bundle(bundle))
+    assert index.search("a red picture", k=5) == searcher.images("a red picture", 5)
+    path = bundle.parent / "data" / "blue-02.png"
+    (nearest, *_), like = index.search(image=path, k=3), index.search(image=Image.open(path), k=3)
+    assert nearest.row["path"] == path.name and [hit.row for hit in like] == [
+        hit.row for hit in index.search(image=path, k=3)
+    ]
+    assert index.sentences(path, 1)[0].row["text"] == "a blue picture"
+    both = index.search("a red picture", image=path, k=40, weight=0.9)
+    assert both[0].row["path"].startswith("red")
+    for vector in (index.embed_image(path), index.embed_text("a blue picture")):
+        np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-5)
+        assert index.search(vector=vector, k=1)[0].row["path"].startswith("blue")
+    assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
+
+
+def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
+    draw(tmp_path / "photos", 8, 5)
+    index = jointspace.load(bundle).apply(tmp_path / "photos", tmp_path / "out", name="mine")
+    assert (index.card["name"], index.card["images"]["count"]) == ("mine", 8)
+    assert {hit.row["path"][:4] for hit in index.search("a blue picture", k=2)} == {"blue"}
+    assert set(COLOURS) == {hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=8)}
+
+
+def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
+    index = jointspace.load(bundle)
+    for wrong in ({}, {"text": "a", "vector": np.ones(3)}):
+        with pytest.raises(UsageError, match="search for a text, an image, both, or a vector"):
+            index.search(**wrong)
+    for vector in (np.ones(7), np.array([np.nan] * index.card["dim"])):
+        with pytest.raises(InputError, match="finite numbers"):
+            index.search(vector=vector)
+    (tmp_path / "no.jpg").write_text("no photograph")
+    for path in ("no.jpg", "missing.jpg"):
+        with pytest.raises(InputError, match=path):
+            index.search(image=tmp_path / path)
+    with pytest.raises(IntegrityError, match="does not exist"):
+        jointspace.load(tmp_path / "nowhere")
+    with pytest.raises(AttributeError, match="there are FittedSpace"):
+        _ = jointspace.nothing
+
+
+def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """n images (n, 20) and texts (n, 15) that share four directions."""
+    rng, fixed = np.random.default_rng(seed), np.random.default_rng(99)
+    shared = rng.normal(size=(n, 4))
+    x = shared @ fixed.normal(size=(4, 20)) + 0.3 * rng.normal(size=(n, 20))
+    return x.astype(np.float32), (shared @ fixed.normal(size=(4, 15)) + 0.3 * rng.normal(size=(n, 15))).astype(
+        np.float32
+    )
+
+
+def test_a_fit_finds_the_directions_that_scikit_learn_finds() -> None:
+    x, y = correlated(2000)
+    grid = {"dimensions": 4, "image_ridge": 1e-4, "text_ridge": 1e-4, "eigenvalue_power": 0}
+    space = jointspace.fit(x, y, normalise=(), **grid)
+    theirs = CCA(4, scale=False, max_iter=2000).fit(x, y)
+    w = space.model.directions.w
+    cosines = np.linalg.svd(np.linalg.qr(w)[0].T @ np.linalg.qr(theirs.x_rotations_)[0])[1]
+    assert cosines.min() > 0.99
+    assert space.held_out["image_to_sentence"]["recall@1"] > 50
+
+
+def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
+    x, y = correlated(300)
+    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
+    spaces = [jointspace.fit(x, texts, **grid) for texts in (y, sparse.csr_matrix(y), sparse.coo_array(y))]
+    owners = np.random.default_rng(1).permutation(np.repeat(np.arange(300), 2))
+    spaces.append(jointspace.fit(x, y[owners], owners, **grid))
+    expected = spaces[0].embed_images(x) @ spaces[0].embed_texts(y).T
+    for space in spaces[1:]:
+        scores = space.embed_images(x) @ space.embed_texts(sparse.csr_array(y)).T
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-3)
+
+
+def test_weak_pairs_help_where_there_are_few_good_ones(tmp_path: Path) -> None:
+    x, y = correlated(40)
+    more, unseen = correlated(2000, 1), correlated(200, 2)
+
+    def recall(space: jointspace.FittedSpace) -> float:
+        scores = space.embed_images(unseen[0]) @ space.embed_texts(unseen[1]).T
+        return float((scores.argmax(axis=1) == np.arange(200)).mean())
+
+    alone, joined = jointspace.fit(x, y), jointspace.fit(x, y, weak=more)
+    assert recall(joined) > recall(alone) and joined.choice["transfer"]["beta"] > 0
+    joined.save(tmp_path / "space")
+    again = jointspace.FittedSpace.load(tmp_path / "space")
+    np.testing.assert_allclose(again.embed_texts(y), joined.embed_texts(y), rtol=0, atol=1e-5)
+    assert (again.choice, again.held_out) == (joined.choice, joined.held_out)
+    os.truncate(tmp_path / "space/model.safetensors", 100)
+    with pytest.raises(IntegrityError, match="model.safetensors"):
+        jointspace.FittedSpace.load(tmp_path / "space")
+
+
+def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
+    x, y = correlated(30)
+    bad = x.copy()
+    bad[3, 4] = np.nan
+    for arguments in (
+        (x[:5], y[:5]),
+        (bad, y),
+        (x, y[:20], np.arange(21)),
+        (x[:20], y),
+        (x, y, np.full(30, -1)),
+        (x[0], y),
+    ):
+        with pytest.raises(InputError):
+            jointspace.fit(*arguments)
+    for grid in ({"dimension": [3]}, {"dimensions": []}, {"image_ridge": ["much"]}):
+        with pytest.raises(UsageError, match="fit: .* there are dimensions"):
+            jointspace.fit(x, y, **grid)
+    with pytest.raises(InputError, match="not"):
+        jointspace.fit(x, y).embed_images(x[:, :7])
