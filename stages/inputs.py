@@ -45,6 +45,10 @@ def read_material(run: "Run") -> "EncoderMaterial":
             settings.extract.decode_workers,
         )
 
+    def folder(name: str) -> Path | None:
+        place = Path(settings.weights_root) / name
+        return place if place.is_dir() else None
+
     def given(entry: "Encoder") -> GivenFeatures:
         matched = match_given(run, entry)
         rows = range(min(COMPARED, len(matched.images)))
@@ -57,6 +61,7 @@ def read_material(run: "Run") -> "EncoderMaterial":
         settings.seed,
         settings.regions.decisive(),
         lambda file, sha256: read_weights(Path(settings.weights_root) / file, sha256),
+        folder,
         run.encoder,
         train_images,
         given,

@@ -19,13 +19,14 @@ IMPORTED = {"path", "features", "names", "made_by"}
 
 class EveryKind(Section):
     layer: Literal["average", "fc6", "fc7"]
-    weights: Literal["untrained", "torchvision", "file", "finetuned"]
+    weights: str | None
     file: str | None
     sha256: str | None
-    resize: Positive
+    resize: Positive | None
     crop: Positive | None
-    mean: tuple[Number, Number, Number]
-    std: tuple[Number, Number, Number]
+    mean: tuple[Number, Number, Number] | None
+    std: tuple[Number, Number, Number] | None
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None
     flip: bool
     of: Name | None
     pooling: Literal["mean", "max"]
@@ -41,6 +42,15 @@ EncoderDefaults = create_model(
     __base__=EveryKind,
     **{key: (section, Field({}, validate_default=True)) for key, section in OWN.items()},
 )
+
+
+class LibraryDefaults(Section):
+    weights: str | None
+    resize: Positive | None
+    crop: Positive | None
+    mean: tuple[Number, Number, Number] | None
+    std: tuple[Number, Number, Number] | None
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None
 
 
 class Encoder(EncoderDefaults):
@@ -69,16 +79,21 @@ class Encoder(EncoderDefaults):
     @model_validator(mode="before")
     @classmethod
     def _named_by_its_kind(cls, values: Any) -> Any:
-        """The architecture of most kinds is their name."""
-        if not isinstance(values, Mapping) or "architecture" in values:
+        """The architecture of most kinds is their name; weights that are not said are the file that is."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("weights", "") is None:
+            values = {**values, "weights": "file" if values.get("file") else "hub"}
+        if "architecture" in values:
             return values
         named = [spec.name for spec in ENCODERS if spec.name == values.get("kind") and not spec.architectures]
         return {**values, "architecture": named[0]} if named else values
 
     @model_validator(mode="after")
     def _crop_fits(self) -> "Encoder":
-        if self.crop is not None and self.crop > self.resize:
-            raise ValueError(f"encoder {self.name}: crop {self.crop} is larger than resize {self.resize}")
+        if self.crop is not None and self.crop > (self.resize or 0):
+            least = "give resize" if self.resize is None else f"crop {self.crop} is larger than resize {self.resize}"
+            raise ValueError(f"encoder {self.name}: {least}, the shorter side of which crop is a part")
         return self
 
     @model_validator(mode="after")
@@ -93,7 +108,11 @@ class Encoder(EncoderDefaults):
         """ValueError for what no encoder of its kind can be."""
         if not spec.architectures and self.architecture != spec.name:
             raise ValueError(f"kind {spec.name} has no architecture {self.architecture}; leave one of them out")
-        if self.weights not in spec.weights and (spec.weights or self.weights in ("file", "finetuned")):
+        for key in () if spec.defaults else LibraryDefaults.model_fields.keys() - {"crop"}:
+            if getattr(self, key) is None:
+                raise ValueError(f"kind {spec.name} needs `{key}`; do not set it to null")
+        known = self.weights in spec.weights or spec.tags
+        if not known and (spec.weights or self.weights in ("file", "finetuned")):
             known = f"one of {', '.join(spec.weights)}" if spec.weights else "none"
             raise ValueError(f"kind {spec.name} has no weights {self.weights}; give {known} as `weights`")
         if (self.weights == "file") != (self.file is not None):

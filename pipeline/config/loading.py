@@ -13,6 +13,7 @@ from pipeline.config.root import Config
 from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
 from pipeline.settings.section import merge
+from pipeline.specs.encoders import ENCODERS
 
 
 def default_path() -> Path:
@@ -34,9 +35,9 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     """`values` as a Config. Raises UsageError in one sentence that names the key and, if unknown, the legal ones."""
     values = dict(values)
     defaults, study = values.get("encoder_defaults"), values.get("study")
-    values |= _with_encoders(defaults, values)
+    values |= _with_encoders(defaults, values, values)
     if isinstance(study, Mapping):
-        values["study"] = {**study, **_with_encoders(defaults, study)}
+        values["study"] = {**study, **_with_encoders(defaults, study, values)}
     for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
         if isinstance(values.get(section), Mapping):
             values[section] = _laid(values.get(below), values[section], values[section])
@@ -47,14 +48,20 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
         raise UsageError(f"{source}: {explain(error, Config)}") from error
 
 
-def _with_encoders(below: Any, section: Mapping[str, Any]) -> dict[str, Any]:
-    """The encoders of a section, each laid over `below`; what is not a mapping is left for validation."""
+def _with_encoders(below: Any, section: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The encoders of a section, each laid over `below` and what `values` have for its kind; what is not a mapping is
+    left for validation."""
+    own = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
     lists = {key: section[key] for key in ("encoders", "query_encoders") if isinstance(section.get(key), list | tuple)}
     if not isinstance(below, Mapping):
         return {}
-    return {
-        key: [merge(below, one) if isinstance(one, Mapping) else one for one in given] for key, given in lists.items()
-    }
+
+    def laid(one: Any) -> Any:
+        between = own.get(one.get("kind")) if isinstance(one, Mapping) else None
+        under = merge(below, between) if isinstance(between, Mapping) else below
+        return merge(under, one) if isinstance(one, Mapping) else one
+
+    return {key: list(map(laid, given)) for key, given in lists.items()}
 
 
 def _laid(below: Any, sections: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from pipeline.config.encoders import Encoder, EncoderDefaults
+from pipeline.config.encoders import Encoder, EncoderDefaults, LibraryDefaults
 from pipeline.config.messages import explain
 from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
 from pipeline.errors import UsageError
@@ -27,6 +27,7 @@ class Models(Section):
     models: Annotated[tuple[Name, ...], Field(min_length=1)]
     seed: Seed
     encoder_defaults: EncoderDefaults
+    library_defaults: LibraryDefaults
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
     query_encoders: tuple[Encoder, ...]
     documents: dict[Name, DocumentsSettings]

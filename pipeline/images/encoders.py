@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -60,12 +61,14 @@ class GivenFeatures(NamedTuple):
 @dataclass(frozen=True)
 class EncoderMaterial:
     """The inputs for making an encoder, beside its entry: the `seed`; `regions`, the settings that define an image's
-    regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256),
-    another encoder by name, the images to learn from, and some images with the features that an entry names."""
+    regions; functions that return a file of weights and its SHA-256 (given its name and, if known, its SHA-256), a
+    folder that lies with these by its name (None: there is none), another encoder by name, the images to learn from,
+    and some images with the features that an entry names."""
 
     seed: int
     regions: Mapping[str, Any]
     weights: Callable[[str, str | None], tuple[bytes, str]]
+    folder: Callable[[str], Path | None]
     encoder: Callable[[str], EncoderParts]
     train_images: Callable[[], TrainImages]
     given: Callable[[Any], GivenFeatures]

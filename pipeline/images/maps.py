@@ -32,7 +32,7 @@ class RegionEncoder(nn.Module):
     def forward(self, pixels: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
         images = self.encoder.normalise(pixels)
         features = self._features(images, boxes)
-        if not self.encoder.spec.flip:
+        if not self.encoder.flip:
             return features
         mirrored = torch.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], dim=-1)
         return (features + self._features(images.flip(3), mirrored)) / 2

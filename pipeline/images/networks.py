@@ -1,6 +1,5 @@
 """Networks as encoders: a backbone cut after a layer, its weights, and their preprocessing."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,8 +9,8 @@ import torch
 from torch import fx
 
 from pipeline.images.backbones import build, cut, find_node, fold_batch_norms
-from pipeline.images.encoders import EncoderMaterial, ImageEncoder, Work
-from pipeline.images.extraction import Extractor, choose_plan
+from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.modules import ModuleEncoder
 from pipeline.images.preprocess import Preprocessing
 from pipeline.images.weights import State, download, parse, select
 
@@ -26,41 +25,16 @@ class NetworkSpec:
     flip: bool
 
 
-class NetworkEncoder(ImageEncoder):
-    """Maps pixels (n, side, side, 3) uint8 to features (n, dim) float32, computed in the dtype of `body`.
-
-    `body` is the network up to the node `node` of its graph; `weights` says where its weights come from.
-    """
+class NetworkEncoder(ModuleEncoder):
+    """`body` is the network up to the node `node` of its graph; `weights` says where its weights come from."""
 
     def __init__(self, spec: NetworkSpec, body: fx.GraphModule, node: str, weights: Mapping[str, Any]) -> None:
-        super().__init__(spec.preprocessing)
-        self.spec, self.body, self.node, self.weights = spec, body, node, weights
-        self.dtype = next(body.parameters()).dtype
-        for name in ("mean", "std"):
-            values = torch.tensor(getattr(spec.preprocessing, name)).reshape(3, 1, 1) * 255
-            self.register_buffer(name, values, persistent=False)
+        super().__init__(spec.preprocessing, body, spec.flip)
+        self.spec, self.node, self.weights = spec, node, weights
 
-    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        images = self.normalise(pixels)
-        features = self._features(images)
-        return (features + self._features(images.flip(3))) / 2 if self.spec.flip else features
-
-    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (n, height, width, 3) uint8 to the network's input (n, 3, height, width)."""
-        return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
-
-    def _features(self, images: torch.Tensor) -> torch.Tensor:
-        output = self.body(images)
-        return output.mean((2, 3), dtype=torch.float32) if output.ndim == 4 else output.float()
-
-    def optimised(self, device: torch.device, dtype: torch.dtype) -> "NetworkEncoder":
-        """A faster copy on `device`, in `dtype`: batch norms folded, channels last like the pixels."""
-        body = fold_batch_norms(copy.deepcopy(self.body)).to(dtype=dtype, memory_format=torch.channels_last)
-        return NetworkEncoder(self.spec, body, self.node, self.weights).to(device)
-
-    def work(self, device: str, precision: str, batch_size: int) -> Work:
-        """See `choose_plan`."""
-        return Work(None, Extractor(self, choose_plan(self, device, precision, batch_size)))
+    def folded(self) -> fx.GraphModule:
+        """With batch norms folded into convolutions."""
+        return fold_batch_norms(super().folded())
 
     def settings(self) -> dict[str, Any]:
         return {**asdict(self.spec), "node": self.node, "weights": dict(self.weights)}

@@ -19,13 +19,14 @@ class Preprocessing:
     """The preprocessing of an encoder's weights: geometry in pixels, and the channels' mean and std in [0, 1].
 
     The shorter side is resized to `resize`, then the central square of side `crop` is cut; if `crop` is None, the whole
-    image is squashed to a square of side `resize`.
+    image is squashed to a square of side `resize`, by `interpolation`, with antialiasing.
     """
 
     resize: int
     crop: int | None
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    interpolation: str = "bilinear"
 
     @property
     def side(self) -> int:
@@ -34,7 +35,7 @@ class Preprocessing:
 
     @classmethod
     def from_entry(cls, entry: Any) -> "Preprocessing":
-        return cls(entry.resize, entry.crop, entry.mean, entry.std)
+        return cls(entry.resize, entry.crop, entry.mean, entry.std, entry.interpolation)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":
@@ -49,7 +50,7 @@ def prepare(image: Image.Image, preprocessing: Preprocessing) -> np.ndarray:
         half = min(width, height) * preprocessing.crop / preprocessing.resize / 2
         box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
     size = (preprocessing.side, preprocessing.side)
-    return np.asarray(image.resize(size, Image.Resampling.BILINEAR, box))
+    return np.asarray(image.resize(size, Image.Resampling[preprocessing.interpolation.upper()], box))
 
 
 class Photograph(NamedTuple):

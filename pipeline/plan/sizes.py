@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WIDEST = 2048
 """Dimensions that features have at most, where nobody says how many."""
+SIDE = 224
+"""Pixels of a picture's side, where the model itself says how many."""
 TEXTS = 5
 """Sentences of an image where no manifest says how many there are."""
 
@@ -73,7 +75,7 @@ def sizes_of(
     images = max(1, sum(splits.values()))
     sentences = summary["counts"]["sentences"]["kept"] if summary else TEXTS * (images - splits.get("weak", 0))
     known = {encoder.name: width(config, encoder) for encoder in config.encoders} | dict(dims or {})
-    side = max(encoder.crop or encoder.resize for encoder in config.encoders)
+    side = max(encoder.crop or encoder.resize or SIDE for encoder in config.encoders)
     return Sizes(
         images=images,
         sentences=max(1, sentences),

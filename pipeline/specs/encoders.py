@@ -32,6 +32,11 @@ class EncoderSpec:
     """Whether `architecture` says which of several it is; of all others it is the name of the kind."""
     weights: tuple[str, ...] = ()
     """What `weights` of its entry may be; nothing: it has none from elsewhere."""
+    tags: bool = False
+    """Whether `weights` may be a name that its library has for weights, too."""
+    defaults: str | None = None
+    """The key of the configuration whose values stand over encoder_defaults below its entry; null there is what the
+    model itself says."""
     learned: bool = False
     """Whether it is learned from the images of the train split."""
     regions: bool = False
@@ -70,6 +75,12 @@ def _spec(name: str, place: str, **more: Any) -> EncoderSpec:
     return EncoderSpec(name=name, place=f"pipeline.images.{place}", **more)
 
 
+def _library(name: str, place: str, **more: Any) -> EncoderSpec:
+    """Networks of another library, which is the extra of that name."""
+    more = {"architectures": True, "extra": name, "defaults": "library_defaults", **more}
+    return _spec(name, f"{name}_models:{place}", **more)
+
+
 ENCODERS: tuple[EncoderSpec, ...] = (
     _spec("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
           weights=("untrained", "torchvision", "file", "finetuned"),
@@ -79,6 +90,10 @@ ENCODERS: tuple[EncoderSpec, ...] = (
           dim=lambda entry: sum(entry.standard.dimensions.model_dump().values())),
     _spec("pooled", "pooled_regions:PooledEncoder", reads="regions"),
     _spec("imported", "imported:ImportedEncoder", reads="vectors"),
+    _library("open_clip", "OpenClipEncoder", weights=("hub", "file"), tags=True),
+    _library("timm", "TimmEncoder", weights=("hub", "file", "untrained")),
+    _library("transformers", "TransformersEncoder", weights=("hub",)),
+    _library("onnx", "OnnxEncoder", architectures=False, weights=("file",)),
 )  # fmt: skip
 """The first is the kind of every architecture that is not the name of a kind."""
 

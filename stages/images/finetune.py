@@ -175,7 +175,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     finetune,
-    version=4,
+    version=5,
     needs=Need(
         process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
     ),

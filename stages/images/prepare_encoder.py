@@ -49,12 +49,14 @@ def _reads(config, layout, encoder: str) -> Inputs:
         reads |= {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
     if chosen.file is not None:
         reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
+    if chosen.spec.defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
+        reads |= {f"weights/{file.name}": Outside(file) for file in sorted(folder.iterdir()) if file.is_file()}
     return reads
 
 
 STAGE = Stage(
     prepare_encoder,
-    version=2,
+    version=3,
     needs=Need(
         process(TORCH + 2000), fixed(600), fixed(120), "a download; for `standard` the train images that it learns from"
     ),

@@ -80,7 +80,7 @@ def _measure_images(run: Run, sample: int):
         if run.layout.encoder(chosen.name).commit.exists():
             parameters = run.encoder(chosen.name)
             encoder = restore_encoder(parameters.settings, parameters.tensors)
-        elif chosen.spec.learned:
+        elif chosen.spec.learned or "untrained" not in chosen.spec.weights:
             continue
         else:
             untrained = chosen.model_copy(update={"weights": "untrained", "file": None, "sha256": None})

@@ -1,10 +1,12 @@
 """What every kind of image encoder must do, whichever it is."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from libraries import store, stored_in
 from pictures import MEAN, STD, make_image
 
 from pipeline.config import default_path, read_mapping, validate
@@ -23,6 +25,10 @@ ENTRIES = {
     "network": {"architecture": "squeezenet1_1", "weights": "untrained"},
     "standard": {"kind": "standard", "standard": SMALL},
     "pooled": {"kind": "pooled", "of": "network"},
+    "timm": {"kind": "timm", "architecture": "test_vit", "weights": "untrained", "resize": 160, "crop": 160},
+    "transformers": {"kind": "transformers", "architecture": "transformers"},
+    "open_clip": {"kind": "open_clip", "architecture": "open_clip"},
+    "onnx": {"kind": "onnx", "file": "network.onnx", "interpolation": "bilinear"},
 }
 """Kind -> what its entry says beside its name and the geometry of its input."""
 
@@ -46,11 +52,11 @@ OWN = [spec for spec in ENCODERS if spec.reads != "vectors"]
 @pytest.fixture(scope="module", params=OWN, ids=lambda spec: spec.name)
 def spec(request: pytest.FixtureRequest) -> EncoderSpec:
     if request.param.extra:
-        pytest.importorskip("cv2")
+        pytest.importorskip({"standard": "cv2"}.get(request.param.extra, request.param.extra))
     return request.param
 
 
-def make(spec: EncoderSpec) -> ImageEncoder:
+def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
     shared = {"resize": SIDE, "crop": SIDE, "mean": MEAN, "std": STD}
     values = {"encoders": [{"name": name, **shared, **ENTRIES[name]} for name in dict.fromkeys(("network", spec.name))]}
     values["regions"] = {"encoders": ["network"], "proposals": "grid", "count": 3}
@@ -61,7 +67,7 @@ def make(spec: EncoderSpec) -> ImageEncoder:
         made = network.prepare(config.encoder(name), material)
         return SimpleNamespace(settings=made.settings(), tensors=made.tensors())
 
-    material = EncoderMaterial(0, config.regions.decisive(), lambda *_: (b"", ""), other, DrawnImages, None)
+    material = EncoderMaterial(0, config.regions.decisive(), *stored_in(root), other, DrawnImages, None)
     entry = config.encoder(spec.name)
     assert entry.spec is spec
     made = spec.load().prepare(entry, material)
@@ -70,8 +76,14 @@ def make(spec: EncoderSpec) -> ImageEncoder:
 
 
 @pytest.fixture(scope="module")
-def encoder(spec: EncoderSpec) -> ImageEncoder:
-    return make(spec)
+def root(spec: EncoderSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of weights, with what an encoder of the kind is made from."""
+    return store(spec.name, SIDE, tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def encoder(spec: EncoderSpec, root: Path) -> ImageEncoder:
+    return make(spec, root)
 
 
 def test_what_is_stored_tells_the_kind_and_is_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder) -> None:
@@ -84,8 +96,8 @@ def test_what_is_stored_tells_the_kind_and_is_the_same_encoder(spec: EncoderSpec
     assert np.array_equal(again.encode(IMAGES[:2]), encoder.encode(IMAGES[:2]))
 
 
-def test_the_same_entry_makes_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder) -> None:
-    again = make(spec).tensors()
+def test_the_same_entry_makes_the_same_encoder(spec: EncoderSpec, encoder: ImageEncoder, root: Path) -> None:
+    again = make(spec, root).tensors()
     assert all(np.array_equal(tensor, again[name]) for name, tensor in encoder.tensors().items())
 
 

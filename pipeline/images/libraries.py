@@ -1,0 +1,148 @@
+"""Networks of other libraries as encoders: fetched by `prepare-encoder`, then restored from settings and tensors."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from pipeline.errors import MALFORMED, InputError, JointspaceError, brief
+from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.modules import ModuleEncoder
+from pipeline.images.preprocess import Preprocessing
+
+PREPROCESSING = ("resize", "crop", "mean", "std", "interpolation")
+
+
+@dataclass(frozen=True)
+class FetchedNetwork:
+    """A library's network that describes images: its `body`, the `config` (JSON) by which it is built again without
+    weights, what it says of its `preprocessing` (those of PREPROCESSING that it knows), and where it comes from."""
+
+    body: nn.Module
+    config: Mapping[str, Any]
+    preprocessing: Mapping[str, Any]
+    weights: Mapping[str, Any]
+
+
+class LibraryEncoder(ModuleEncoder):
+    """A network of another library. `config` builds it again; `weights` says where it comes from."""
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self, preprocessing: Preprocessing, body: nn.Module, about: Mapping[str, Any], config: Mapping[str, Any]
+    ) -> None:
+        super().__init__(preprocessing, body, about["flip"])
+        self.about, self.config = about, config
+
+    @staticmethod
+    @abstractmethod
+    def fetch(entry: Any, material: EncoderMaterial) -> FetchedNetwork:
+        """The network of an entry, from the library's hub, or a folder or a file of weights of the user's."""
+
+    @staticmethod
+    @abstractmethod
+    def build(config: Mapping[str, Any]) -> nn.Module:
+        """The network without its weights. Reads no file, asks no hub and runs no code but the library's."""
+
+    @classmethod
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "LibraryEncoder":
+        """Raises InputError where the network cannot be had, or takes no images."""
+        try:
+            found = cls.fetch(entry, material)
+            body = found.body.float().eval()
+        except JointspaceError:
+            raise
+        except Exception as error:  # of the library's, its hub's, and of those that carry their requests
+            raise InputError(
+                f"encoder {entry.name}: cannot get {entry.architecture} from {cls.kind} ({brief(error)}); correct"
+                " architecture and weights, go online, or put the model's folder under weights_root"
+            ) from error
+        preprocessing = choose_preprocessing(entry, found.preprocessing)
+        about = {"architecture": entry.architecture, "layer": "output", "weights": found.weights, "flip": entry.flip}
+        encoder = cls(preprocessing, body, about, found.config)
+        require_vectors(encoder, entry.name)
+        return encoder
+
+    def settings(self) -> dict[str, Any]:
+        own = {"preprocessing": asdict(self.preprocessing), "config": dict(self.config)}
+        return {"kind": self.kind, **self.about, **own}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {name: tensor.numpy() for name, tensor in self.body.state_dict().items()}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LibraryEncoder":
+        about = {key: settings[key] for key in ("architecture", "layer", "weights", "flip")}
+        with torch.random.fork_rng(devices=[]), offline():
+            body = cls.build(settings["config"]).float().eval()
+        body.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
+        return cls(Preprocessing.from_dict(settings["preprocessing"]), body, about, settings["config"])
+
+
+def choose_preprocessing(entry: Any, own: Mapping[str, Any]) -> Preprocessing:
+    """The preprocessing that the `entry` says, and in place of null that of the model's `own` configuration; geometry
+    (`resize` and `crop`) is the entry's or the model's as a whole. Raises InputError for what neither says."""
+    said = {name: getattr(entry, name) for name in PREPROCESSING[2:] if getattr(entry, name) is not None}
+    if entry.resize is not None:
+        said |= {"resize": entry.resize, "crop": entry.crop}
+    chosen = {**own, **said}
+    if missing := [name for name in PREPROCESSING if name not in chosen]:
+        raise InputError(
+            f"encoder {entry.name}: {entry.file or entry.architecture} does not say its preprocessing; give"
+            f" {', '.join(missing)}"
+        )
+    return Preprocessing.from_dict({name: chosen[name] for name in PREPROCESSING})
+
+
+def require_vectors(encoder: Any, name: str) -> None:
+    """Raises InputError unless an encoder makes one finite vector of an image."""
+    side = encoder.preprocessing.side
+    try:
+        with torch.inference_mode():
+            found = encoder(torch.zeros(2, side, side, 3, dtype=torch.uint8))
+        reason = "" if found.ndim == 2 and len(found) == 2 else f"it makes {tuple(found.shape)} of two images"
+        reason = reason or ("" if torch.isfinite(found).all() else "its features are not finite")
+    except MALFORMED as error:
+        reason = brief(error)
+    if reason:
+        raise InputError(
+            f"encoder {name}: the model does not map images of {side} x {side} pixels to vectors ({reason}); name one"
+            " that describes images, or correct resize and crop"
+        )
+
+
+def only_side(size: Any) -> int:
+    """The side of a square, given as a number or as two. Raises ValueError for a rectangle."""
+    sides = set(size) if isinstance(size, list | tuple) else {size}
+    if len(sides) != 1:
+        raise ValueError(f"its input {tuple(size)} is no square")
+    return int(sides.pop())
+
+
+def own_folder(entry: Any, material: EncoderMaterial) -> tuple[Path | None, dict[str, str]]:
+    """The folder under weights_root that an entry's `architecture` names, if there is one, and what that makes the
+    origin of its weights."""
+    folder = material.folder(entry.architecture)
+    return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Nothing is asked of Hugging Face's hub meanwhile, whatever a stored configuration names."""
+    try:
+        from huggingface_hub import constants
+    except ModuleNotFoundError:
+        yield
+        return
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before

@@ -1,0 +1,116 @@
+"""ONNX files as encoders, computed by onnxruntime."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from google.protobuf.message import DecodeError
+from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+from pipeline.errors import MALFORMED, InputError, brief
+from pipeline.images.encoders import EncoderMaterial, ImageEncoder
+from pipeline.images.libraries import choose_preprocessing, require_vectors
+from pipeline.images.preprocess import Preprocessing
+
+FILE = "onnx"
+"""The name of the file's bytes among the tensors."""
+CPU, ROUTES = "CPUExecutionProvider", {"cuda": "CUDAExecutionProvider"}
+"""What computes on a processor, and on other devices."""
+
+
+class OnnxEncoder(ImageEncoder):
+    """The graph in `data` maps images (n, 3, side, side) float32 to features (n, dim), in float32. A graph whose n is
+    fixed gets that many at once."""
+
+    def __init__(
+        self, preprocessing: Preprocessing, data: bytes, weights: Mapping[str, Any], device: str = "cpu"
+    ) -> None:
+        super().__init__(preprocessing)
+        self.data, self.weights = data, weights
+        _require_whole(data)
+        routes = dict.fromkeys((ROUTES.get(device, CPU), CPU))
+        known = onnxruntime.get_available_providers()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        with _explained():
+            self.session = onnxruntime.InferenceSession(data, options, [one for one in routes if one in known])
+        (given,), (_,) = self.session.get_inputs(), self.session.get_outputs()
+        self.input, self.shape = given.name, given.shape
+        self.mean, self.std = (np.array(one, np.float32) * 255 for one in (preprocessing.mean, preprocessing.std))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        images = (pixels.cpu().numpy().astype(np.float32) - self.mean) / self.std
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        return torch.from_numpy(np.concatenate(list(map(self._run, self._batches(images))))[: len(images)]).float()
+
+    def _batches(self, images: np.ndarray) -> list[np.ndarray]:
+        if not isinstance(size := self.shape[0], int):
+            return [images]
+        filled = np.concatenate([images, np.zeros((-len(images) % size, *images.shape[1:]), np.float32)])
+        return np.split(filled, len(filled) // size)
+
+    def _run(self, images: np.ndarray) -> np.ndarray:
+        with _explained():
+            (found,) = self.session.run(None, {self.input: images})
+        return found
+
+    def optimised(self, device: torch.device, dtype: torch.dtype) -> "OnnxEncoder":
+        """On `device`, where onnxruntime can use it; always in float32."""
+        return OnnxEncoder(self.preprocessing, self.data, self.weights, device.type)
+
+    def settings(self) -> dict[str, Any]:
+        geometry = {"preprocessing": asdict(self.preprocessing)}
+        return {"architecture": "onnx", "layer": "output", "weights": dict(self.weights), **geometry}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {FILE: np.frombuffer(self.data, np.uint8)}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "OnnxEncoder":
+        preprocessing = Preprocessing.from_dict(settings["preprocessing"])
+        return cls(preprocessing, tensors[FILE].tobytes(), settings["weights"])
+
+    @classmethod
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "OnnxEncoder":
+        """Raises InputError for a file that is no graph of one image input and one output of vectors."""
+        data, sha256 = material.weights(entry.file, entry.sha256)
+        weights = {"origin": entry.file, "sha256": sha256}
+        try:
+            _require_whole(data)
+            graph = onnx.load_model_from_string(data).graph
+            weighed = {one.name for one in graph.initializer}
+            given = [one for one in graph.input if one.name not in weighed]
+            if len(given) != 1 or len(graph.output) != 1:
+                raise ValueError(f"it has {len(given)} inputs and {len(graph.output)} outputs, not one of each")
+            shape = [one.dim_value or None for one in given[0].type.tensor_type.shape.dim]
+            if len(shape) != 4 or shape[1] not in (3, None) or shape[2] != shape[3]:
+                raise ValueError(f"its input {shape} is not (n, 3, side, side)")
+            own = {"resize": shape[2], "crop": shape[2]} if shape[2] else {}
+            encoder = cls(choose_preprocessing(entry, own), data, weights)
+        except (*MALFORMED, DecodeError) as error:
+            raise InputError(
+                f"{entry.file} cannot be used as an encoder ({brief(error)}); export one image input (n, 3, side, side)"
+                " and one output (n, dim)"
+            ) from error
+        require_vectors(encoder, entry.name)
+        return encoder
+
+
+def _require_whole(data: bytes) -> None:
+    """Raises ValueError for a graph that reads other files."""
+    if any(map(uses_external_data, _get_all_tensors(onnx.load_model_from_string(data)))):
+        raise ValueError("it keeps weights in other files; save it as one")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """ValueError in place of onnxruntime's own exceptions."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(brief(error)) from error
