@@ -27,6 +27,9 @@ from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
 from pipeline.text.vocabulary import Vocabulary
 
+CHOSEN = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
+"""The settings that are sizes of the network."""
+
 
 @dataclass(frozen=True)
 class LanguageText:
@@ -67,7 +70,7 @@ class LanguageModel:
             tagger = require_tagger(material.treebank, material.seed)
             terms = material.vocabulary.terms
             text = {split: replace(one, tags=tagger.tag(one.tokens, terms)) for split, one in text.items()}
-        chosen = {name: getattr(settings, name) for name in ("context", "dimensions", "factors", "ahead", "dropout")}
+        chosen = {name: getattr(settings, name) for name in CHOSEN}
         sizes = LogBilinearSizes(condition=text["train"].u.shape[1], tags=len(TAGS), **chosen)
         frequencies = log_frequencies(text["train"].tokens, words + 2)
         with seeded(material.seed):

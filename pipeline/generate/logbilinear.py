@@ -19,7 +19,8 @@ from pipeline.text.sequences import Tokens
 @dataclass(frozen=True)
 class LogBilinearSizes:
     """`context`: n - 1 words; `dimensions`: K; `factors`: F; `condition`: c, the joint space's; `ahead`: k parts of
-    speech after the next word's own; `tags`: T parts of speech; `dropout` of word vectors and factors."""
+    speech after the next word's own; `tags`: T parts of speech; `dropout` of word vectors and factors; `gate_bias`:
+    whether the gates have a bias."""
 
     context: int
     dimensions: int
@@ -28,6 +29,7 @@ class LogBilinearSizes:
     ahead: int
     tags: int
     dropout: float
+    gate_bias: bool
 
 
 def _uniform(*shape: int, scale: float = INITIAL) -> nn.Parameter:
@@ -77,8 +79,8 @@ class LogBilinear(nn.Module):
 class Multiplicative(LogBilinear):
     """Equations 9 and 10: word vectors E = (W^fk)' W^fv, f = (W^fk r^) * (W^fd u), P prop. to exp(W^fv_j . f + b_j).
 
-    Paper to code: W^fv `factors` (V + 2, F), W^fk `to_factors` (F, K), W^fd `gates` (F, G). `gate_bias` (F,), which the
-    paper lacks, lets the model ignore an uninformative u. Unit vectors u are scaled by sqrt(c).
+    Paper to code: W^fv `factors` (V + 2, F), W^fk `to_factors` (F, K), W^fd `gates` (F, G). `gate_bias` (F,) or None: it
+    lets the model ignore an uninformative u, and the paper has none. Unit vectors u are scaled by sqrt(c).
     """
 
     def make_words(self, classes: int) -> None:
@@ -86,7 +88,7 @@ class Multiplicative(LogBilinear):
         self.factors = _uniform(classes, sizes.factors, scale=0.3)
         self.to_factors = _uniform(sizes.factors, sizes.dimensions, scale=0.3)
         self.gates = _uniform(sizes.factors, self.attribute_size)
-        self.gate_bias = nn.Parameter(torch.ones(sizes.factors))
+        self.gate_bias = nn.Parameter(torch.ones(sizes.factors)) if sizes.gate_bias else None
 
     @property
     def attribute_size(self) -> int:

@@ -18,20 +18,23 @@ BLOCK = 1 << 16
 class Nearest:
     """A sentence of the nearest training image, by features or in a joint space, or the nearest training sentence.
 
-    `gallery` (k, d) float16, unit rows: training images by their standardised view if `by` is `features`, their
-    embeddings if it is `joint-image`, and those of training sentences if it is `joint-sentence`. `rows` (k,): the
-    training sentence of each; an image's first.
+    `gallery` (k, d) float16: training images by their standardised view if `by` is `features`, their embeddings if it
+    is `joint-image`, and those of training sentences if it is `joint-sentence`; rows of unit length unless `distance`,
+    of features, is `euclidean`. `rows` (k,): the training sentence of each; an image's first.
     """
 
-    def __init__(self, by: str, view: ImageView, mean: np.ndarray, gallery: np.ndarray, rows: np.ndarray) -> None:
-        self.by, self.view, self.mean = by, view, mean
+    def __init__(
+        self, by: str, distance: str, view: ImageView, mean: np.ndarray, gallery: np.ndarray, rows: np.ndarray
+    ) -> None:
+        self.by, self.unit, self.view, self.mean = by, distance == "cosine" or by != "features", view, mean
         self.gallery, self.rows = gallery, rows
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
         by, pairs, view = material.settings.by, material.train, material.view
         rows = np.unique(pairs.owners, return_index=True)[1]
-        model = cls(by, view, image_moments(view, pairs)[0], np.empty((0, 0), np.float16), rows)
+        mean = image_moments(view, pairs)[0]
+        model = cls(by, material.settings.distance, view, mean, np.empty((0, 0), np.float16), rows)
         if by == "joint-sentence":
             model.rows = np.arange(len(pairs.owners))
             vectors = [require_space(material.space).sentences(material.texts["train"])]
@@ -55,12 +58,15 @@ class Nearest:
         return self.by != "features"
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """The `count` nearest sentences of every image, best first; scores are cosines."""
+        """The `count` nearest sentences of every image, best first; scores are cosines, or minus squared distances."""
         queries = sources.space.images(features) if self.in_space else self.standardise(features)
         corpus, count = sources.corpus, min(count, len(self.rows))
         scores, found = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         for start in range(0, len(self.rows), BLOCK):
-            block = queries @ to_float32(self.gallery[start : start + BLOCK]).T
+            gallery = to_float32(self.gallery[start : start + BLOCK])
+            block = queries @ gallery.T
+            if not self.unit:
+                block = 2 * block - (queries**2).sum(axis=1)[:, None] - (gallery**2).sum(axis=1)
             best = np.argpartition(-block, min(count, block.shape[1]) - 1, axis=1)[:, :count]
             scores = np.concatenate([scores, np.take_along_axis(block, best, axis=1)], axis=1)
             found = np.concatenate([found, best + start], axis=1)
@@ -72,12 +78,12 @@ class Nearest:
         return described
 
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(n, D) float32 unit rows: the view minus the training images' mean."""
+        """(n, D) float32: the view minus the training images' mean, for cosines of unit length."""
         x = self.view.stack(features) - self.mean
-        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) if self.unit else x
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "by": self.by}
+        return {**vars(self.view), "by": self.by, "distance": "cosine" if self.unit else "euclidean"}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"mean": self.mean, "gallery": self.gallery, "rows": self.rows}
@@ -85,4 +91,5 @@ class Nearest:
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "Nearest":
         view = ImageView.from_dict(settings)
-        return cls(settings["by"], view, *(tensors[name] for name in ("mean", "gallery", "rows")))
+        about = settings["by"], settings["distance"], view
+        return cls(*about, *(tensors[name] for name in ("mean", "gallery", "rows")))

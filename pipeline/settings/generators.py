@@ -16,7 +16,10 @@ from pipeline.settings.section import (
 
 
 class NearestSettings(Section):
+    """`distance` compares features; in the joint space it is always the cosine."""
+
     by: Literal["features", "joint-image", "joint-sentence"]
+    distance: Literal["cosine", "euclidean"]
 
     @property
     def in_space(self) -> bool:
@@ -63,6 +66,7 @@ class LogBilinearSettings(OptimisationSettings):
     dimensions: Positive
     factors: Positive
     ahead: Count
+    gate_bias: bool
 
 
 class ExtraTextSettings(Section):

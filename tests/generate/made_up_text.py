@@ -18,7 +18,15 @@ OPTIMISATION = {
     "batch_size": 16, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
 }  # fmt: skip
 RECURRENT = {**OPTIMISATION, "cell": "lstm", "dimensions": 12, "word_dim": 8, "dropout": 0.0}
-LOG_BILINEAR = {**OPTIMISATION, "context": 3, "dimensions": 8, "factors": 10, "ahead": 1, "dropout": 0.0}
+LOG_BILINEAR = {
+    **OPTIMISATION,
+    "context": 3,
+    "dimensions": 8,
+    "factors": 10,
+    "ahead": 1,
+    "dropout": 0.0,
+    "gate_bias": True,
+}
 
 
 def make_sentences(count: int) -> tuple[list[str], np.ndarray]:

@@ -143,9 +143,10 @@ def test_a_copy_is_told_from_the_same_words_in_another_order() -> None:
     np.testing.assert_array_equal(corpus.tokens.ids, before)
 
 
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 @pytest.mark.parametrize("by", ["features", "joint-image", "joint-sentence"])
-def test_the_nearest_sentence_is_of_the_same_thing(by: str) -> None:
-    model = Nearest.learn(make_material({"by": by})).generator
+def test_the_nearest_sentence_is_of_the_same_thing(by: str, distance: str) -> None:
+    model = Nearest.learn(make_material({"by": by, "distance": distance})).generator
     twin = Nearest.from_parts(model.settings(), model.tensors())
     corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
     sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
@@ -153,6 +154,21 @@ def test_the_nearest_sentence_is_of_the_same_thing(by: str) -> None:
     for thing, found in zip(THINGS, twin.describe(features, sources, 3), strict=True):
         assert len(found) == 3 and all(thing in one.words for one in found)
         assert all(likeness.verbatim for likeness in corpus.likeness([" ".join(one.words) for one in found]))
+
+
+def test_distances_and_cosines_find_different_neighbours() -> None:
+    """A short feature vector is near others of its length by distance, and near those of its direction by cosine."""
+    material = make_material({"by": "features", "distance": "euclidean"})
+    model = Nearest.learn(material).generator
+    gallery = np.array([[1, 0, 0, 0, 0, 0], [0, 9, 0, 0, 0, 0]], np.float16)
+    model.mean, model.gallery, model.rows = np.zeros(6, np.float32), gallery, np.array([0, 2])
+    corpus = Corpus(make_sentences(48)[0], make_pairs(48, 0).sentences, make_vocabulary())
+    sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, Space(), None)
+    features = {"eyes": np.array([[0.5, 1, 0, 0, 0, 0]], np.float32)}
+    x = model.view.stack(features)[0]
+    (found,) = model.describe(features, sources, 2)
+    assert [one.score for one in found] == pytest.approx(sorted(-((x - gallery) ** 2).sum(axis=1))[::-1], abs=1e-4)
+    assert found[0].words == tuple(corpus.analyze(corpus.texts[0]))
 
 
 def test_a_treebank_is_read_without_punctuation_and_teaches() -> None:

@@ -100,5 +100,5 @@ def test_sentences_are_drawn_as_likely(other_device) -> None:
 
 
 def test_a_generator_without_a_network_stays_with_numpy(other_device) -> None:
-    learned = Nearest.learn(make_material({"by": "features"})).generator
+    learned = Nearest.learn(make_material({"by": "features", "distance": "cosine"})).generator
     assert learned.to(other_device) is learned

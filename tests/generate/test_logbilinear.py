@@ -1,5 +1,7 @@
 """The log-bilinear family against its equations, in float64 and word by word; and what it says of images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +29,7 @@ from pipeline.generate.trigram import Trigram
 from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens
 
-SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5)
+SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5, gate_bias=True)
 CLASSES, NOUN = 9, TAGS.index("NOUN")
 NETWORKS = [LogBilinear, Multiplicative, StructureContent]
 MODELS = [LogBilinearModel, MultiplicativeModel, StructureContentModel]
@@ -40,9 +42,9 @@ TREEBANK = [
 ]
 
 
-def make_network(kind: type) -> LogBilinear:
+def make_network(kind: type, gate_bias: bool = True) -> LogBilinear:
     with seeded(2):
-        network = kind(SIZES, torch.randn(CLASSES))
+        network = kind(replace(SIZES, gate_bias=gate_bias), torch.randn(CLASSES))
         for parameter in network.parameters():
             torch.nn.init.normal_(parameter, std=0.4)
     return network.eval()
@@ -63,16 +65,17 @@ def by_hand(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[
         vectors = p["words"]
     predicted = sum(vectors[word] @ p["contexts"][i * k : (i + 1) * k] for i, word in enumerate(context))
     if isinstance(network, Multiplicative):
-        f = (p["to_factors"] @ predicted) * (p["gates"] @ attribute + p["gate_bias"])
+        f = (p["to_factors"] @ predicted) * (p["gates"] @ attribute + p.get("gate_bias", 0))
         logits = p["factors"] @ f + p["bias"]
     else:
         logits = vectors @ predicted + p["bias"]
     return np.exp(logits) / np.exp(logits).sum()
 
 
+@pytest.mark.parametrize("gate_bias", [True, False])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_probabilities_are_those_of_the_equations(kind: type) -> None:
-    network, u = make_network(kind), np.random.default_rng(0).standard_normal(6)
+def test_probabilities_are_those_of_the_equations(kind: type, gate_bias: bool) -> None:
+    network, u = make_network(kind, gate_bias), np.random.default_rng(0).standard_normal(6)
     context, tags = [8, 2, 5], [1, 0, 7]
     parts = (torch.tensor([context]), torch.tensor(u[None], dtype=torch.float32), torch.tensor([tags]))
     found = network.logits(*parts).softmax(1)[0].detach().numpy()
