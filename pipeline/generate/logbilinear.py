@@ -79,8 +79,8 @@ class LogBilinear(nn.Module):
 class Multiplicative(LogBilinear):
     """Equations 9 and 10: word vectors E = (W^fk)' W^fv, f = (W^fk r^) * (W^fd u), P prop. to exp(W^fv_j . f + b_j).
 
-    Paper to code: W^fv `factors` (V + 2, F), W^fk `to_factors` (F, K), W^fd `gates` (F, G). `gate_bias` (F,) or None: it
-    lets the model ignore an uninformative u, and the paper has none. Unit vectors u are scaled by sqrt(c).
+    Paper to code: W^fv `factors` (V + 2, F), W^fk `to_factors` (F, K), W^fd `gates` (F, G). `gate_bias` (F,) or
+    None: it lets the model ignore an uninformative u, and the paper has none. Unit vectors u are scaled by sqrt(c).
     """
 
     def make_words(self, classes: int) -> None:
