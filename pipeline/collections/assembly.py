@@ -32,6 +32,8 @@ class Assembly:
         self._tables, self._files = intake.tables(), list(intake.files)
         self._given, self._rejected = intake.given, intake.rejects
         self._images = self._tables["images"]
+        self._own_columns = intake.own.table(self._images.num_rows)
+        self._notes = list(intake.own.describe(self._own_columns))
         # (n_images,) why each is left out; None if nothing is known against it
         self._reasons = _objects(self._images["fault"])
         usable, silent = are_none(self._reasons), ~self._own("sentences")
@@ -73,7 +75,7 @@ class Assembly:
             settled = settle(self._tables[what], images)
             tables[what] = settled.kept
             rejects += self._rejects(what, settled.reasons)
-        return Collection(tables, rejects, _counts(self._given, tables, rejects), self._summaries())
+        return Collection(tables, rejects, _counts(self._given, tables, rejects), self._summaries(), self._notes)
 
     def _own(self, what: str) -> np.ndarray:
         """(n_images,) whether each image has any `what`."""
@@ -88,7 +90,9 @@ class Assembly:
         columns = {"image_id": np.arange(len(rows)), **{name: place[name] for name in place.column_names}}
         columns["split"] = pa.array(self._splits[rows], pa.string())
         width, height = sizes[rows].T
-        return pa.table({**columns, "width": width, "height": height, "sha256": pa.array(hashes[rows], pa.string())})
+        columns |= {"width": width, "height": height, "sha256": pa.array(hashes[rows], pa.string())}
+        own = self._own_columns.take(rows) if self._own_columns.num_columns else self._own_columns
+        return pa.table({**columns, **{name: own[name] for name in own.column_names}})
 
     def _fates(self, kept: np.ndarray, sizes: np.ndarray) -> Images:
         ids = np.full(len(self._reasons), -1)

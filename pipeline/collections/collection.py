@@ -1,7 +1,7 @@
 """What ingest makes of a collection, and when that is not usable."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -36,6 +36,8 @@ class Collection:
     rejects: list[Reject]
     counts: Mapping[str, Mapping[str, int]]
     splits: Mapping[str, SplitSummary]
+    notes: Sequence[str] = ()
+    """What became of the user's own columns, in lines."""
 
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
         """Raises InputError if there is no image, or, where some have sentences and are to be `learned_from`, if these
@@ -85,6 +87,7 @@ class Collection:
                 left_out = ", ".join(f"{count[fate]} {fate}" for fate in ("rejected", "duplicate") if count[fate])
                 line = f"{count['kept']} {what}" + (f" ({splits})" if what == "images" else "")
                 yield line + (f"; {left_out}" if left_out else "")
+        yield from self.notes
         reasons = Counter((reject.what, reject.reason.partition(":")[0]) for reject in self.rejects)
         for (what, reason), count in reasons.most_common(10):
             yield f"  {count} {what} left out: {reason}"

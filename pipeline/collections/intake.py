@@ -4,15 +4,17 @@ A million images bring millions of sentences, so rows are packed into Arrow batc
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
+from pipeline.collections.own_columns import OwnColumns
 from pipeline.collections.records import (
     DIVIDED,
     NOT_UTF8,
     BoxRecord,
+    ColumnsRecord,
     DocumentRecord,
     ImageRecord,
     Record,
@@ -64,10 +66,12 @@ def leave_out(records: Iterable[Record], names: frozenset[str]) -> Iterator[Reco
 
 
 class Intake:
-    """A table for each of COLUMNS, the rejects so far, and how many of each kind were given."""
+    """A table for each of COLUMNS, the user's `own` columns of the images (those `chosen`; None: all), the rejects so
+    far, and how many of each kind were given."""
 
-    def __init__(self, max_chars: int) -> None:
+    def __init__(self, max_chars: int, chosen: Collection[str] | None = None) -> None:
         self.max_chars = max_chars
+        self.own = OwnColumns(max_chars, chosen)
         self.given: Counter[str] = Counter()
         self.rejects: list[Reject] = []
         self.files: dict[str, int] = {}
@@ -86,6 +90,8 @@ class Intake:
                     self._add_owned("documents", record, self._document_fault(record))
                 case BoxRecord():
                     self._add_owned("boxes", record, _text_fault(record.label))
+                case ColumnsRecord():
+                    self.own.add(self._owners.get(record.key), record.values)
                 case Reject():
                     self.given[record.what] += 1
                     self.rejects.append(record)

@@ -7,7 +7,7 @@ dataclasses because a million images bring some twenty million of them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DIVIDED = "divided"  # the split of an image for which the collection names none: assembly decides
 NOT_UTF8 = "not UTF-8"  # the reason to reject what is not text
@@ -61,6 +61,15 @@ class BoxRecord(NamedTuple):
     row: int | None = None
 
 
+class ColumnsRecord(NamedTuple):
+    """Further `values` of the image `key`, by the names of the user's own columns."""
+
+    key: str
+    values: Mapping[str, Any]
+    file: str
+    row: int | None = None
+
+
 class Reject(NamedTuple):
     """A row that cannot be used. `what` is one of images, sentences, documents, boxes."""
 
@@ -70,7 +79,7 @@ class Reject(NamedTuple):
     reason: str
 
 
-Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | Reject
+Record = ImageRecord | SentenceRecord | DocumentRecord | BoxRecord | ColumnsRecord | Reject
 
 
 @dataclass(frozen=True)

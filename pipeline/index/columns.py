@@ -9,6 +9,12 @@ import pyarrow as pa
 
 from pipeline.errors import UsageError
 
+OURS = frozenset(
+    ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "merged_root", "box")
+)
+"""The columns of a table of images that are not the user's own."""
+ASKED = ("split", "width", "height")
+"""Those of OURS that a condition is likely to be about."""
 TIME = pa.timestamp("us")
 
 
@@ -27,6 +33,13 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
     if kind and kind_of(values.type) != kind:
         raise UsageError(f"the column {column.name} holds {kind_of(values.type)}, not {kind}; compare it with some")
     return values
+
+
+def asked_columns(table: pa.Table) -> dict[str, str]:
+    """What a condition on a table of images can be about: name -> kind, the user's own columns first."""
+    own = [name for name in table.column_names if name not in OURS]
+    names = [*own, *(name for name in ASKED if name in table.column_names)]
+    return {name: kind_of(table.schema.field(name).type) for name in names}
 
 
 def kind_of(data: pa.DataType) -> str:

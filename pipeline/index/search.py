@@ -174,6 +174,10 @@ class Searcher(Asker):
             self._tables[modality] = self.bundle.table(modality).combine_chunks()
         return self._tables[modality]
 
+    def require_condition(self, where: str | None) -> None:
+        """Raises UsageError where `where` is no condition on the bundle's images."""
+        self._allowed("images", where)
+
     def _allowed(self, modality: str, where: str | None) -> np.ndarray | None:
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
         if where is None or not where.strip():

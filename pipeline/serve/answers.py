@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
+from pipeline.index.columns import OURS
 from pipeline.index.search import Hit
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class ModelAnswer(BaseModel):
     sentences: int
     encoders: list[str]
     regions: bool = Field(description="whether it can be asked for regions")
+    columns: dict[str, str] = Field(description="what a condition can be about: own columns, split, width and height")
     examples: list[str] = Field(description="sentences of its own, to begin with")
 
 
@@ -49,6 +51,7 @@ class ImageAnswer(BaseModel):
     image_id: int
     name: str = Field(description="its path in the collection")
     photograph: str = Field(description="address of a small JPEG of it on this server")
+    columns: dict[str, Any] = Field(description="the collection's own columns of it, without those that are missing")
 
 
 class RegionAnswer(ImageAnswer):
@@ -137,6 +140,7 @@ def _describe_image(model: str, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "image_id": row["image_id"],
         "name": "::".join(filter(None, (row["path"], row.get("member")))),
+        "columns": {name: row[name] for name in row if name not in OURS and row[name] is not None},
         "photograph": f"/api/models/{quote(model, safe='')}/photographs/{row['image_id']}",
     }
 

@@ -18,22 +18,25 @@ from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.guard import Guard, Limits
 from pipeline.serve.metrics import Metrics
 from pipeline.serve.page import content_policy, read_page
-from pipeline.serve.service import Asked, AskedDescriber, Describer, GivenTop, Service, Shared, Top, Turns, Uploaded
+from pipeline.serve.service import (
+    Asked,
+    AskedDescriber,
+    Describer,
+    GivenTop,
+    Service,
+    Shared,
+    Top,
+    Turns,
+    Uploaded,
+    Where,
+    require_sentence,
+)
 from pipeline.serve.shelf import Shelf, never
 
 LARGEST_ID = 2**63 - 1
 KEPT_SECONDS = 60
 """For which a browser may show a photograph without asking again, whether it is still there."""
 router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
-
-
-def require_sentence(sentence: str, limits: Limits) -> str:
-    """`sentence`, if there is something in it, and not too much. Raises InputError."""
-    if not sentence.strip():
-        raise InputError("the sentence is empty; write some words")
-    if len(sentence) > limits.max_sentence_chars:
-        raise InputError(f"the sentence has {len(sentence)} characters; write at most {limits.max_sentence_chars}")
-    return sentence
 
 
 @router.get("/api/health")
@@ -61,6 +64,7 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
             sentences=gallery.count("sentences"),
             encoders=list(gallery.card["encoders"]),
             regions=gallery.has_regions,
+            columns=gallery.columns,
             examples=gallery.examples,
         )
         for name, gallery in galleries.items()
@@ -77,36 +81,40 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
 
 @router.get("/api/models/{model}/images")
 async def find_images(
-    service: Shared, model: str, gallery: Asked, top: Top, sentence: Annotated[str, Query()]
+    service: Shared, model: str, gallery: Asked, top: Top, where: Where, sentence: Annotated[str, Query()]
 ) -> answers.ImagesAnswer:
     """The photographs nearest to a sentence."""
     require_sentence(sentence, service.limits)
     return answers.list_images(
-        model, *await service.run(service.searching, _find, gallery, gallery.images, sentence, top)
+        model, *await service.run(service.searching, _find, gallery, gallery.images, sentence, top, where)
     )
 
 
 @router.get("/api/models/{model}/regions")
 async def find_regions(
-    service: Shared, model: str, gallery: Asked, top: Top, snippet: Annotated[str, Query()]
+    service: Shared, model: str, gallery: Asked, top: Top, where: Where, snippet: Annotated[str, Query()]
 ) -> answers.RegionsAnswer:
     """The regions nearest to some words, at most one a photograph, of a model that compares regions with words."""
     require_sentence(snippet, service.limits)
     return answers.list_regions(
-        model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top)
+        model, *await service.run(service.searching, _find, gallery, gallery.regions, snippet, top, where)
     )
 
 
-def _find(gallery: ServedGallery, search: Callable[[str, int], list[Hit]], words: str, top: int) -> answers.Found:
-    return answers.Found(search(words, top), gallery.unknown_words(words))
+def _find(
+    gallery: ServedGallery, search: Callable[[str, int, str | None], list[Hit]], words: str, top: int, where: str | None
+) -> answers.Found:
+    return answers.Found(search(words, top, where), gallery.unknown_words(words))
 
 
 @router.post("/api/models/{model}/sentences")
 async def find_sentences(
-    service: Shared, model: str, gallery: Asked, top: Top, photograph: Uploaded
+    service: Shared, model: str, gallery: Asked, top: Top, where: Where, photograph: Uploaded
 ) -> answers.SentencesAnswer:
     """The sentences nearest to an uploaded photograph, the field `photograph` of a form."""
-    return answers.list_sentences(model, *await service.run(service.decoding, gallery.sentences, photograph, top))
+    return answers.list_sentences(
+        model, *await service.run(service.decoding, gallery.sentences, photograph, top, where)
+    )
 
 
 @router.post("/api/models/{model}/similar")
@@ -115,6 +123,7 @@ async def find_similar(
     model: str,
     gallery: Asked,
     top: Top,
+    where: Where,
     photograph: Uploaded,
     sentence: Annotated[str | None, Form()] = None,
     weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
@@ -124,7 +133,7 @@ async def find_similar(
         require_sentence(sentence, service.limits)
 
     def find() -> answers.Found:
-        hits = gallery.similar(photograph, top, sentence, weight)
+        hits = gallery.similar(photograph, top, sentence, weight, where)
         return answers.Found(hits, [] if sentence is None else gallery.unknown_words(sentence))
 
     return answers.list_images(model, *await service.run(service.decoding, find))
@@ -136,6 +145,7 @@ async def find_by_arithmetic(
     model: str,
     gallery: Asked,
     top: Top,
+    where: Where,
     photograph: Uploaded,
     minus: Annotated[Sequence[str], Form()] = (),
     plus: Annotated[Sequence[str], Form()] = (),
@@ -147,7 +157,7 @@ async def find_by_arithmetic(
     words = [[require_sentence(word, service.limits) for word in given] for given in (minus, plus)]
 
     def find() -> answers.Found:
-        hits = gallery.analogy(photograph, *words, top, service.limits.among)
+        hits = gallery.analogy(photograph, *words, top, service.limits.among, where)
         unknown = dict.fromkeys(unknown for word in (*minus, *plus) for unknown in gallery.unknown_words(word))
         return answers.Found(hits, list(unknown))
 

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline.errors import InputError, UsageError
+from pipeline.index.columns import asked_columns
 from pipeline.index.search import Hit, Photograph, Searcher
 
 EXAMPLES = 3
@@ -43,6 +44,7 @@ class ServedGallery:
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # which loads the tokenizer
         self._table = searcher.table("images")
+        self.columns = asked_columns(self._table)
         ids = self._table["image_id"].to_numpy()
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
@@ -74,22 +76,30 @@ class ServedGallery:
             return 0
         return len(self._searcher.table(modality)) - self._searcher.table(modality)[REMOVED[modality]].null_count
 
-    def sentences(self, photograph: bytes, top: int) -> list[Hit]:
+    def sentences(self, photograph: bytes, top: int, where: str | None = None) -> list[Hit]:
         """The `top` sentences nearest to an encoded image. Raises UnreadableImage."""
-        return self._searcher.sentences(self._see(photograph), top)
+        self._searcher.require_condition(where)  # before the photograph is encoded, which takes longer
+        return self._searcher.sentences(self._see(photograph), top, where)
 
-    def similar(self, photograph: bytes, top: int, sentence: str | None, weight: float) -> list[Hit]:
+    def similar(
+        self, photograph: bytes, top: int, sentence: str | None, weight: float, where: str | None = None
+    ) -> list[Hit]:
         """The `top` images nearest to an encoded image, and to a sentence if there is one; see Searcher.similar."""
-        if sentence is not None:  # before the photograph is encoded, which takes longer
+        self._searcher.require_condition(where)
+        if sentence is not None:
             self._searcher.require_known(sentence)
             self._searcher.require_sums()
-        return self._searcher.similar(self._see(photograph), top, sentence, weight)
+        return self._searcher.similar(self._see(photograph), top, sentence, weight, where)
 
-    def analogy(self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int) -> list[Hit]:
+    def analogy(
+        self, photograph: bytes, minus: Sequence[str], plus: Sequence[str], top: int, among: int,
+        where: str | None = None,
+    ) -> list[Hit]:  # fmt: skip
         """The `top` images for an encoded image less some words plus others; see Searcher.analogy."""
+        self._searcher.require_condition(where)
         self._searcher.require_words(minus, plus)
         self._searcher.require_sums()
-        return self._searcher.analogy(self._see(photograph), minus, plus, top, among)
+        return self._searcher.analogy(self._see(photograph), minus, plus, top, among, where)
 
     def _see(self, photograph: bytes) -> Photograph:
         return photograph if self.has_regions else self.features(photograph)

@@ -13,6 +13,7 @@ from fastapi import Depends, File, Path, Query, Request, UploadFile
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
+from pipeline.index.conditions import LONGEST
 from pipeline.serve.gallery import ServedGallery
 from pipeline.serve.guard import Limits
 from pipeline.serve.metrics import Metrics
@@ -21,6 +22,7 @@ from pipeline.serve.shelf import Shelf
 if TYPE_CHECKING:
     from pipeline.generate.describing import Generator, Sources, Told
 
+WHERE = "only images of whose columns this is true, or their sentences: price < 20 and taken >= '2024-01-01'"
 LEFT = 499
 """The status of a request whose visitor did not wait for its turn; nobody reads it but the metrics."""
 
@@ -87,6 +89,15 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, _timed, function, *arguments)
 
 
+def require_sentence(sentence: str, limits: Limits) -> str:
+    """`sentence`, if there is something in it, and not too much. Raises InputError."""
+    if not sentence.strip():
+        raise InputError("the sentence is empty; write some words")
+    if len(sentence) > limits.max_sentence_chars:
+        raise InputError(f"the sentence has {len(sentence)} characters; write at most {limits.max_sentence_chars}")
+    return sentence
+
+
 def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     start = time.perf_counter()
     return function(*arguments), time.perf_counter() - start
@@ -123,6 +134,10 @@ async def _top(
     return given or service.limits.top
 
 
+async def _where(where: Annotated[str | None, Query(description=WHERE, max_length=LONGEST)] = None) -> str | None:
+    return where
+
+
 async def _photograph(
     service: Annotated[Service, Depends(_service)], photograph: Annotated[UploadFile, File()]
 ) -> bytes:
@@ -137,4 +152,5 @@ Asked = Annotated[ServedGallery, Depends(_gallery)]
 AskedDescriber = Annotated[Describer, Depends(_describer)]
 GivenTop = Annotated[int | None, Depends(_given_top)]
 Top = Annotated[int, Depends(_top)]
+Where = Annotated[str | None, Depends(_where)]
 Uploaded = Annotated[bytes, Depends(_photograph)]

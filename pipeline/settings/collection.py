@@ -20,6 +20,7 @@ class CollectionSettings(Section):
     format: Literal["folder", "flickr-token", "karpathy", "coco", "table", "text-files", "webdataset"]
     files: dict[str, str]
     columns: dict[str, str]
+    own_columns: tuple[str, ...] | None
     default_split: Split | Literal["divided"]
     max_sentence_chars: Positive
     max_image_pixels: Positive

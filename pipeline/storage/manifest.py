@@ -65,14 +65,15 @@ def write_manifest(
 ) -> None:
     """Publish a manifest, all at once; `manifest.json` comes last and is its commit.
 
-    `tables` are those of TABLES; `rejects` has one mapping {file, row, what, reason} for each thing left out; `counts`
-    has {given, kept, rejected, duplicate} of each table. Raises IntegrityError if these do not add up.
+    `tables` are those of TABLES, `images` with the user's own columns after ours; `rejects` has one mapping {file, row,
+    what, reason} for each thing left out; `counts` has {given, kept, rejected, duplicate} of each table. Raises
+    IntegrityError if these do not add up.
     """
     for what, count in counts.items():
         if count["given"] != count["kept"] + count["rejected"] + count["duplicate"]:
             raise IntegrityError(f"counts of {what} are not conserved: {dict(count)}")
     folder = Path(folder)
-    tables = {name: tables[name].cast(schema) for name, schema in TABLES.items()}
+    tables = {name: _cast(tables[name], schema) for name, schema in TABLES.items()}
     digest = fingerprint("manifest", VERSION, {name: _table_digest(table) for name, table in tables.items()})
     batch = FileBatch()
     for name, table in tables.items():
@@ -101,6 +102,11 @@ def write_manifest(
             path.unlink()
 
 
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of the schema, and further ones as they are."""
+    return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
+
+
 def _own_shard(path: Path) -> dict[str, Any]:
     """The content of the JSON file if `write_manifest` wrote it, else nothing."""
     try:
@@ -113,6 +119,9 @@ def _own_shard(path: Path) -> dict[str, Any]:
 
 def _table_digest(table: pa.Table) -> str:
     """A hash of the values, independent of their layout in memory; in blocks, since Python objects are large."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):  # which JSON has not
+            table = table.set_column(at, field.name, table[at].cast(pa.string()))
     parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
     return fingerprint("table", VERSION, [table.column_names, *(fingerprint("rows", VERSION, p) for p in parts)])
 

@@ -36,7 +36,7 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
-    assembly = Assembly(Intake(settings.max_sentence_chars).add(records))
+    assembly = Assembly(Intake(settings.max_sentence_chars, settings.own_columns).add(records))
     limits = ImageLimits.from_settings(settings)
     look = partial(inspect, ImageSource(root, settings.follow_links).read, limits)
     outcomes = isolated_map(look, assembly.locations(), runtime.threads() if processes is None else processes)
@@ -86,7 +86,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: PYTHON + 600 + 0.006 * s.images,
         lambda s: 0.001 * s.images,

@@ -55,6 +55,7 @@ def command(
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences or images for an image, or its images for both."""
     from pipeline.errors import UsageError
+    from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
     from pipeline.storage.bundle import Bundle
@@ -86,6 +87,7 @@ def command(
             searcher.require_known(text)
         if changed or text is not None:
             searcher.require_sums()
+        searcher.require_condition(where)
         photograph = _photograph(image_path, searcher, config_path)
         if changed:
             hits = searcher.analogy(photograph, minus, plus, top, among, where)
@@ -98,10 +100,12 @@ def command(
     if unknown := list(dict.fromkeys(word for words in asked for word in searcher.unknown_words(words))):
         click.echo(printable(f"not in the vocabulary, so ignored: {', '.join(unknown)}"), err=True)
     if as_json:
-        click.echo(printable_json([_shown(hit) for hit in hits]))
+        click.echo(printable_json([_shown(hit) for hit in hits], str))
         return
     for hit in hits:
         what = hit.row["text"] if "text" in hit.row else "::".join(filter(None, (hit.row["path"], hit.row["member"])))
+        own = {name: hit.row[name] for name in hit.row if name not in (*OURS, "sentence_id", "text")}
+        what += "".join(f"  {name}={value}" for name, value in own.items() if value is not None)
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if regions else ""
         click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {what}{box}"))
 
@@ -124,7 +128,7 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) 
             found = {"error": str(answer)}
         else:
             found = {"unknown": searcher.unknown_words(sentence), "results": [_shown(hit) for hit in answer]}
-        click.echo(printable_json({"query": sentence, **found}))
+        click.echo(printable_json({"query": sentence, **found}, str))
 
 
 def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Photograph":

@@ -187,9 +187,9 @@ async def _call(app, chunks: list[bytes], how: dict) -> dict:
 def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> None:
     released, usual = threading.Event(), gallery.images
 
-    def slowly(sentence: str, top: int):
+    def slowly(sentence: str, top: int, where: str | None):
         released.wait(20)
-        return usual(sentence, top)
+        return usual(sentence, top, where)
 
     gallery.images = slowly
     app = build_app({"ncca": gallery}, LIMITS, 2, ["testserver"])
@@ -214,7 +214,7 @@ def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> Non
 def test_a_failure_of_ours_is_counted_and_tells_nothing(
     gallery: ServedGallery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(sentence: str, top: int):
+    def fail(sentence: str, top: int, where: str | None):
         raise ZeroDivisionError("a secret of /home/someone")
 
     gallery.images = fail

@@ -81,6 +81,24 @@ def test_photographs_like_a_photograph(client: TestClient, run: Path) -> None:
     assert "the sentence is empty" in find(sentence=" ")["error"]
 
 
+def test_a_condition_restricts_every_kind_of_answer(client: TestClient, run: Path) -> None:
+    def ids(answer: object) -> set[int]:
+        return {result["image_id"] for result in answer.json()["results"]}
+
+    base, where = "/api/models/ncca", {"where": "split = 'test' and width < 80", "top": 20}
+    passing = {2, 5, 8, 11, 14, 17}
+    assert ids(client.get(f"{base}/images", params={"sentence": "a dog", **where})) == passing
+    for kind, form in (("sentences", {}), ("similar", {"sentence": "a cat"}), ("arithmetic", {"plus": "cat"})):
+        assert ids(client.post(f"{base}/{kind}", params=where, files=photograph(run), data=form)) == passing
+        told = client.post(f"{base}/{kind}", params={"where": "prise < 3"}, files=photograph(run), data=form)
+        assert told.status_code == 422 and "there is no column 'prise'" in told.json()["error"]
+    assert client.get("/api/models").json()["models"][0]["columns"] == {
+        "split": "text", "width": "numbers", "height": "numbers",
+    }  # fmt: skip
+    told = client.get(f"{base}/images", params={"sentence": "a dog", "where": "x" * 3000})
+    assert told.status_code == 422 and "where: String should have at most 2000" in told.json()["error"]
+
+
 def test_regions_for_words(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
@@ -177,9 +195,9 @@ def test_what_cannot_be_answered_is_said_in_a_sentence(client: TestClient, query
 def test_threads_share_a_searcher_and_each_search_has_one_thread(gallery: ServedGallery) -> None:
     threads, usual = set(), gallery.images
 
-    def watched(sentence: str, top: int):
+    def watched(sentence: str, top: int, where: str | None):
         threads.add(faiss.omp_get_max_threads())
-        return usual(sentence, top)
+        return usual(sentence, top, where)
 
     gallery.images = watched
     app = build_app({"ncca": gallery}, Limits(5, 20, 0, 100, 10_000, 5, 500, 2), 4, ["testserver"])

@@ -4,6 +4,7 @@
     splits.tsv     file, train | dev | test | weak | gallery   (no header)
     weak.tsv       file, title, tags, description              (header)
     boxes.tsv      file, x1, y1, x2, y2, score, label          (header)
+    metadata.csv   file, and columns of your own               (header; or .tsv, .jsonl, .parquet)
 
 Every image that a table names or the folder contains belongs to the collection. An image without a split goes to `weak`
 if only weak.tsv names it, else to collection.default_split. Photographs alone, without any list, are a collection too.
@@ -15,7 +16,17 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
-from pipeline.collections.records import BoxRecord, DocumentRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.formats.rows import column_names, further, read_rows
+from pipeline.collections.records import (
+    BoxRecord,
+    ColumnsRecord,
+    DocumentRecord,
+    ImageRecord,
+    Options,
+    Record,
+    Reject,
+    SentenceRecord,
+)
 
 FILES = {
     "images": ("images", "."),
@@ -23,7 +34,10 @@ FILES = {
     "splits": ("splits.tsv",),
     "weak": ("weak.tsv",),
     "boxes": ("boxes.tsv",),
+    "metadata": ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet"),
 }
+KEYS = ("file", "file_name", "filename")
+"""The column of metadata that names the image; the first that there is."""
 DOCUMENT = ("file", "title", "tags", "description")
 BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
@@ -32,7 +46,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of a folder; images in the order of splits.tsv, captions.tsv, weak.tsv, then of their names."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
-    listed = where["captions"] or where["weak"]
+    listed = where["captions"] or where["weak"] or where["metadata"]
     if not (listed or options.default_split == "gallery" or folder.only_photographs()):
         remedy = "write it, a row for each sentence (file, number, sentence, between tabs)"
         folder.require(None, "captions", FILES["captions"], remedy)
@@ -62,6 +76,17 @@ def read(root: Path, options: Options) -> Iterator[Record]:
                 yield image(name, options.default_split, folder.label(images), None)
     if where["boxes"]:
         yield from lists.headed_records(folder, where["boxes"], "boxes", BOX, _box)
+    if where["metadata"]:
+        yield from _metadata(folder, where["metadata"])
+
+
+def _metadata(folder: CollectionFolder, path: Path) -> Iterator[ColumnsRecord]:
+    """Raises InputError where no column names images."""
+    present = column_names(folder, path)
+    key = next((one for one in KEYS if one in present), KEYS[0])
+    for row, values, _ in read_rows(folder, path, (key,), (key,), more=True):
+        if isinstance(name := values.get(key), str):
+            yield ColumnsRecord(name, further(values, path, (key,)), folder.label(path), row)
 
 
 def _sentence(name: str, number: str, text: str, file: str, row: int) -> SentenceRecord:

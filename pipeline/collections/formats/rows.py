@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
+from pipeline.collections.own_columns import Field
 from pipeline.collections.records import NOT_UTF8
 from pipeline.errors import InputError, UsageError
 from pipeline.trial import try_first
@@ -27,8 +28,10 @@ MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold li
 LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
-
-
+PLAIN = (
+    pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
+    pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string,
+)  # fmt: skip
 Names = Collection[str]
 
 
@@ -40,15 +43,29 @@ class TableRow(NamedTuple):
     fault: str = ""
 
 
-def read_rows(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    """The rows of the table `path`, with at least those of `columns` that it has.
+def read_rows(
+    folder: CollectionFolder, path: Path, columns: Names, needed: Names, more: bool = False
+) -> Iterator[TableRow]:
+    """The rows of the table `path`, with at least those of `columns` that it has, and if `more` every other one of
+    plain values.
 
     Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read: there are {', '.join(READERS)}")
+    if more and reader is _read_parquet:
+        try_first(path, _parquet_columns, folder, path, True)
+        columns = dict.fromkeys([*columns, *_parquet_columns(folder, path, plain=True)])
     return reader(folder, path, columns, needed)
+
+
+def further(values: Mapping[str, Any], path: Path, ours: Names) -> dict[str, Any]:
+    """The values of a row of the table `path` in other columns than `ours`."""
+    typed = READERS[path.suffix.lower()] is not _read_csv
+    return {
+        name: value if typed or value is None else Field(value) for name, value in values.items() if name not in ours
+    }
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
@@ -59,10 +76,12 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     return list(next((row.values for row in read_rows(folder, path, (), ()) if row.values), ()))
 
 
-def _parquet_columns(folder: CollectionFolder, path: Path) -> list[str]:
+def _parquet_columns(folder: CollectionFolder, path: Path, plain: bool = False) -> list[str]:
+    """The names of all columns, or only of those that hold plain values."""
     try:
         with folder.open(path, math.inf) as file:
-            return pq.read_metadata(file).schema.to_arrow_schema().names
+            schema = pq.read_metadata(file).schema.to_arrow_schema()
+            return [field.name for field in schema if not plain or any(one(field.type) for one in PLAIN)]
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 

@@ -1,7 +1,7 @@
 """A CSV, TSV, JSONL or Parquet table with named columns, one row a sentence or an image.
 
 collection.columns renames columns; the default names are `file` (relative to the images' folder), `sentence` (a text or
-a list of texts), and optionally `split`, `title`, `tags` and `description`.
+a list of texts), and optionally `split`, `title`, `tags` and `description`. All others are the user's own.
 """
 
 import posixpath
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder
-from pipeline.collections.formats.rows import read_rows
-from pipeline.collections.records import ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.formats.rows import further, read_rows
+from pipeline.collections.records import ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.errors import UsageError
 
 FILES = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), "images": (".",)}
@@ -21,7 +21,7 @@ DOCUMENT = COLUMNS[3:]
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """The records of a table in its order; an image takes its split and weak text from its first row."""
+    """The records of a table in its order; an image takes its split, weak text and own columns from its first row."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FILES)
     path = folder.require(where["table"], "table", FILES["table"])
@@ -31,7 +31,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     needed = {names[column] for column in (*options.columns, "file")}
     file, prefix = folder.label(path), folder.image_prefix(where["images"])
     numbers: Counter[str] = Counter()
-    for row, values, fault in read_rows(folder, path, tuple(names.values()), needed):
+    for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, more=True):
         name = values.get(names["file"])
         if not isinstance(name, str) or not name:
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
@@ -40,6 +40,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
             split = values.get(names["split"]) or options.default_split
             yield ImageRecord(name, posixpath.join(prefix, name), lists.split_name(str(split)), file, row)
             yield from lists.document(name, [values.get(names[column]) for column in DOCUMENT], file, row)
+            yield ColumnsRecord(name, further(values, path, names.values()), file, row)
         sentences = values.get(names["sentence"])
         for text in sentences if isinstance(sentences, list) else [sentences] if sentences is not None else []:
             yield SentenceRecord(name, numbers[name], text, file, row)

@@ -1,7 +1,7 @@
 """Tar shards as webdataset and img2dataset write them, read in place: no member is ever unpacked.
 
 Adjacent members that differ only in their suffix are one sample: the image, its sentences (`.txt`, one a line, else the
-`.json`'s `caption`), and weak text (the `.json`'s `title`, `tags` and `description`).
+`.json`'s `caption`), weak text (the `.json`'s `title`, `tags` and `description`), and own columns (its other keys).
 """
 
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
-from pipeline.collections.records import NOT_UTF8, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import NOT_UTF8, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
 from pipeline.collections.tars import DamagedTar, TarMember, members
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
@@ -112,6 +112,8 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, with_sen
         for number, text in enumerate(text for text in captions if text is not None):
             yield SentenceRecord(key, number, text, file)
     yield from lists.document(key, [value.get(name) for name in DOCUMENT], file)
+    if own := {name: one for name, one in value.items() if name not in ("caption", *DOCUMENT)}:
+        yield ColumnsRecord(key, own, file)
 
 
 def _text(descriptor: int, member: TarMember) -> str | None:

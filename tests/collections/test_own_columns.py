@@ -1,0 +1,155 @@
+"""The user's own columns, from every kind of file, with their types, into the manifest."""
+
+import io
+import json
+import re
+import tarfile
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.collections.own_columns import MOST_COLUMNS, RESERVED, Field, OwnColumns
+from pipeline.errors import InputError
+from pipeline.storage.manifest import IMAGES, Manifest, write_manifest
+from pipeline.storage.sources import ROOT
+
+NAMES = ("a.jpg", "b.jpg", "t.jpg")
+CSV = """file,price,stock,sold,taken,seen,code,shop,width
+a.jpg,1.5,3,TRUE,2024-01-31,2024-01-31 10:00,007,"Ann's, north",9
+b.jpg,,-1,false,2024-02-01,2024-02-01T10:00:01.5,12,,8
+nobody.jpg,1,1,true,2024-02-01,2024-02-01 00:00,1,south,1
+"""
+WANTED = {
+    "price": [1.5, None, None],
+    "stock": [3, -1, None],
+    "sold": [True, False, None],
+    "taken": [date(2024, 1, 31), date(2024, 2, 1), None],
+    "seen": [datetime(2024, 1, 31, 10), datetime(2024, 2, 1, 10, 0, 1, 500_000), None],
+    "code": ["007", "12", None],
+    "shop": ["Ann's, north", None, None],
+    "own_width": [9, 8, None],
+}
+
+
+def own(table: pa.Table) -> dict[str, list]:
+    return {name: column for name, column in table.to_pydict().items() if name not in IMAGES.names}
+
+
+def test_no_name_of_ours_is_free() -> None:
+    assert {*IMAGES.names, ROOT, "rank", "score", "box"} <= RESERVED
+
+
+def test_metadata_of_a_folder(collection: Path, gather) -> None:
+    (collection / "metadata.csv").write_text(CSV)
+    found = gather(collection)
+    assert own(found.tables["images"]) == WANTED and not found.rejects
+    said = "\n".join(found.describe())
+    assert "1 values or names of own columns left out: of an unknown image" in said
+    assert "the column width is called own_width here" in said and "price (double)" in said
+    (collection / "metadata.csv").rename(collection / "metadata.tsv")
+    with pytest.raises(InputError, match=r"metadata\.tsv has no column file"):
+        gather(collection)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None:
+    rows = [{"file": f"images/{name}", "sentence": f"A dog {name} ."} for name in NAMES]
+    for at, row in enumerate(rows):
+        row |= {name: values[at] for name, values in WANTED.items()}
+    rows.insert(1, {**rows[0], "sentence": "Another .", "price": 99.0})  # a second row says nothing of the image
+    path = collection / f"table.{kind}"
+    if kind == "parquet":
+        table = pa.Table.from_pylist(rows).append_column("lists", pa.array([[1]] * 4))
+        pq.write_table(table.append_column("bytes", pa.array([b"\xff"] * 4)), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+    else:
+        lines = [",".join(f'"{"" if value is None else value}"' for value in row.values()) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines]))
+    found = gather(collection, "table", files={"table": path.name})
+    assert found.tables["sentences"].num_rows == 4
+    wanted = dict(WANTED)
+    if kind == "jsonl":  # which has no dates
+        wanted |= {name: [value and str(value) for value in WANTED[name]] for name in ("taken", "seen")}
+    assert own(found.tables["images"]) == wanted
+
+
+def test_keys_of_the_json_in_shards_that_need_not_have_the_same(tmp_path: Path, photograph, gather) -> None:
+    for shard, own_values in enumerate(({"likes": 3, "caption": "A dog ."}, {"url": "http://x", "sha256": "of url"})):
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as tar:
+            for name, data in ((f"{shard}.jpg", photograph(shard)), (f"{shard}.json", json.dumps(own_values).encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    images = gather(tmp_path, "webdataset").tables["images"]
+    assert own(images) == {"likes": [3, None], "url": [None, "http://x"], "own_sha256": [None, "of url"]}
+    assert all(len(digest) == 64 for digest in images["sha256"].to_pylist())
+
+
+def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, gather, tmp_path: Path) -> None:
+    def manifest(name: str) -> Manifest:
+        found = gather(collection)
+        write_manifest(tmp_path / name, collection, found.tables, [], found.counts, 2)
+        return Manifest(tmp_path / name)
+
+    plain = manifest("plain")
+    (collection / "metadata.csv").write_text(CSV)
+    first = manifest("first")
+    assert own(first.images) == WANTED and plain.fingerprint != first.fingerprint
+    assert [first.shard(n).fingerprints for n in range(2)] == [plain.shard(n).fingerprints for n in range(2)]
+    (collection / "metadata.csv").write_text(CSV.replace("2024-02-01,", "2024-02-02,"))
+    assert manifest("second").fingerprint != first.fingerprint
+
+
+def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
+    """The table of a column `x` of these values, and what is said of it."""
+    columns = OwnColumns(longest)
+    for row, value in enumerate(values):
+        columns.add(row, {"x": value})
+    table = columns.table(len(values))
+    return table, "\n".join(columns.describe(table))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        (["1", "-20", "0"], "int64"), (["1", "2.5", "1e3", ".5"], "double"), (["1", "007"], "string"),
+        (["1e999", "1"], "string"), (["9223372036854775808"], "string|double"), (["-"], "string"), (["nan"], "string"),
+        (["true", "False"], "bool"), (["2024-02-29"], "date32"), (["2023-02-29"], "string"), (["0000-01-01"], "string"),
+        (["2024-01-01T00:00Z", "2024-01-01 00:00+01:00"], "timestamp.us, tz=UTC"), (["2024-01-01", "soon"], "string"),
+    ],
+)  # fmt: skip
+def test_fields_without_types_have_the_type_that_fits_all(fields: list[str], kind: str) -> None:
+    table, _ = fill(*map(Field, fields), longest=40)
+    assert re.match(kind, str(table.schema.field("x").type)) and table["x"].null_count == 0
+    if kind == "string":
+        assert table["x"].to_pylist() == fields
+
+
+def test_values_of_several_types_become_text_and_that_is_said_once() -> None:
+    table, said = fill(1, "two", True, date(2024, 1, 1), None)
+    assert table["x"].to_pylist() == ["1", "two", "true", "2024-01-01", None] and said.count("several types") == 1
+    assert fill(1, 2.5)[0]["x"].to_pylist() == [1.0, 2.5] and "several" not in fill(1, 2.5)[1]
+    assert fill(datetime(2024, 1, 1, tzinfo=UTC), 3)[0]["x"].type == pa.string()
+
+
+def test_hostile_values_and_names_are_left_out_and_counted() -> None:
+    table, said = fill("x" * 21, "\0", "\ud800", float("nan"), float("inf"), 10**30, [1, {"a": None}], Field(" "))
+    assert table["x"].to_pylist() == [None] * 6 + ['[1, {"a": null}]', None]
+    assert "4 values or names of own columns left out: longer than 20 characters, or not Unicode" in said
+    columns = OwnColumns(20)
+    names = [f"c{number}" for number in range(150)]
+    columns.add(0, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
+    table = columns.table(1)
+    assert table.column_names == names[:MOST_COLUMNS] and table["c0"].to_pylist() == [2]
+    assert sum(columns.left_out.values()) == 5 + 50
+
+
+def test_only_chosen_columns_are_kept_and_names_stay_apart() -> None:
+    columns = OwnColumns(20, ("width", "own_width"))
+    columns.add(0, {"width": 1, "own_width": 2, "price": 3})
+    assert columns.table(1).to_pydict() == {"own_own_width": [1], "own_width": [2]}
+    assert OwnColumns(20, ()).table(3).num_columns == 0
