@@ -102,7 +102,7 @@ class JoinedBundles:
         self._vectors[modality] = vectors
         try:
             return pa.concat_tables([spread, more], promote_options="default")
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise UsageError(
                 f"{self.folder} and {self._bundles[0].folder} have a column of one name and two types ({error}); rename"
                 " it in one of the collections"

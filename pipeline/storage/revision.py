@@ -12,6 +12,7 @@ from pipeline.multivectors import Items, MultiVectors
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import EmbeddedRows, Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
+from pipeline.storage.tables import append_rows
 
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}  # the columns that identify a row in a manifest
@@ -48,8 +49,7 @@ class Modality:
 
     def followed_by(self, table: pa.Table, outline: MultiVectors | None) -> "Modality":
         more = None if outline is None else MultiVectors.concatenate([self.outline, outline])
-        tables = pa.concat_tables([self.table, table], promote_options="default")
-        return replace(self, table=tables, outline=more)
+        return replace(self, table=append_rows(self.table, table), outline=more)
 
     def without(self, rows: np.ndarray) -> "Modality":
         """This modality with only ids left in `rows` (k,)."""
