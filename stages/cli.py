@@ -12,7 +12,7 @@ from pipeline.printable import printable
 from stages.catalogue import COMMANDS, GROUPS
 from stages.commands import command_of
 
-FIRST = ("search", "serve", "plan", "verify", "doctor")
+FIRST = ("init", "search", "serve", "apply", "plan", "verify", "doctor")
 """The commands that a user needs first, beside `snakemake`."""
 
 

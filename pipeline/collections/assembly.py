@@ -46,6 +46,12 @@ class Assembly:
         self._splits[usable & silent & ~((self._asked == "weak") & documented)] = "gallery"
         self._wanted = np.flatnonzero(usable)
 
+    @property
+    def splits(self) -> dict[str, int]:
+        """Split -> its images, if all of them turn out to be usable."""
+        counts = Counter(self._splits[self._wanted])
+        return {split: counts[split] for split in SPLITS if counts[split]}
+
     def __len__(self) -> int:
         return len(self._wanted)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.collections.formats import NAMED, rows
 from pipeline.collections.formats.files import CollectionFolder, is_image
 from pipeline.collections.formats.webdataset import DOCUMENT
-from pipeline.collections.records import Options
+from pipeline.collections.records import DIVIDED, Options
 from pipeline.errors import InputError, UsageError
 
 LISTS = {
@@ -57,7 +57,7 @@ def detect(path: Path) -> Detected:
         kinds = f"a folder of photographs, a .tar shard or a table ({', '.join(rows.READERS)})"
         raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
     if suffix == ".tar":
-        return Detected(path.parent, "webdataset", {"gallery": path.name})
+        return Detected(path.parent, "webdataset", {DIVIDED: path.name})
     folder = CollectionFolder(path.parent, Options({}, {}, "gallery"))
     columns = _columns(folder, path)
     if columns is None:

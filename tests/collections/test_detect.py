@@ -67,7 +67,7 @@ def test_a_shard(make) -> None:
     with tarfile.open(folder / "0.tar", "w") as tar:
         tar.addfile(tarfile.TarInfo("x.jpg"), io.BytesIO())
     found = detect(folder / "0.tar")
-    assert (found.root, found.format, found.files) == (folder, "webdataset", {"gallery": "0.tar"})
+    assert (found.root, found.format, found.files) == (folder, "webdataset", {"divided": "0.tar"})
 
 
 def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) -> None:

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from pipeline.collections.formats import lists
 from pipeline.collections.formats.files import CollectionFolder, is_image
-from pipeline.collections.records import NOT_UTF8, ColumnsRecord, ImageRecord, Options, Record, Reject, SentenceRecord
+from pipeline.collections.records import (
+    DIVIDED,
+    NOT_UTF8,
+    ColumnsRecord,
+    ImageRecord,
+    Options,
+    Record,
+    Reject,
+    SentenceRecord,
+)
 from pipeline.collections.tars import DamagedTar, TarMember, members
 from pipeline.errors import InputError
 from pipeline.settings.section import SPLITS
@@ -25,10 +34,11 @@ LARGEST_TEXT = 1 << 24
 def read(root: Path, options: Options) -> Iterator[Record]:
     """The records of every shard, in the order of the shards' names.
 
-    collection.files may name a pattern of shards for each split; the default is `**/*.tar` for the default split.
+    collection.files may name a pattern of shards for each split, or for `divided`; the default is `**/*.tar` for the
+    default split.
     """
     folder = CollectionFolder(root, options)
-    folder.check_keys(SPLITS)
+    folder.check_keys((*SPLITS, DIVIDED))
     for split, pattern in (options.files or {options.default_split: "**/*.tar"}).items():
         # Patterns match under the root; for an absolute one, pathlib raises an exception of its own.
         shards = [] if Path(pattern).is_absolute() else sorted(root.glob(pattern))

@@ -1,0 +1,127 @@
+"""`init`: the configuration for a collection, from a look at it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stages.commands import FILE, PATH
+
+if TYPE_CHECKING:
+    from pipeline.collections.detect import Detected
+
+FEW = 200
+"""Images with sentences below which the figures of a report mean little."""
+
+
+@click.command("init")
+@click.argument("photographs", type=PATH, metavar="PHOTOS")
+@click.option("--output", type=FILE, help="The configuration to write. [default: the folder's name .yaml]")
+@click.option("--weights", type=FILE, help="Weights of a network that is here. [default: ResNet-50's, downloaded]")
+@click.option("--architecture", help="Of --weights, as torchvision calls it. [default: as the file is called]")
+def command(photographs: Path, output: Path | None, weights: Path | None, architecture: str | None) -> None:
+    """Say what is in PHOTOS, a folder, a tar shard or a table, and write the shortest configuration that fits.
+
+    No photograph is opened: those that cannot be read are found by `ingest`.
+    """
+    import shlex
+
+    from pipeline.collections.assembly import Assembly
+    from pipeline.collections.detect import detect
+    from pipeline.errors import UsageError
+    from pipeline.printable import printable
+
+    found = detect(photographs.absolute())
+    intake = _read(found)
+    splits, given = Assembly(intake).splits, intake.given
+    parts = [f"{count:,} {what}" for what, count in given.items() if count]
+    click.echo(printable(f"{found.root}: {', '.join(parts)} (format {found.format})"))
+    for key in ("files", "columns"):
+        for ours, theirs in getattr(found, key).items():
+            click.echo(printable(f"  {key.removesuffix('s')} {ours}: {theirs}"))
+    click.echo("  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items()))
+    for reject in intake.rejects[:3]:
+        click.echo(printable(f"  left out: {reject.file} {reject.row or ''}: {reject.reason}"))
+    if len(intake.rejects) > 3:
+        click.echo(f"  left out: {len(intake.rejects) - 3:,} more, which `ingest` lists")
+    if "train" not in splits:
+        click.echo("no image has a sentence to learn from; what was learned from others finds them:")
+        click.echo(
+            printable(shlex.join(["jointspace", "apply", "BUNDLE", str(photographs), "--output", "results/NAME"]))
+        )
+        return
+    if missing := [split for split in ("dev", "test") if split not in splits]:
+        click.echo(f"no image is of {' or '.join(missing)}: name some in the collection's list of splits")
+    described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
+    if described < FEW:
+        click.echo(f"with {described} images that have sentences, the figures of the report will mean little")
+    values = _configure(found, "weak" in splits, weights, architecture, output)
+    path = output or Path(f"{values['name']}.yaml")
+    if path.exists():
+        raise UsageError(f"{path} exists; name another file as --output, or remove it")
+    _write(path, values)
+    click.echo(printable(f"wrote {path}; next:"))
+    click.echo(printable(shlex.join(["jointspace", "run", str(path)])))
+
+
+def _read(found: "Detected") -> Any:
+    """The collection's records, counted and checked but for the images themselves."""
+    from tqdm import tqdm
+
+    from pipeline import config
+    from pipeline.collections.formats import FORMATS
+    from pipeline.collections.intake import Intake
+    from pipeline.collections.records import DIVIDED, Options
+
+    records = FORMATS[found.format](found.root, Options(found.files, found.columns, DIVIDED))
+    limit = config.load().collection.max_sentence_chars
+    return Intake(limit).add(tqdm(records, "read", unit=" records", disable=None))
+
+
+def _configure(
+    found: "Detected", weak: bool, weights: Path | None, architecture: str | None, output: Path | None
+) -> dict[str, Any]:
+    """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
+    import re
+
+    from pipeline import config
+
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", (output.stem if output else found.root.name)).lstrip("-._+") or "mine"
+    values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}
+    if Path.cwd().resolve().is_relative_to(found.root.resolve()):
+        values["results_root"] = str(found.root.parent / "results")
+    if not weak:  # of which sae learns too
+        values["models"] = ["cca", "ncca"]
+    if section := {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}:
+        values["collection"] = section
+    if weights is None:
+        values["encoders"] = [{"name": "resnet50", "architecture": "resnet50"}]
+    else:
+        network = architecture or _name_network(weights)
+        values["weights_root"] = str(weights.absolute().parent)
+        entry = {"name": network, "architecture": network, "weights": "file", "file": weights.name}
+        values["encoders"] = [entry]
+    config.validate(config.merge(config.read_mapping(config.default_path()), values), "init")
+    return values
+
+
+def _name_network(weights: Path) -> str:
+    """The network whose name the file's begins with. Raises UsageError where that is none, or there is no such file."""
+    from pipeline.config.architectures import NETWORKS
+    from pipeline.errors import UsageError
+
+    if not weights.is_file():
+        raise UsageError(f"{weights} is not a file; give one of weights")
+    named = [network for network in NETWORKS if weights.name.lower().replace("-", "_").startswith(network)]
+    if not named:
+        raise UsageError(f"the name of {weights} begins with no network's; give its --architecture, such as resnet50")
+    return max(named, key=len)
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    import yaml
+
+    from pipeline.storage.atomic import publish_text
+
+    head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
+    publish_text(path, head + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True))

@@ -1,0 +1,95 @@
+"""init: what it says of a collection, and that what it writes is a configuration that reads it."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from made_up import ingest, run_command
+
+from pipeline import config
+from pipeline.errors import UsageError
+from pipeline.storage.manifest import Manifest
+
+
+@pytest.fixture
+def photos(tmp_path: Path, photograph, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "my photos"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number:02d}.jpg").write_bytes(photograph(number))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+def caption(folder: Path, kind: str) -> None:
+    names = sorted(path.name for path in folder.glob("*.jpg"))
+    if kind == "folder":
+        (folder / "captions.tsv").write_text("".join(f"{name}\t0\ta dog\n" for name in names))
+    elif kind == "text-files":
+        for name in names:
+            (folder / name).with_suffix(".txt").write_text("a dog\n")
+    else:
+        rows = [{"Image": name, "caption": "a dog", "price": 3} for name in names]
+        (folder / "shop.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("kind", ["folder", "text-files", "table"])
+def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, kind: str) -> None:
+    caption(photos, kind)
+    said = run_command("init", photos)
+    assert f"20 images, 20 sentences (format {kind})" in said and "train 16, dev 2, test 2" in said
+    assert said.splitlines()[-1] == "jointspace run my-photos.yaml"
+    chosen = config.load(Path("my-photos.yaml"))
+    assert (chosen.data_root, chosen.collection.format, chosen.models) == (str(photos), kind, ("cca", "ncca"))
+    written = yaml.safe_load(Path("my-photos.yaml").read_text())
+    ingest(tmp_path / "run", photos, {"collection": written.get("collection", {})})
+    assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"train": 16, "dev": 2, "test": 2}
+    defaults = config.read_mapping(config.default_path())
+    assert all(defaults.get(key) != value for key, value in written.items())
+
+
+def test_photographs_alone_are_sent_to_apply(photos: Path) -> None:
+    said = run_command("init", photos).splitlines()
+    assert "20 images" in said[0] and shlex.split(said[-1])[:4] == ["jointspace", "apply", "BUNDLE", str(photos)]
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_in_the_folder_itself_results_go_beside_it(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caption(photos, "folder")
+    monkeypatch.chdir(photos)
+    run_command("init", ".")
+    assert config.load(Path("my-photos.yaml")).results_root == str(photos.parent / "results")
+
+
+def test_weights_that_are_here(photos: Path, tmp_path: Path) -> None:
+    caption(photos, "folder")
+    weights = tmp_path / "vgg16_bn-6c64b313.pth"
+    weights.touch()
+    run_command("init", photos, "--weights", weights, "--output", "new.yaml")
+    chosen = config.load(Path("new.yaml"))
+    assert (chosen.name, chosen.weights_root) == ("new", str(tmp_path))
+    assert (chosen.encoders[0].architecture, chosen.encoders[0].file) == ("vgg16_bn", weights.name)
+
+
+def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
+    caption(photos, "folder")
+    (tmp_path / "net.pt").touch()
+    for arguments, match in [
+        (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
+        (["--weights", tmp_path / "net.pt"], "give its --architecture"),
+        (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
+    ]:
+        with pytest.raises(UsageError, match=match):
+            run_command("init", photos, *arguments)
+    Path("mine.yaml").write_text("mine")
+    with pytest.raises(UsageError, match="mine.yaml exists"):
+        run_command("init", photos, "--output", "mine.yaml")
+    assert Path("mine.yaml").read_text() == "mine"
+    odd = photos.rename(tmp_path / "odd {name}")
+    with pytest.raises(UsageError, match="data_root"):
+        run_command("init", odd)
+    with pytest.raises(UsageError, match="does not exist"):
+        run_command("init", tmp_path / "nowhere")
