@@ -12,8 +12,8 @@ from pipeline.printable import printable
 from stages.catalogue import COMMANDS, GROUPS
 from stages.commands import command_of
 
-FIRST = ("init", "search", "serve", "apply", "plan", "verify", "doctor")
-"""The commands that a user needs first, beside `snakemake`."""
+FIRST = ("init", "run", "search", "serve", "apply", "plan", "verify", "doctor")
+"""The commands that a user needs first."""
 
 
 class OneLine(logging.Formatter):
@@ -57,7 +57,7 @@ class Commands(click.Group):
 def cli(threads: int | None, debug: bool, quiet: bool) -> None:
     """Photographs and sentences into one joint space, and FAISS indices of it.
 
-    `snakemake all --cores 2` runs all that a run needs; each of its rules is one of the commands below.
+    `run`, or `snakemake all --cores 2`, makes all that a run needs; each rule of it is one of the commands below.
     """
     runtime.configure(threads)
     handler = logging.StreamHandler(sys.stderr)

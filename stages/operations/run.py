@@ -1,0 +1,147 @@
+"""`run`: a whole run by Snakemake, with one line of progress, and what to do next at its end."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.errors import JointspaceError
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+STEPS = re.compile(r"(\d+) of (\d+) steps \(\S+ done")
+RULE = re.compile(r"(?:local)?(?:rule|checkpoint) (\w+):")
+FAILED = re.compile(r"Error in (?:rule|checkpoint) (\w+)")
+STATUS = re.compile(r"non-zero exit status (\d+)")
+LOOK_SECONDS = 0.2
+"""Between two looks at the log."""
+PATIENCE_SECONDS = 60
+"""How long Snakemake may take to end its jobs once it was told to."""
+
+
+class RunFailure(JointspaceError):
+    """A run that has failed, with the exit code of the stage that did."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
+@click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
+def command(config_path: Path | None, further: tuple[str, ...], cores: int | None) -> None:
+    """Run everything that CONFIG asks for, by default the demo; what is made already is kept.
+
+    Options and targets of Snakemake's own follow two dashes, such as `-- --rerun-incomplete`; then its output is shown.
+    """
+    import shlex
+    import sys
+
+    from pipeline import config, runtime
+    from stages.closing import closing_lines
+
+    if config_path is not None and str(config_path).startswith("-"):
+        config_path, further = None, (str(config_path), *further)
+    chosen = config.load(config_path)
+    folder = Path(chosen.results_root) / chosen.name
+    words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
+    words += ["--configfile", str(config_path)] if config_path else []
+    log = folder / "run.log"
+    folder.mkdir(parents=True, exist_ok=True)
+    code = _watch([*words, *further], log, shown=bool(further))
+    if code:
+        raise _explain(log, code, shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])]))
+    if not further:
+        click.echo("\n".join(closing_lines(folder, Path(sys.executable).with_name("jointspace"))))
+
+
+def find_snakefile() -> Path:
+    """The Snakefile of the checkout, or of the installed distribution."""
+    from pipeline.config import default_path
+
+    return default_path().parents[1] / "Snakefile"
+
+
+def _watch(words: list[str], log: Path, shown: bool) -> int:
+    """Run a command whose output goes into `log`, and report its progress, or, if `shown`, its output; returns its exit
+    code. It has a session of its own, so that it is told once to end when this process is."""
+    import signal
+    import subprocess
+    import threading
+
+    from tqdm import tqdm
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
+    with open(log, "wb") as output, tqdm(desc="starting", unit=" steps", disable=True if shown else None) as bar:
+        process = subprocess.Popen(
+            words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which may be ignored here
+        )  # fmt: skip
+        try:
+            for line in _follow(log, process):
+                if shown:
+                    click.echo(line, nl=False, err=True)
+                elif found := STEPS.match(line):
+                    bar.total, bar.n = int(found[2]), int(found[1])
+                elif found := RULE.match(line):
+                    bar.set_description_str(found[1].replace("_", "-"), refresh=False)
+                bar.refresh()
+        except BaseException:
+            _end(process, signal.SIGINT)
+            raise
+        return process.wait()
+
+
+def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
+    """The lines of `log` as they are written, until the process has ended; an empty one whenever there is none."""
+    import time
+
+    with open(log, encoding="utf-8", errors="replace") as file:
+        while True:
+            ended = process.poll() is not None
+            yield from iter(file.readline, "")
+            if ended:
+                return
+            yield ""
+            time.sleep(LOOK_SECONDS)
+
+
+def _end(process: "subprocess.Popen", number: int) -> None:
+    """Tell a process and its children to end, and see that they do."""
+    import os
+    import signal
+    import subprocess
+    from contextlib import suppress
+
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _explain(log: Path, code: int, again: str) -> RunFailure:
+    """What went wrong, in the words of the stage that failed, or of Snakemake."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    stage, said = FAILED.search(text), re.findall(r"^jointspace: (.+)$", text, flags=re.M)
+    if "--unlock" in text or "could not be locked" in text.lower() or "cannot be locked" in text.lower():
+        return RunFailure(f"another run, or one that was killed, has locked this folder; {again} -- --unlock", code)
+    if stage is None:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return RunFailure(
+            f"Snakemake ended with exit code {code} ({lines[-1] if lines else 'no output'}); see {log}", code
+        )
+    status = STATUS.findall(text)
+    reason = said[-1] if said else f"it ended without a word of its own; {again} goes on where it was"
+    return RunFailure(f"{stage[1].replace('_', '-')}: {reason} (details: {log})", int(status[-1]) if status else code)

@@ -1,0 +1,97 @@
+"""`jointspace run`: what it says of a run that fails, is interrupted or locked, and at the end of one that does not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from made_up_colours import CONFIG, draw
+from workflow import ENVIRONMENT
+
+from stages.operations.run import find_snakefile
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Photographs of four colours with a sentence each, and a configuration of them."""
+    names = draw(tmp_path / "photos", 40, 0)
+    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
+    (tmp_path / "photos/captions.tsv").write_text("".join(captions))
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({"name": "mine", "data_root": "photos", "demo": {"generate": False}, "shard_size": 40, **CONFIG})
+    )
+    return tmp_path
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "stages.cli", "run", *arguments]
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*arguments), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+
+
+def test_a_stage_that_fails_says_why(folder: Path) -> None:
+    for number in range(5):
+        (folder / f"photos/broken-{number}.jpg").write_text("no photograph")
+    done = run(folder, "mine.yaml", "--cores", "1")
+    assert done.returncode == 3 and done.stdout == ""
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("jointspace: ingest: 5 of 45 images are rejected, more than collection.reject_limit")
+    assert said.endswith("(details: results/mine/run.log)")
+    assert "CalledProcessError" in (folder / "results/mine/run.log").read_text()
+
+
+def test_what_is_no_configuration_is_refused_before_anything_runs(folder: Path) -> None:
+    (folder / "wrong.yaml").write_text("modles: [ncca]\n")
+    for name, expected in (("missing.yaml", "does not exist"), ("wrong.yaml", "did you mean models?")):
+        done = run(folder, name)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and expected in done.stderr
+    assert not (folder / "results").exists()
+
+
+def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
+    process = subprocess.Popen(
+        command("mine.yaml", "--cores", "1"), cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    log = folder / "results/mine/run.log"
+    while not (log.exists() and "checkpoint ingest" in log.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=90)[1].splitlines()[-1] == "jointspace: interrupted"
+    assert process.returncode == 130
+    mine = str(folder).encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            assert os.readlink(f"/proc/{pid}/cwd").encode() != mine
+        except (OSError, ProcessLookupError):
+            continue
+    assert "(flag -n)" in run(folder, "mine.yaml", "--", "-n").stderr  # it is not locked
+
+
+@pytest.mark.slow
+def test_at_its_end_it_says_what_to_do_next(folder: Path) -> None:
+    done = run(folder, "mine.yaml", "--cores", "2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.split()[:1] == ["ncca"] for line in lines) and "report: results/mine/report/index.html" in lines
+    assert "search --index results/mine/index/ncca" in lines[-1]
+    again = run(folder, "mine.yaml")
+    assert again.returncode == 0 and again.stdout == done.stdout
+
+
+def test_the_rules_are_beside_the_snakefile_that_is_installed() -> None:
+    assert find_snakefile() == ROOT / "Snakefile"
+    installed = (ROOT / "setup.cfg").read_text().partition("[options.data_files]")[2]
+    for line in (ROOT / "Snakefile").read_text().splitlines():
+        if line.startswith("include:"):
+            folder = Path(line.split('"')[1]).parent
+            assert f"share/jointspace/{folder} = {folder}/*.smk" in installed
