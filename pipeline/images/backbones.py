@@ -5,10 +5,9 @@ import warnings
 import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-from torchvision import models
-from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
 from pipeline.errors import UsageError
+from pipeline.images.zoo import feature_extraction, models
 
 LAYERS = ("average", "fc6", "fc7")
 
@@ -36,7 +35,7 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
     mean is the feature. `fc6` and `fc7` are the hidden layers of a classifier with three layers, after ReLU.
     """
     head = [name for name, child in network.named_children() if _has_parameters(child)][-1]
-    names = get_graph_node_names(network, suppress_diff_warning=True)[1]
+    names = feature_extraction.get_graph_node_names(network, suppress_diff_warning=True)[1]
     of_head = [i for i, name in enumerate(names) if name == head or name.startswith(f"{head}.")]
     if layer == "average":
         return _last_map(network, names[: of_head[0]], side)
@@ -48,7 +47,7 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
     """The part of `network` that computes `node`. Shares the network's tensors."""
-    body = create_feature_extractor(network, {node: "output"}, suppress_diff_warning=True).eval()
+    body = feature_extraction.create_feature_extractor(network, {node: "output"}, suppress_diff_warning=True).eval()
     for output in body.graph.nodes:
         if output.op == "output":
             output.args = tuple(output.args[0].values())
@@ -78,7 +77,7 @@ def _last_map(network: nn.Module, names: list[str], side: int) -> str:
         candidates.append(name)
         if _has_parameters(_module(network, name)):
             break
-    extractor = create_feature_extractor(network, candidates, suppress_diff_warning=True)
+    extractor = feature_extraction.create_feature_extractor(network, candidates, suppress_diff_warning=True)
     try:
         with torch.inference_mode():
             outputs = extractor(torch.zeros(1, 3, side, side))

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from urllib.error import URLError
 
 import torch
-from torchvision import models
 
 from pipeline.errors import InputError
 from pipeline.images.backbones import require_known
+from pipeline.images.zoo import models
 
 State = Mapping[str, torch.Tensor]
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.arithmetic import blend, compose, search_around_mean
 from pipeline.index.asking import Asker
-from pipeline.index.conditions import Predicate
 from pipeline.index.format import REBUILD
 from pipeline.index.gallery import Gallery, open_gallery
 from pipeline.multivectors import Items, MultiVectors, concatenate
@@ -182,6 +181,8 @@ class Searcher(Asker):
         """(n,) bool: which rows of a table are, or belong to, images of which `where` is true; None without it."""
         if where is None or not where.strip():
             return None
+        from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
+
         images = self.table("images")
         allowed = Predicate(where).rows(images) & images["path"].is_valid().to_numpy()  # the others were removed
         if modality == "images":

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from pipeline import runtime
@@ -90,6 +89,8 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
     if comparison == "inner_product":
         return images @ sentences.T
     if comparison == "euclidean":
+        from scipy.spatial.distance import cdist  # which other scores, and queries, do without
+
         return -cdist(images, sentences, "sqeuclidean")
     from pipeline.metrics.multivector_scores import multivector_scores  # torch
 

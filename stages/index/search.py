@@ -133,18 +133,22 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) 
 
 def _photograph(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Photograph":
     """The photograph as the searcher takes it. InputError names a file that cannot be used."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from pipeline import config
     from pipeline.errors import InputError
     from pipeline.images.decode import DecodingProcess, ImageLimits
-    from pipeline.index.query import image_features
 
     data = _read(image_path)
     if searcher.multi_vector:
         return data
     limits = ImageLimits.from_settings(config.load(config_path).collection)
-    with DecodingProcess(limits) as decode:
+    with DecodingProcess(limits) as decode, ThreadPoolExecutor(1) as thread:
+        decoded = thread.submit(decode, data)
+        from pipeline.index.query import image_features  # and torch, which takes as long
+
         try:
-            image = decode(data)
+            image = decoded.result()
         except InputError as error:
             raise InputError(f"{image_path}: {error}; give another image") from error
     return image_features(image, searcher.encoder_parts())
