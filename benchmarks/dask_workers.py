@@ -36,7 +36,7 @@ from pipeline.storage.shards import (  # noqa: E402
     shard_path,  # noqa: E402
     write_shard,
 )
-from pipeline.storage.text_shards import TfidfShard, write_tfidf  # noqa: E402
+from pipeline.storage.text_shards import VectorShard, write_vectors  # noqa: E402
 
 DIMENSIONS = 128
 
@@ -44,7 +44,7 @@ DIMENSIONS = 128
 def sum_shard(folder: Path, number: int) -> Moments:
     """The moments of one shard, as `accumulate` sums them."""
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
-    y = TfidfShard(shard_path(folder / "tfidf", number)).matrix
+    y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     accumulator = MomentsAccumulator(x.shape[1], DIM_Y, 1)
     for start in range(0, len(x), BLOCK_ROWS):
         block = to_float32(x[start : start + BLOCK_ROWS])
@@ -55,7 +55,7 @@ def sum_shard(folder: Path, number: int) -> Moments:
 def embed_shard(folder: Path, number: int) -> int:
     """Project one shard of features and sentences, and publish what comes out; 1, the number of shards."""
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
-    y = TfidfShard(shard_path(folder / "tfidf", number)).matrix
+    y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     rng = np.random.default_rng(0)
     w, u = (rng.standard_normal((dim, DIMENSIONS), np.float32) for dim in (x.shape[1], DIM_Y))
     made = {}
@@ -72,7 +72,7 @@ def make_shards(folder: Path, shards: int, rows: int, dim: int) -> None:
         path = shard_path(folder / "features", number)
         write_shard(path, FEATURES, {"features": np.roll(x, number, axis=1)}, rows=rows, fingerprint="made")
         path = shard_path(folder / "tfidf", number)
-        write_tfidf(path, y, ids, ids, fingerprint="made", inputs={"vocabulary": "made"})
+        write_vectors(path, y, ids, ids, fingerprint="made", inputs={}, encoder="tfidf")
 
 
 def processor_seconds(cluster: LocalCluster) -> float:

@@ -25,7 +25,7 @@ import yaml  # noqa: E402
 
 from pipeline.plan.rates import measure_flops  # noqa: E402
 from pipeline.run.layout import Layout  # noqa: E402
-from pipeline.run.run import divide  # noqa: E402
+from pipeline.run.parts import divide  # noqa: E402
 from pipeline.run.runner import commit_part  # noqa: E402
 from pipeline.storage.atomic import sidecar_path  # noqa: E402
 from pipeline.storage.benchmarks import read_benchmarks  # noqa: E402
@@ -39,7 +39,7 @@ BLOCK = 4096
 FOLDERS = {
     "encode_sentences": "text/tfidf", "encode_documents": "text/documents", "accumulate": "moments",
     "fit": "models", "embed": "embeddings", "build_index": "index", "evaluate": "evaluation",
-    "build_vocabulary": "text/vocabulary.json",
+    "prepare_text_encoder": "text/encoders",
 }  # fmt: skip
 
 

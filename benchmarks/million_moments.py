@@ -37,7 +37,7 @@ from pipeline.storage.shards import (  # noqa: E402
     shard_path,  # noqa: E402
     write_shard,
 )
-from pipeline.storage.text_shards import TfidfShard, write_tfidf  # noqa: E402
+from pipeline.storage.text_shards import VectorShard, write_vectors  # noqa: E402
 
 DIM_X, DIM_Y, WORDS, HIDDEN = 4096, 3000, 12, 64
 SHARD_ROWS = 1 << 15
@@ -72,14 +72,14 @@ def make_shards(folder: Path, rows: int) -> None:
         y = sparse.csr_array((np.full(len(words), WORDS**-0.5, np.float32), (owners, words)), shape=(count, DIM_Y))
         ids = np.arange(start, start + count)
         write_shard(features, FEATURES, {"features": x, "image_id": ids}, rows=count, fingerprint="made")
-        write_tfidf(tfidf, y, ids, ids, fingerprint="made", inputs={"vocabulary": "made"})
+        write_vectors(tfidf, y, ids, ids, fingerprint="made", inputs={}, encoder="tfidf")
 
 
-def open_ahead(folder: Path, count: int) -> Iterator[tuple[Shard, TfidfShard]]:
+def open_ahead(folder: Path, count: int) -> Iterator[tuple[Shard, VectorShard]]:
     """The shards in order, the next one checked while this one is used."""
 
-    def opened(number: int) -> tuple[Shard, TfidfShard]:
-        return Shard(shard_path(folder / "features", number), FEATURES), TfidfShard(
+    def opened(number: int) -> tuple[Shard, VectorShard]:
+        return Shard(shard_path(folder / "features", number), FEATURES), VectorShard(
             shard_path(folder / "tfidf", number)
         )
 

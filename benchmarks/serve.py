@@ -30,10 +30,12 @@ from pipeline.index.build import build_index  # noqa: E402
 from pipeline.index.requirements import Requirements  # noqa: E402
 from pipeline.index.vectors import ArrayVectors  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
+from pipeline.models.linear.text_views import TextView  # noqa: E402
 from pipeline.models.linear.views import ImageView  # noqa: E402
 from pipeline.specs.models import model_spec  # noqa: E402
 from pipeline.storage.bundle import BundleWriter  # noqa: E402
-from pipeline.storage.parameters import MODEL, write_parameters  # noqa: E402
+from pipeline.storage.parameters import MODEL, TEXT_ENCODER, write_parameters  # noqa: E402
+from pipeline.text.tfidf import TfidfEncoder  # noqa: E402
 from pipeline.text.tokens import TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
@@ -60,14 +62,22 @@ def make_bundle(folder: Path, count: int, dim: int, candidates: list[str] | str)
     writer.add_table("images.parquet", pa.table({"image_id": ids, "path": paths, "member": pa.nulls(count, "string")}))
     writer.add_table("sentences.parquet", pa.table({"sentence_id": text_ids, "image_id": text_ids, "text": texts}))
     vocabulary = build_vocabulary(texts[:1000], TERMS, size=len(WORDS), min_count=1, idf=False, normalise=True)
-    writer.add_json("vocabulary.json", vocabulary.to_dict())
-    size = len(vocabulary.index)
+    encoder, size = TfidfEncoder(vocabulary), len(vocabulary.index)
     u = rng.standard_normal((size, dim), dtype=np.float32)
     directions = Directions(np.eye(dim, dtype=np.float32), u, np.ones(dim, np.float32))
-    model = model_spec("ncca").load()(ImageView(("none",), (dim,), ()), np.zeros(dim), np.zeros(size), directions)
+    model = model_spec("ncca").load()(
+        ImageView(("none",), (dim,), ()),
+        TextView.of({"tfidf": encoder.encode(texts[:1])}),
+        np.zeros(dim),
+        np.zeros(size),
+        directions,
+    )
     path = folder / "model" / "model.safetensors"
     write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="made up")
     writer.add_parameters(path.parent)
+    path = folder / "text_encoder" / "model.safetensors"
+    write_parameters(path, TEXT_ENCODER, {}, settings=encoder.settings(), fingerprint="made up")
+    writer.add_parameters(path.parent, "text_encoders/tfidf/")
     cards = {"images": built.card.to_dict(), "sentences": sentences.card.to_dict()}
     about = {"model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, **cards}
     writer.commit({**about, "data_root": str(folder)})

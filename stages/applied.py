@@ -44,7 +44,8 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         details = {
             "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-            "metric": opened.card["metric"], "vocabulary": known["vocabulary"], "inputs": job.inputs,
+            "metric": opened.card["metric"], "inputs": job.inputs,
+            **({"vocabulary": known["vocabulary"]} if "vocabulary" in known else {}),
         }  # fmt: skip
         sides = {name: np.ascontiguousarray(side, np.float32) for name, side in sides.items()}
         write_embeddings(job.path, sides, ids, details, fingerprint=job.fingerprint)

@@ -20,7 +20,7 @@ from pipeline.specs.models import MODELS
 from stages.catalogue import COMMANDS, declared
 
 MILLION = Sizes(
-    images=1_000_000, sentences=150_000, shard_images=16384, terms=3000, dimensions=128,
+    images=1_000_000, sentences=150_000, shard_images=16384, text_dims={"tfidf": 3000}, dimensions=128,
     splits={"train": 28_000, "dev": 1000, "test": 1000, "weak": 970_000}, dims={"resnet50": 2048}, batch_images=32,
 )  # fmt: skip
 FILE = {"file": "x"}
@@ -34,6 +34,7 @@ LEARNED = {
     "regions": {"encoders": ["squeezenet-boxes"], "boxes": "x"},
     "collection": {"takedown": "x"},
     "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "x")},
+    "text_encoders": [{"name": "tfidf", "kind": "tf-idf"}, {"name": "words", "kind": "averaged"}],
 }
 FILES = {
     "demo": {"generate": False},
@@ -50,6 +51,7 @@ FILES = {
     },
     "finetune": {"start": "file", **FILE},
     "word_vectors": {"source": "file", **FILE},
+    "text_encoders": [{"name": "words", "kind": "averaged", "averaged": {"source": "file", **FILE}}],
 }
 GIVEN = {
     "models": ["ncca"],
@@ -57,14 +59,15 @@ GIVEN = {
     "query_encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
 }
 """Configurations in which stages look at keys that those in config/ leave alone."""
-MODEL_KEYS = ("encoders", "seed", "fit", "transfer")
+MODEL_KEYS = ("encoders", "text_encoders", "seed", "fit", "transfer")
 """Fields of a model that are taken from keys of the same names."""
 HEAD = """# Stages: what they are made of, their keys and what they cost
 
 A run has one job of a stage for each of what the second column says; a part is a range of shards. A stage is made again
 when what it reads has changed, or its version, or one of the keys that decide it; it looks at those named here (each is
 explained in [configuration.md](configuration.md)). With a section count the defaults that it is laid over:
-`encoder_defaults` and `ensemble_defaults`; `train_defaults` and `language_defaults` stand here for the own sections of
+`encoder_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults` and `text`;
+`train_defaults` and `language_defaults` stand here for the own sections of
 all models and generators that are laid over them. No results depend on where and by how many processes they are made:
 `results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster` and `device` are every stage's, and `serve` is the
 server's.
@@ -113,7 +116,8 @@ class LookedConfig(Looked):
     def model(self, name: str) -> Looked:
         model = self._one.model(name)
         self._seen.update(("variant_defaults", "variants", "ensembles"))
-        return Looked(model, {key: key for key in MODEL_KEYS} | {"settings": model.spec.key}, self._seen)
+        keys = {key: key for key in MODEL_KEYS} | {"text_weights": "text_encoders", "settings": model.spec.key}
+        return Looked(model, keys, self._seen)
 
 
 def configurations() -> list[Config]:

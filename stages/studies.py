@@ -33,12 +33,13 @@ def read_study(run: "Run") -> "Study":
     from pipeline.storage.moments import PairSet
 
     settings, layout, features = run.config, run.layout, run.features
-    sentences = run.tfidf(layout.sentences("tfidf"))
+    names = [encoder.name for encoder in settings.text_encoders]
+    sentences = run.texts({name: layout.sentences(name) for name in names})
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder, "target"))
 
     @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
     def auxiliary(documents: str) -> FoldedMoments:
-        texts = run.tfidf(layout.documents(documents))
+        texts = run.texts({name: layout.documents(documents, name) for name in names})
         folder = layout.moments(f"study/auxiliary/{documents}").folder
         return FoldedMoments(PairSet(features, texts, folder, "auxiliary"))
 
@@ -54,6 +55,7 @@ def read_study(run: "Run") -> "Study":
         own=lambda model: settings.section(model_spec(model)),
         protocol=settings.study.protocol,
         seed=settings.seed,
+        text_weights={one.name: one.weight for one in settings.text_encoders} | settings.study.fit.text_weights,
         device=run.gpu,
     )
 
@@ -64,17 +66,18 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
     sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
-    return {"seed": config.seed, **sections}
+    weights = {"text_weights": {one.name: one.weight for one in config.text_encoders}}
+    return {"seed": config.seed, **sections, **weights}
 
 
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
     """What `read_study` reads."""
-    documents = [*DOCUMENTS, *config.study.noise]
+    documents, texts = [*DOCUMENTS, *config.study.noise], [one.name for one in config.text_encoders]
     return {
         "manifest": layout.manifest,
-        "tfidf": layout.sentences("tfidf"),
+        **{f"text/{one}": layout.sentences(one) for one in texts},
         "moments/study/target": layout.moments("study/target"),
         **{f"features/{one.name}": layout.features(one.name) for one in config.every_encoder},
-        **{f"documents/{name}": layout.documents(name) for name in documents},
+        **{f"documents/{name}/{one}": layout.documents(name, one) for name in documents for one in texts},
         **{f"moments/study/{name}": layout.moments(f"study/auxiliary/{name}") for name in documents},
     }

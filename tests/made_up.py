@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from click.testing import CliRunner
+from made_up_settings import text_view
 from PIL import Image
 
 from pipeline.config import default_path, merge, read_mapping, validate
@@ -22,12 +23,11 @@ from pipeline.run.runner import make
 from pipeline.specs.models import model_spec
 from pipeline.storage.atomic import CHECK, DRAWING, publish, publish_json, to_json
 from pipeline.storage.features import write_features
-from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
-from pipeline.storage.parameters import ENCODER, MODEL, write_parameters
+from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, write_parameters
 from pipeline.storage.shards import EMBEDDINGS, write_shard
-from pipeline.text.tfidf import encode
+from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 from stages.cli import cli
@@ -44,6 +44,8 @@ CONFIG = {
 
 MADE_BY = {"encoder": "encoder"}
 """The origin of all features: the fingerprint of the encoder `colour`."""
+TEXTS_BY = {"encoder": "text encoder"}
+"""That of all vectors of sentences, by the text encoder `tfidf`."""
 
 
 def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test") -> Path:
@@ -62,9 +64,14 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         idf=False,
         normalise=True,
     )
-    value = vocabulary.to_dict()
-    digest = fingerprint("vocabulary", 1, value)
-    publish_json(layout.vocabulary.path, {"fingerprint": digest, **value})
+    write_parameters(
+        layout.text_encoder("tfidf").path / "model.safetensors",
+        TEXT_ENCODER,
+        {},
+        settings=TfidfEncoder(vocabulary).settings(),
+        fingerprint=TEXTS_BY["encoder"],
+        details={"name": "tfidf", "dim": len(vocabulary.terms)},
+    )
     write_parameters(
         layout.encoder("colour").path / "model.safetensors",
         ENCODER,
@@ -79,9 +86,14 @@ def make_run(folder: Path, registered: str = "ncca", images: int = 24, held_out:
         model.tensors(),
         settings=model.settings(),
         fingerprint="model",
-        details={"model": registered, "registered": registered, "vocabulary": digest, "encoders": {"colour": MADE_BY}},
+        details={
+            "model": registered,
+            "registered": registered,
+            "encoders": {"colour": MADE_BY},
+            "text_encoders": {"tfidf": TEXTS_BY},
+        },
     )
-    _embed(layout.embeddings(registered).folder, manifest, model, vocabulary, registered, digest)
+    _embed(layout.embeddings(registered).folder, manifest, model, vocabulary, registered)
     return folder
 
 
@@ -148,11 +160,11 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
     u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
     directions = Directions(np.eye(size, dtype=np.float32), u, np.ones(size, np.float32))
     return model_spec(registered).load()(
-        ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), directions
+        ImageView(("colour",), (size,), ()), text_view(size), np.zeros(size), np.zeros(size), directions
     )
 
 
-def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str, digest: str) -> None:
+def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, row: str) -> None:
     """Images a little off their axes, each by its own amount, so that no two are the same."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
@@ -164,12 +176,11 @@ def _embed(folder: Path, manifest: Manifest, model: LinearModel, vocabulary: Voc
         arrays = {
             "images": images,
             "image_id": ids,
-            "sentences": model.embed_sentences(encode(texts, vocabulary)),
+            "sentences": model.embed_sentences({"tfidf": encode(texts, vocabulary)}),
             "sentence_id": np.arange(rows.first_sentence, rows.last_sentence),
         }
         inputs = {"model": "model", **{what: rows.fingerprints[what] for what in ("images", "sentences")}}
         details = {"model": row, "registered": row, "metric": model.metric, "dim": images.shape[1], "inputs": inputs}
-        details["vocabulary"] = digest
         path = shard_path(folder, number)
         write_shard(path, EMBEDDINGS, arrays, rows=len(ids), fingerprint=f"shard {number}", details=details)
 
@@ -210,10 +221,10 @@ def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
 
 def write_plan(run: Path, path: Path | None = None) -> None:
     """A plan of the run, or of its manifest at `path`, whose rates nobody has measured."""
-    rates = dict.fromkeys(("inspected", "encoded", "first_text", "flops", "starts", "starts_light", "share"), 1.0)
-    rates |= dict.fromkeys(("images", "decoded", "forward"), {"colour": 1.0})
+    rates = dict.fromkeys(("inspected", "first_text", "flops", "starts", "starts_light", "share"), 1.0)
+    rates |= dict.fromkeys(("images", "decoded", "forward"), {"colour": 1.0}) | {"encoded": {"tfidf": 1.0}}
     inputs = {"manifest": Manifest(Layout(run).manifest.path).fingerprint}
-    plan = {"rates": rates, "dims": {"colour": 8}, "terms": 8, "gpu": False, "inputs": inputs}
+    plan = {"rates": rates, "dims": {"colour": 8}, "text_dims": {"tfidf": 8}, "gpu": False, "inputs": inputs}
     publish_json(path or Layout(run).plan.path, plan)
 
 

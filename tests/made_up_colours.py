@@ -37,7 +37,7 @@ def make_colours(folder: Path) -> Path:
     (folder / "data/captions.tsv").write_text("".join(captions))
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     ingest(folder, folder / "data")
-    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
+    for stage in ("prepare_encoder", "prepare_text_encoder", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
     make_stage("fit", folder, "ncca")

@@ -1,7 +1,6 @@
 """A row of fragments for the made-up run: every image has three regions, every word one vector."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,9 @@ from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.region_views import RegionView
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.run.layout import Layout
+from pipeline.storage.atomic import publish_json
 from pipeline.storage.embeddings import write_embeddings
+from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.gather import shard_path
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.parameters import MODEL, write_parameters
@@ -28,9 +29,9 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
 
     It reads words by the vocabulary of the terms, unless the run has tokens of its own."""
     layout, manifest = Layout(run), Manifest(run / "manifest")
-    value = json.loads(layout.vocabulary.path.read_text())
     if not layout.token_vocabulary.path.exists():
-        shutil.copyfile(layout.vocabulary.path, layout.token_vocabulary.path)
+        write_tokens_of_terms(run)
+    value = json.loads(layout.token_vocabulary.path.read_text())
     analyze = make_analyzer(Vocabulary.from_dict(value).settings)
     for number in range(manifest.n_shards):
         span = manifest.shard(number)
@@ -59,6 +60,13 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
             "regions": {"colour": MADE_BY},
         },
     )  # fmt: skip
+
+
+def write_tokens_of_terms(run: Path) -> None:
+    """The vocabulary of the terms as that of the words."""
+    settings = json.loads(Layout(run).text_encoder("tfidf").commit.read_text())["details"]["settings"]
+    value = Vocabulary.from_dict(settings).to_dict()
+    publish_json(Layout(run).token_vocabulary.path, {"fingerprint": fingerprint("vocabulary", 1, value), **value})
 
 
 def whole_length(ids: np.ndarray) -> np.ndarray:

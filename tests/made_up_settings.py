@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.models.linear.text_views import TextView
 from pipeline.settings.models import FitSettings, KernelsSettings, TransferSettings, WsabieSettings
 from pipeline.specs.models import model_spec
 
@@ -26,8 +27,13 @@ def make_grid(
 ) -> FitSettings:  # fmt: skip
     return FitSettings(
         dimensions=dimensions, image_ridge=image_ridge, text_ridge=text_ridge, eigenvalue_power=power, search=search,
-        dev_images=1000,
+        dev_images=1000, text_weights={},
     )  # fmt: skip
+
+
+def text_view(dim: int, sparse: bool = True) -> TextView:
+    """Of one text encoder, `tfidf`, as it is."""
+    return TextView(("tfidf",), (dim,), (sparse,), ((),), (1.0,))
 
 
 def own_settings(name: str) -> Any:

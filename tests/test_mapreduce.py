@@ -206,8 +206,8 @@ def shard_is_whole(path: Path) -> bool:
 def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     first = encoded(run, {"scheduler": address})
-    path = run / "text/vocabulary.json"
-    retell(path, "normalise", value=False)
+    path = run / "text/encoders/tfidf/model.json"
+    retell(path, "details", "settings", "normalise", value=False)
     retell(path, "fingerprint", value="another")
     second = encoded(run, {"scheduler": address})
     assert second != first and second == encoded(run, IN_PROCESS)
@@ -287,11 +287,14 @@ def test_moments_of_many_shards_are_summed_anywhere(address: str) -> None:
         arrays.append(accumulator.result().to_arrays())
     source = SimpleNamespace(
         view={"encoders": ["made"], "dims": [4], "steps": []},
+        text={"encoders": ["tfidf"], "dims": [3], "sparse": [True], "steps": [[]], "weights": [1.0]},
         n_folds=1,
-        terms=3,
         moments=lambda folds: [partial(dict, part) for part in arrays],
     )
-    sums = [FoldedMoments(source, where).sum([0], Restriction(("made",))) for where in ("local", "threads", address)]
+    sums = [
+        FoldedMoments(source, where).sum([0], Restriction(("made",), {"tfidf": 1.0}))
+        for where in ("local", "threads", address)
+    ]
     for other in sums[1:]:
         assert sums[0].n == other.n == 100
         for name in ("mean_x", "mean_y", "xx", "xy", "yy"):

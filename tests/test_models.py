@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER, make_grid, own_settings
+from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
 from pipeline.errors import IntegrityError, UsageError
@@ -52,10 +52,12 @@ def make_task(name: str, training: str) -> tuple[FitTask, PairArrays]:
 
     target, weak = block(0, 250, 0), block(250, 400, 1)
     dev = np.flatnonzero(owners >= 400)
-    held_out = PairArrays({name: part[400:] for name, part in features.items()}, sentences[dev], owners[dev] - 400)
+    held_out = PairArrays(
+        {name: part[400:] for name, part in features.items()}, {"tfidf": sentences[dev]}, owners[dev] - 400
+    )
     sets = Sets(moments_of(target), moments_of(weak), lambda: [target], lambda: [weak])
     grid = make_grid([4], [0.01, 0.1], [0.01, 0.1], [0, 1])
-    return FitTask(training, VIEW, sets, held_out, grid, TRANSFER, own_settings(name), seed=0), held_out
+    return FitTask(training, VIEW, text_view(20), sets, held_out, grid, TRANSFER, own_settings(name), seed=0), held_out
 
 
 FITTED = [spec.name for spec in made_by("fit")]
@@ -100,12 +102,12 @@ def test_one_at_a_time_is_the_same(fitted) -> None:
 def test_inputs_are_left_as_they_were(fitted) -> None:
     model, pairs = fitted
     before = {name: block.copy() for name, block in pairs.features.items()}
-    words = pairs.sentences.toarray()
+    words = pairs.sentences["tfidf"].toarray()
     model.embed_images(pairs.features)
     model.embed_sentences(pairs.sentences)
     for name, block in pairs.features.items():
         np.testing.assert_array_equal(block, before[name])
-    np.testing.assert_array_equal(pairs.sentences.toarray(), words)
+    np.testing.assert_array_equal(pairs.sentences["tfidf"].toarray(), words)
 
 
 def test_parts_bring_it_back(fitted) -> None:
@@ -120,7 +122,7 @@ def test_nothing_to_go_by_is_still_a_finite_vector(fitted) -> None:
     model, _ = fitted
     blank = {"one": np.zeros((1, 10), np.float16), "two": np.zeros((1, 6), np.float16)}
     assert np.isfinite(model.embed_images(blank)).all()
-    assert np.isfinite(model.embed_sentences(sparse.csr_array((1, 20), dtype=np.float32))).all()
+    assert np.isfinite(model.embed_sentences({"tfidf": sparse.csr_array((1, 20), dtype=np.float32)})).all()
 
 
 def test_missing_or_misshapen_features_are_named(fitted) -> None:

@@ -32,6 +32,7 @@ from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, SENTENCES, Manif
 from stages.catalogue import declared
 
 STAGES = declared()
+READS_MANIFEST = r"run\.(manifest|pairs|embeddings|features)|read_(material|text_material|study)"
 SUMMARY = {"splits": {"train": 6000, "dev": 1000, "test": 1000}, "counts": {"sentences": {"kept": 40000}}}
 FACTS = {"fit": Fact(2, 30.0, 55.0, 700.0), "make_demo": Fact(1, 90.0, 80.0, 200.0)}
 
@@ -50,7 +51,7 @@ def settings(tmp_path: Path) -> config.Config:
 def rates_of(images: float | None, inspected: float, encoded: float, flops: float, starts: float) -> Rates:
     """Of one encoder, `net`; a process without torch starts in half the time."""
     net = {"net": images}
-    return Rates(net, net, net, inspected, encoded, 0.1, flops, starts, starts / 2, 1.0)
+    return Rates(net, net, net, inspected, {"tfidf": encoded}, 0.1, flops, starts, starts / 2, 1.0)
 
 
 def forecast_of(settings: config.Config, sizes: Sizes, rates: Rates, gpu: bool) -> list[Forecast]:
@@ -90,7 +91,7 @@ def test_work_grows_as_its_operations_do(settings: config.Config) -> None:
     rates = rates_of(1e9, 1e9, 1e9, 1e6, 0.0)
 
     def taken(rule: str, summary: dict, terms: int = 2000, **dims: int) -> float:
-        return seconds(forecast_of(settings, sizes_of(settings, summary, dims, terms), rates, False), rule)
+        return seconds(forecast_of(settings, sizes_of(settings, summary, dims, {"tfidf": terms}), rates, False), rule)
 
     base, more, longer = summary_of(6000), summary_of(12000), summary_of(6000, dev=2000)
     assert taken("accumulate", more) == pytest.approx(2 * taken("accumulate", base), rel=0.02)
@@ -139,7 +140,8 @@ def test_every_job_that_reads_the_manifest_asks_for_the_memory_that_it_takes(
     reading = {
         name
         for name, stage in STAGES.items()
-        if stage.sharded or re.search(r"run\.(manifest|pairs|embeddings|features)|read_(material|study)", sources[name])
+        if stage.sharded
+        or re.search(r"run\.(manifest|pairs|embeddings|features)|read_(material|text_material|study)", sources[name])
     }
     assert len(reading) > 35
     for rule in reading:
@@ -247,7 +249,7 @@ def test_the_command_measures_and_forecasts(settings: config.Config, tmp_path: P
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["rates"]["images"]["net"] > 0 and plan["dims"] == {"net": 512}
     assert plan["rates"]["starts"] > plan["rates"]["starts_light"] > 0 and 0 < plan["rates"]["share"] <= 1
-    assert plan["terms"] < 20
+    assert plan["text_dims"]["tfidf"] < 20
     assert "extract" in said and "total" in said
 
     before = (tmp_path / "plan.json").read_bytes()

@@ -42,10 +42,10 @@ INERT = {
     "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones
     "pool_regions": {"query_encoders"},  # which never pool regions, nor have features
     "import_features": {"query_encoders"},
-    "combine": {"encoders"},  # looked at for models that start from others, which there need not be
-    "fit_csls": {"encoders"},
-    "join_embeddings": {"encoders"},
-    "evaluate": {"encoders"},
+    "combine": {"encoders", "text_encoders"},  # looked at for models that start from others, which there need not be
+    "fit_csls": {"encoders", "text_encoders"},
+    "join_embeddings": {"encoders", "text_encoders"},
+    "evaluate": {"encoders", "text_encoders"},
     "describe": LEARNING,  # only asked whether the generator uses a joint space
     "evaluate_descriptions": LEARNING,
 }

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import require_detector
+from pipeline.config.text_encoders import RESERVED
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
 from pipeline.specs.generators import GENERATORS
@@ -18,6 +19,7 @@ def check(config: "Config") -> None:
     """Raises ValueError, in one sentence, for the first thing that `config` cannot do."""
     _check_names(config)
     _check_encoders(config)
+    _check_text_encoders(config)
     _check_regions(config)
     try:
         models = {name: config.model(name) for name in config.every_model()}
@@ -31,15 +33,16 @@ def check(config: "Config") -> None:
 
 def _check_names(config: "Config") -> None:
     """Raises ValueError, in one sentence, for the first name or variant that is wrong."""
-    _check_variants(config, [encoder.name for encoder in config.encoders])
+    _check_variants(config)
     _check_ensembles(config)
     for name in config.models:
         if reason := config.why_not(name):
             raise ValueError(f"models: {reason}" if reason.startswith("unknown") else reason)
 
 
-def _check_variants(config: "Config", encoders: list[str]) -> None:
+def _check_variants(config: "Config") -> None:
     registered = {spec.name for spec in MODELS}
+    encoders, texts = ([one.name for one in every] for every in (config.encoders, config.text_encoders))
     for name, variant in config.variants.items():
         if name.endswith((REFIT, CSLS, PLAIN)):
             raise ValueError(
@@ -50,8 +53,14 @@ def _check_variants(config: "Config", encoders: list[str]) -> None:
         spec = model_spec(variant.model)
         if spec.made_by == "combine":
             raise ValueError(f"variants.{name}: an {spec.name} cannot be a variant; name it in ensembles")
-        if unknown := set(variant.encoders or ()) - set(encoders):
-            raise ValueError(f"variants.{name}: unknown encoder {min(unknown)}; there are {', '.join(encoders)}")
+        for what, given, known in (
+            ("encoder", variant.encoders, encoders),
+            ("text encoder", variant.text_encoders, texts),
+        ):
+            if unknown := set(given or ()) - set(known):
+                raise ValueError(f"variants.{name}: unknown {what} {min(unknown)}; there are {', '.join(known)}")
+            if given is not None and len(set(given)) != max(1, len(given)):
+                raise ValueError(f"variants.{name}: name at least one {what}, and each once")
         if variant.documents not in config.documents:
             known = ", ".join(config.documents)
             raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
@@ -102,6 +111,14 @@ def _check_encoders(config: "Config") -> None:
             )
 
 
+def _check_text_encoders(config: "Config") -> None:
+    names = [encoder.name for encoder in config.text_encoders]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two text encoders of one name among {', '.join(names)}")
+    if taken := [name for name in names if name in RESERVED]:
+        raise ValueError(f"text_encoders: {taken[0]} is the name of another folder of a run's texts; choose another")
+
+
 def _check_regions(config: "Config") -> None:
     regions, encoders = config.regions, {encoder.name: encoder for encoder in config.encoders}
     if unknown := set(regions.encoders) - set(encoders):
@@ -130,6 +147,12 @@ def _check_regions(config: "Config") -> None:
 
 def _check_model(config: "Config", name: str, model: Model) -> None:
     spec, described = model.spec, config.regions.encoders
+    if unknown := set(model.fit.text_weights) - {one.name for one in config.text_encoders}:
+        raise ValueError(f"{name}: fit.text_weights has weights of {min(unknown)}, which is not among text_encoders")
+    if not any(weight > 0 for tried in model.text_weights.values() for weight in tried):
+        raise ValueError(
+            f"{name}: no text encoder has a positive weight; give one to {' or '.join(model.text_encoders)}"
+        )
     if spec.made_by != "combine":
         _check_training(name, model)
     else:

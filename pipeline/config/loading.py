@@ -1,7 +1,7 @@
 """Reading a configuration over the defaults, and saying in one sentence what is wrong with it."""
 
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ from pydantic import ValidationError
 from pipeline.config.messages import explain
 from pipeline.config.reading import read_mapping
 from pipeline.config.root import Config
+from pipeline.config.text_encoders import ELSEWHERE
+from pipeline.config.text_encoders import OWN as KINDS
 from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
 from pipeline.settings.section import merge
@@ -36,6 +38,7 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     values = dict(values)
     defaults, study = values.get("encoder_defaults"), values.get("study")
     values |= _with_encoders(defaults, values, values)
+    values |= _with_encoders(_below_text(values, source), values, values, ("text_encoders",))
     if isinstance(study, Mapping):
         values["study"] = {**study, **_with_encoders(defaults, study, values)}
     for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
@@ -48,11 +51,16 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
         raise UsageError(f"{source}: {explain(error, Config)}") from error
 
 
-def _with_encoders(below: Any, section: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_encoders(
+    below: Any,
+    section: Mapping[str, Any],
+    values: Mapping[str, Any],
+    keys: Sequence[str] = ("encoders", "query_encoders"),
+) -> dict[str, Any]:
     """The encoders of a section, each laid over `below` and what `values` have for its kind; what is not a mapping is
     left for validation."""
     own = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
-    lists = {key: section[key] for key in ("encoders", "query_encoders") if isinstance(section.get(key), list | tuple)}
+    lists = {key: section[key] for key in keys if isinstance(section.get(key), list | tuple)}
     if not isinstance(below, Mapping):
         return {}
 
@@ -62,6 +70,19 @@ def _with_encoders(below: Any, section: Mapping[str, Any], values: Mapping[str, 
         return merge(under, one) if isinstance(one, Mapping) else one
 
     return {key: list(map(laid, given)) for key, given in lists.items()}
+
+
+def _below_text(values: Mapping[str, Any], source: Path | str) -> Any:
+    """What stands below the entries of text encoders. Raises as `validate` where a section of it is wrong."""
+    for key, where in ELSEWHERE.items():
+        try:
+            KINDS[key].model_validate(values.get(where))
+        except ValidationError as error:
+            raise UsageError(f"{source}: {explain(error, KINDS[key], where)}") from error
+    defaults = values.get("text_encoder_defaults")
+    if not isinstance(defaults, Mapping):
+        return defaults
+    return {**defaults, **{key: values[where] for key, where in ELSEWHERE.items() if where in values}}
 
 
 def _laid(below: Any, sections: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from pipeline.config.encoders import Encoder, EncoderDefaults, LibraryDefaults
 from pipeline.config.messages import explain
+from pipeline.config.text_encoders import TextEncoderDefaults, TextEncoderEntry
 from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
 from pipeline.errors import UsageError
 from pipeline.settings.collection import DocumentsSettings
@@ -30,6 +31,8 @@ class Models(Section):
     library_defaults: LibraryDefaults
     encoders: Annotated[tuple[Encoder, ...], Field(min_length=1)]
     query_encoders: tuple[Encoder, ...]
+    text_encoder_defaults: TextEncoderDefaults
+    text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)]
     documents: dict[Name, DocumentsSettings]
     fit: FitSettings
     transfer: TransferSettings
@@ -47,20 +50,28 @@ class Models(Section):
         if plain in self.ensembles:
             members = [self.model(member) for member in self.ensembles[plain].members]
             spec = combining(any(member.spec.multi_vector for member in members))
-            encoders = dict.fromkeys(encoder for member in members for encoder in member.encoders)
-            values = {"model": spec.name, "encoders": tuple(encoders), "seed": self.seed}
+            encoders = {
+                key: tuple(dict.fromkeys(name for member in members for name in getattr(member, key)))
+                for key in ("encoders", "text_encoders")
+            }
+            values = {"model": spec.name, **encoders, "seed": self.seed}
         else:
             values = {"model": plain}
         chosen = self.variants.get(plain) or Variant(**self.variant_defaults.model_dump() | values)
         spec, where = model_spec(chosen.model), f"variants.{plain}"
+        texts = tuple(one.name for one in self.text_encoders) if chosen.text_encoders is None else chosen.text_encoders
+        fit = _laid(self.fit, chosen.fit, f"{where}.fit")
+        weights = {one.name: one.weight for one in self.text_encoders} | fit.text_weights
         return Model(
             spec,
             encoders=tuple(one.name for one in self.encoders) if chosen.encoders is None else chosen.encoders,
+            text_encoders=texts,
+            text_weights={name: weights[name] for name in texts if name in weights},
             training=chosen.training,
             documents=chosen.documents,
             seed=self.seed if chosen.seed is None else chosen.seed,
             settings=_laid(self.section(spec), chosen.model_extra, where, tuple(Variant.model_fields)),
-            fit=_laid(self.fit, chosen.fit, f"{where}.fit"),
+            fit=fit,
             transfer=_laid(self.transfer, chosen.transfer, f"{where}.transfer"),
             named=chosen.named,
         )
@@ -93,7 +104,7 @@ class Models(Section):
             return None
         for other in [start, *(other for other, variant in self.variants.items() if variant.model == start)]:
             found, parts = self.model(other), self.parts(other)
-            if (found.encoders, found.training) == (model.encoders, model.training) and not parts.csls:
+            if found.learns_like(model) and not parts.csls:
                 return self._name(parts._replace(refit=self.parts(name).refit))
         raise UsageError(f"{name} starts from a model of {start} on the same encoders; add one to variants")
 

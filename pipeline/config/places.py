@@ -41,6 +41,8 @@ def _places(config: "Config") -> Iterator[tuple[str, str]]:
         **{f"parse.treebank.{part}": name for part, name in config.parse.treebank.model_dump().items()},
         **{f"collection.files.{what}": name for what, name in config.collection.files.items()},
     }
+    for encoder in config.text_encoders:
+        optional[f"text_encoders.{encoder.name}"] = (place := encoder.own.outside(config.weights_root)) and str(place)
     yield from ((key, place) for key, place in optional.items() if place is not None)
 
 

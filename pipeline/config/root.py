@@ -10,6 +10,7 @@ from pipeline.config.checks import check
 from pipeline.config.encoders import Encoder, StudyWithEncoders
 from pipeline.config.models import Models
 from pipeline.config.places import check_places
+from pipeline.config.text_encoders import TextEncoderEntry
 from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
 from pipeline.settings.collection import (
@@ -186,3 +187,6 @@ class Config(OwnKeys):
 
     def encoder(self, name: str) -> Encoder:
         return find("encoder", name, (*self.every_encoder, *self.query_encoders))
+
+    def text_encoder(self, name: str) -> TextEncoderEntry:
+        return find("text encoder", name, self.text_encoders)

@@ -25,6 +25,7 @@ OWN = {spec.key: spec for spec in (*MODELS, *GENERATORS) if spec.section}
 
 class VariantDefaults(Section):
     encoders: tuple[Name, ...] | None
+    text_encoders: tuple[Name, ...] | None
     training: Literal[tuple(TRAININGS)]
     documents: Name
     seed: Seed | None
@@ -51,11 +52,14 @@ class Variant(VariantDefaults):
 
 @dataclass(frozen=True)
 class Model:
-    """What the name of a model means: the registered one, on which encoders, learning from what, with which `settings`
-    of its own (None: it has none), by which grids of `fit` and `transfer`."""
+    """What the name of a model means: the registered one, on which encoders of images and of text (each with the
+    weights of its block that are tried), learning from what, with which `settings` of its own (None: it has none), by
+    which grids of `fit` and `transfer`."""
 
     spec: ModelSpec
     encoders: tuple[str, ...]
+    text_encoders: tuple[str, ...]
+    text_weights: Mapping[str, tuple[float, ...]]
     training: str
     documents: str
     seed: int
@@ -64,6 +68,11 @@ class Model:
     transfer: TransferSettings
     named: Mapping[str, Any]
     """Those of its hyperparameters that the variant itself names, by their paths."""
+
+    def learns_like(self, other: "Model") -> bool:
+        """Whether it learns from the same features as `other`, in the same way."""
+        ours, theirs = ((one.encoders, one.text_encoders, one.training) for one in (self, other))
+        return ours == theirs
 
     @property
     def unit(self) -> bool:
@@ -79,9 +88,12 @@ class Model:
     def hyperparameters(self) -> dict[str, Any]:
         """All that decides how it is made beside what it reads, as JSON values."""
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
+        if self.spec.sentences == "vectors":
+            found["text_encoders"] = self.text_encoders
         if self.training != "target":
             found["documents"] = self.documents
             found["transfer"] = self.transfer.model_dump(include=set(TRAININGS[self.training]))
         if self.spec.made_by == "fit":
-            found["fit"] = self.fit.model_dump(include=self.spec.fit_keys)
+            found["fit"] = self.fit.model_dump(include=self.spec.fit_keys - {"text_weights"})
+            found["text_weights"] = self.text_weights
         return found | ({"settings": self.settings.model_dump(exclude={"checkpoint_seconds"})} if self.settings else {})

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.index.asking import FORMS
+from pipeline.index.asking import QueryForms
 from pipeline.specs.stored import restore
-from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -24,13 +23,13 @@ class JointSpace:
     def __init__(self, parts: Any, gpu: "torch.device | None" = None) -> None:
         parameters = parts.model()
         self.fingerprint: str = parameters.fingerprint
-        self.vocabulary = Vocabulary.from_dict(parts.vocabulary())
         self.model: Any = restore(parts.card["registered"], parameters.settings, parameters.tensors, where=parts.folder)
         if gpu is not None:
             self.model.to(gpu)
         if self.model.metric != "inner_product":
             name = parts.card["model"]
             raise UsageError(f"{name} does not compare by cosine; give the index of a model that does, such as ncca")
+        self.forms = QueryForms(parts, self.model)
 
     def images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) of images given as encoder -> (n, its dim)."""
@@ -38,11 +37,10 @@ class JointSpace:
 
     def sentences(self, texts: Sequence[str]) -> np.ndarray:
         """(m, c) of sentences."""
-        form = FORMS[self.model.sentence_view]
         blocks = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
-        return np.concatenate([self.model.embed_sentences(form(block, self.vocabulary)) for block in blocks])
+        return np.concatenate([self.model.embed_sentences(self.forms(block)) for block in blocks])
 
     @cached_property
     def words(self) -> np.ndarray:
-        """(V, c) of every term of the vocabulary, as a sentence by itself."""
-        return self.sentences(self.vocabulary.terms)
+        """(V, c) of every term that the model can list, as a sentence by itself."""
+        return self.sentences(self.forms.terms or [""])

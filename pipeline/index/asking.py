@@ -11,22 +11,19 @@ import numpy as np
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
 from pipeline.multivectors import Items, MultiVectors
-from pipeline.specs.stored import restore
+from pipeline.specs.stored import restore, restore_text_encoder
+from pipeline.text.encoders import TextEncoder
 from pipeline.text.parsing import BatchParser, require_spacy
 from pipeline.text.sequences import encode_tokens
-from pipeline.text.tfidf import encode
 from pipeline.text.tokens import make_analyzer
 from pipeline.text.tree_encoding import LabelTable, fit_trees, pack_trees
 from pipeline.text.trees import Trees
 from pipeline.text.vocabulary import Vocabulary
 
-FORMS = {"tfidf": encode, "tokens": encode_tokens}
-"""How a sentence becomes what a model of that `sentence_view` takes; `each` is a mapping of them all. Trees are parsed:
-see QueryParser."""
-
-
 VIEWS = ("dependency-trees", "phrase-trees")
 """The forms of sentences that a QueryParser makes, as `pack_trees` orders them."""
+VECTORS = "vectors"
+"""The form of sentences that text encoders make."""
 
 
 class Asker:
@@ -77,12 +74,15 @@ class Asker:
 
     def unknown_words(self, sentence: str) -> list[str]:
         """The words of `sentence` that are in no vocabulary of the model, and so are ignored."""
-        lists = []
-        for name, one in self._vocabularies.items():
-            others = [other for view, other in self._vocabularies.items() if view != name]
-            unknown = one.unknown_words(sentence)
-            lists.append([word for word in unknown if all(other.unknown_words(word) for other in others)])
+        lists, readers = [], self._forms.readers
+        for one in readers:
+            others = [other for other in readers if other is not one]
+            lists.append([word for word in one.unknown(sentence) if all(other.unknown(word) for other in others)])
         return min(lists, key=len)  # a vocabulary of lemmas may name one that the others know in another form alone
+
+    def suggest(self, word: str) -> str | None:
+        """The known word that is nearest to an unknown one by its spelling; None where none is near."""
+        return next(filter(None, (one.suggest(word) for one in self._forms.readers)), None)
 
     def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
         """Raises InputError where no words are given to change an image, and as `require_known` for each."""
@@ -92,13 +92,11 @@ class Asker:
             self.require_known(word)
 
     def require_known(self, sentence: str) -> None:
-        """Raises InputError where `sentence` is blank, and naming its words when no vocabulary has any of them."""
+        """Raises InputError where `sentence` is blank, and naming its words when nothing in the model knows any."""
         if not sentence.strip():
             raise InputError("the sentence is empty; write some words")
-        known = [(make_analyzer(one.settings)(sentence), one.index) for one in self._vocabularies.values()]
-        terms = dict.fromkeys(term for own, _ in known for term in own)
-        if not any(term in index for own, index in known for term in own):
-            words = ", ".join(term for term in terms if " " not in term) or "it has only stop words and signs"
+        if not any(one.knows(sentence) for one in self._forms.readers):
+            words = ", ".join(self.unknown_words(sentence)) or "it has only stop words and signs"
             raise InputError(f"no word of {sentence!r} is in the vocabulary ({words}); use other words")
 
     @property
@@ -108,15 +106,11 @@ class Asker:
 
     def _encode(self, sentence: str) -> Any:
         """`sentence` alone in the form that the model takes."""
-        forms = {
-            view: FORMS[view]([sentence], known) if view in FORMS else self._parser.trees(sentence, view, known)
-            for view, known in self._vocabularies.items()
-        }
-        return forms if self._model.sentence_view == "each" else forms[self._model.sentence_view]
+        return self._forms([sentence])
 
     @cached_property
-    def _parser(self) -> "QueryParser":
-        return QueryParser(self.bundle.parser(), self.bundle.card["parse"]["max_words"], self.bundle.labels())
+    def _forms(self) -> "QueryForms":
+        return QueryForms(self.bundle, self._model)
 
     @cached_property
     def _model(self) -> Any:
@@ -127,19 +121,57 @@ class Asker:
             raise IntegrityError(f"the model in {self.bundle.folder} names its encoders {names}; {REBUILD}")
         return model
 
-    @cached_property
-    def _vocabularies(self) -> dict[str, Vocabulary]:
-        """By the form of sentences that each is for; a model that takes `each` has several. Raises UsageError for one
-        that takes trees where there is no parser to make them of a query."""
-        value, view = self.bundle.vocabulary(), self._model.sentence_view
-        views = value["views"] if view == "each" else {view: value}
-        parsed = [name for name in views if name not in FORMS]
-        if parsed and (remedy := missing_parser(self.bundle.card.get("parse"))):
+
+class QueryForms:
+    """What turns texts into the form that the `model` of a bundle takes: `encoders`, its text encoders by name, and
+    `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for trees where there is no parser
+    to make them of a query, and IntegrityError for a bundle that lacks a part."""
+
+    def __init__(self, bundle: Any, model: Any) -> None:
+        self.bundle, self.each = bundle, model.sentence_view == "each"
+        self.views = model.views if self.each else (model.sentence_view,)
+        self.encoders: dict[str, TextEncoder] = {}
+        if VECTORS in self.views:
+            stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
+            self.encoders = {
+                name: restore_text_encoder(one.settings, one.tensors, bundle.folder) for name, one in stored.items()
+            }
+        words = [view for view in self.views if view != VECTORS]
+        parsed = [view for view in words if view in VIEWS]
+        if parsed and (remedy := missing_parser(bundle.card.get("parse"))):
             raise UsageError(
-                f"{self.bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
+                f"{bundle.card['model']} reads {parsed[0].replace('-', ' ')}, and a query in words is not parsed:"
                 f" search with a photograph (--image), or the index of a model that reads plain words, or {remedy}"
             )
-        return {name: Vocabulary.from_dict(one) for name, one in views.items()}
+        value = bundle.vocabulary() if words else {}
+        known = {view: value["views"][view] if self.each else value for view in words}
+        self.vocabularies = {view: Vocabulary.from_dict(one) for view, one in known.items()}
+
+    @property
+    def readers(self) -> list[Any]:
+        """All that know words, each with `knows`, `unknown` and `suggest`."""
+        return [*self.encoders.values(), *self.vocabularies.values()]
+
+    @property
+    def terms(self) -> Sequence[str]:
+        """The words, and pairs of words, that a text encoder or vocabulary lists; nothing where none does."""
+        return next((one.terms for one in self.readers if one.terms), ())
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """`texts` in the form that the model takes; trees of a single one."""
+        forms = {view: self._form(view, texts) for view in self.views}
+        return forms if self.each else forms[self.views[0]]
+
+    def _form(self, view: str, texts: Sequence[str]) -> Any:
+        if view == VECTORS:
+            return {name: encoder.encode(texts) for name, encoder in self.encoders.items()}
+        if view in VIEWS:
+            return self._parser.trees(texts[0], view, self.vocabularies[view])
+        return encode_tokens(texts, self.vocabularies[view])
+
+    @cached_property
+    def _parser(self) -> "QueryParser":
+        return QueryParser(self.bundle.parser(), self.bundle.card["parse"]["max_words"], self.bundle.labels())
 
 
 def missing_parser(parse: Mapping[str, Any] | None) -> str | None:

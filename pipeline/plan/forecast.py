@@ -119,15 +119,15 @@ class _Work:
         share = (tuning.side / (known.crop or known.resize)) ** 2
         return 2 * rates.starts + regions * share / rates.forward[encoder] + seen / rates.decoded[encoder]
 
-    def build_vocabulary(self) -> float:
+    def prepare_text_encoder(self, encoder: str) -> float | None:
         learned = self.s.sentences * self.s.splits.get("train", 0) / max(1, self.s.described)
-        return self._texts(1, learned)
+        return self._texts(encoder, 1, learned)
 
-    def encode_sentences(self) -> float:
-        return self._texts(self.parts, self.s.sentences)
+    def encode_sentences(self, encoder: str) -> float | None:
+        return self._texts(encoder, self.parts, self.s.sentences)
 
-    def encode_documents(self, documents: str) -> float:
-        return self._texts(self.parts, self._weak)
+    def encode_documents(self, documents: str, encoder: str) -> float | None:
+        return self._texts(encoder, self.parts, self._weak)
 
     def accumulate(self, pairs: str) -> float:
         """The moments of the images of some splits, all shards: X'X of n rows is n D^2 operations."""
@@ -142,7 +142,10 @@ class _Work:
         if not model.spec.grid or model.settings:
             return None
         transfer = model.transfer
-        dim, terms, train = sum(s.dims[name] for name in model.encoders), s.terms, s.splits.get("train", 0)
+        dim, terms = (
+            sum(map(of.get, names)) for of, names in ((s.dims, model.encoders), (s.text_dims, model.text_encoders))
+        )
+        train = s.splits.get("train", 0)
         most, mapped = max(transfer.auxiliary_dimensions), transfer.features
         view = {
             "target": (dim, terms, train), "auxiliary": (dim, terms, self._weak),
@@ -155,6 +158,7 @@ class _Work:
         if config.refitted(name):
             point = {name: getattr(grid, name)[:1] for name in ("image_ridge", "text_ridge", "eigenvalue_power")}
             times, grid = 1, grid.model_copy(update=point)
+        times *= 1 if config.refitted(name) else prod(map(len, model.text_weights.values()))
         flops = times * self._tuning(grid, model.spec, *view)
         if model.training in STACKING:
             flops += self._tuning(model.fit, model.spec, dim, terms, self._weak)
@@ -219,9 +223,10 @@ class _Work:
         """Images with weak text."""
         return sum(self.s.splits.get(split, 0) for split in self.config.auxiliary.splits)
 
-    def _texts(self, jobs: int, texts: float) -> float:
-        """Reading `texts` in some jobs, each of which loads the dictionaries."""
-        return jobs * (self.rates.starts_light + self.rates.first_text) + texts / self.rates.encoded
+    def _texts(self, encoder: str, jobs: int, texts: float) -> float | None:
+        """Reading `texts` in some jobs, each of which loads the dictionaries; None where there is no rate."""
+        speed = self.rates.encoded.get(encoder)
+        return None if speed is None else jobs * (self.rates.starts_light + self.rates.first_text) + texts / speed
 
     def _start(self, by_torch: bool) -> float:
         return self.rates.starts if by_torch else self.rates.starts_light

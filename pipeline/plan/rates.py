@@ -21,17 +21,17 @@ class Rates:
     """How fast this machine is; of the encoders by name.
 
     Images a second that become features (`images`), of which one process has `decoded` so many and the network taken
-    (`forward`) so many; None: not measured. Images that `ingest` can `inspect` and sentences that can be `encoded` a
-    second, once the dictionaries are loaded for the `first_text` (seconds); `flops` of products in single precision;
-    seconds in which a process `starts` with torch, or without (`starts_light`). `share`: the part of its threads' time
-    that the product had the processors for, below 1 where other work had them.
+    (`forward`) so many, and sentences a second that become vectors (`encoded`); None: not measured. Images that
+    `ingest` can `inspect` a second; seconds in which a dictionary is loaded for the `first_text`; `flops` of products
+    in single precision; seconds in which a process `starts` with torch, or without (`starts_light`). `share`: the part
+    of its threads' time that the product had the processors for, below 1 where other work had them.
     """
 
     images: Mapping[str, float | None]
     decoded: Mapping[str, float | None]
     forward: Mapping[str, float | None]
     inspected: float
-    encoded: float
+    encoded: Mapping[str, float | None]
     first_text: float
     flops: float
     starts: float

@@ -20,7 +20,8 @@ TEXTS = 5
 @dataclass(frozen=True)
 class Sizes:
     """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
-    each encoder's features (`dims`); the `terms` of the vocabulary and the largest number of joint `dimensions`; the
+    each encoder's features (`dims`), and of each text encoder's vectors (`text_dims`); the largest number of joint
+    `dimensions`; the
     `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
 
     images: int
@@ -28,7 +29,7 @@ class Sizes:
     shard_images: int
     splits: Mapping[str, int]
     dims: Mapping[str, int]
-    terms: int
+    text_dims: Mapping[str, int]
     dimensions: int
     batch_images: float
 
@@ -40,6 +41,16 @@ class Sizes:
     def dim(self) -> int:
         """D of the image view: all encoders side by side."""
         return sum(self.dims.values())
+
+    @property
+    def terms(self) -> int:
+        """d of the text view: all text encoders side by side."""
+        return sum(self.text_dims.values())
+
+    @property
+    def widest_text(self) -> int:
+        """The dimensions of the text encoder that has the most."""
+        return max(self.text_dims.values())
 
     @property
     def widest(self) -> int:
@@ -65,16 +76,19 @@ class Sizes:
 
 
 def sizes_of(
-    config: "Config", summary: Mapping[str, Any] | None, dims: Mapping[str, int] | None = None, terms: int | None = None
+    config: "Config",
+    summary: Mapping[str, Any] | None,
+    dims: Mapping[str, int] | None = None,
+    text_dims: Mapping[str, int] | None = None,
 ) -> Sizes:
     """The sizes of a run whose manifest says `summary` (None: there is none yet, and the demo's are taken); `dims` are
-    the known dimensions of encoders, the others are taken from their entries; `terms` are those of the vocabulary,
-    `text.size` unless they are known."""
+    the known dimensions of encoders, `text_dims` of text encoders; the others are taken from their entries."""
     demo = config.demo
     splits = summary["splits"] if summary else {name: getattr(demo, name) for name in ("train", "dev", "test", "weak")}
     images = max(1, sum(splits.values()))
     sentences = summary["counts"]["sentences"]["kept"] if summary else TEXTS * (images - splits.get("weak", 0))
     known = {encoder.name: width(config, encoder) for encoder in config.encoders} | dict(dims or {})
+    texts = {one.name: text_width(config, one) for one in config.text_encoders} | dict(text_dims or {})
     side = max(encoder.crop or encoder.resize or SIDE for encoder in config.encoders)
     return Sizes(
         images=images,
@@ -82,7 +96,7 @@ def sizes_of(
         shard_images=min(config.shard_size, images),
         splits=splits,
         dims={encoder.name: known[encoder.name] for encoder in config.encoders},
-        terms=terms or config.text.size,
+        text_dims={one.name: texts[one.name] for one in config.text_encoders},
         dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
         batch_images=config.extract.batch_size * (side / 224) ** 2,
     )
@@ -93,3 +107,8 @@ def width(config: "Config", encoder: Any) -> int:
     if encoder.of is not None:
         return width(config, config.encoder(encoder.of))
     return encoder.spec.dim(encoder) or WIDEST
+
+
+def text_width(config: "Config", encoder: Any) -> int:
+    """The dimension of a text encoder's vectors, or the most that it can be."""
+    return encoder.spec.dim(encoder) or (config.word_vectors.dim if encoder.own.corpus else WIDEST)

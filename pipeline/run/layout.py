@@ -95,10 +95,8 @@ class Layout:
 
     # --- text
 
-    @property
-    def vocabulary(self) -> Artefact:
-        """The terms of tf-idf."""
-        return self.file("text/vocabulary.json")
+    def text_encoder(self, name: str) -> Artefact:
+        return self._folder(f"text/encoders/{name}", "model.json")
 
     @property
     def token_vocabulary(self) -> Artefact:
@@ -119,15 +117,16 @@ class Layout:
         return self._folder("parser", "pipeline.json")
 
     def sentences(self, form: str) -> Shards:
-        """The sentences as `tfidf`, `tokens` or `trees`."""
+        """The sentences as `tokens` or `trees`, or as the vectors of the text encoder of this name."""
         return self._shards(f"text/{form}")
 
     @property
     def parses(self) -> Shards:
         return self._shards("text/parses", ".conllu")
 
-    def documents(self, name: str) -> Shards:
-        return self._shards(f"text/documents/{name}")
+    def documents(self, name: str, encoder: str) -> Shards:
+        """Weak texts as the vectors of a text encoder."""
+        return self._shards(f"text/documents/{name}/{encoder}")
 
     def simulated(self, documents: str) -> Artefact:
         path = self.root / f"text/simulated/{documents}.parquet"

@@ -1,6 +1,5 @@
 """A run, opened: its configuration, its manifest, and the artefacts that its stages make and read."""
 
-import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import InputError, UsageError
 from pipeline.run.layout import Artefact, Layout, Shards
+from pipeline.run.parts import divide
 from pipeline.run.stage import Input, Job, Names, Outside, Stage
 
 if TYPE_CHECKING:
@@ -17,15 +17,11 @@ if TYPE_CHECKING:
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import Embeddings, SplitPairs
-    from pipeline.storage.gather import Features, Sentences
+    from pipeline.storage.gather import Features
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
-
-IMAGES_PER_JOB = 1 << 16
-"""Extracting as many takes minutes on a processor; every other stage is faster."""
-MOST_PARTS = 64
-"""The most parts a run has, however many shards, unless `shards_per_job` says otherwise."""
+    from pipeline.storage.text_shards import Texts
 
 
 class Run:
@@ -115,11 +111,11 @@ class Run:
 
         return Features(self.manifest, self.root / "features")
 
-    def tfidf(self, shards: Shards) -> "Sentences":
-        """Sentences or documents as tf-idf vectors."""
-        from pipeline.storage.gather import Sentences
+    def texts(self, shards: Mapping[str, Shards]) -> "Texts":
+        """Sentences or documents as vectors, from the `shards` of each text encoder."""
+        from pipeline.storage.text_shards import Texts
 
-        return Sentences(self.manifest, shards.folder)
+        return Texts(self.manifest, {name: one.folder for name, one in shards.items()})
 
     def pairs(self, *splits: str) -> "SplitPairs":
         """The images of some splits and their sentences."""
@@ -145,11 +141,16 @@ class Run:
 
         return read_encoder(self.root / "encoders", name)
 
-    def model(self, name: str) -> "Parameters":
-        """The settings, tensors and details of a model of this run."""
-        from pipeline.storage.parameters import MODEL, read_parameters
+    def text_encoder(self, name: str) -> "Parameters":
+        """The same of a text encoder."""
+        from pipeline.storage.parameters import TEXT_ENCODER
+        from pipeline.storage.provenance import read_encoder
 
-        return read_parameters(self.layout.model(name).path / "model.safetensors", MODEL)
+        return read_encoder(self.root / "text" / "encoders", name, TEXT_ENCODER)
+
+    def model(self, name: str) -> "Parameters":
+        """The same of a model."""
+        return self._parameters(self.layout.model(name))
 
     def embedded_model(self, name: str) -> "tuple[Embeddings, Parameters]":
         """The embeddings of a model, and the model. Raises IntegrityError where another model made them."""
@@ -169,14 +170,17 @@ class Run:
         write_parameters(path, MODEL, model.tensors(), **about, batch=batch)
 
     def generator(self, name: str) -> "Parameters":
-        """The settings, tensors and details of a generator of this run."""
+        """The same of a generator."""
+        return self._parameters(self.layout.generator(name))
+
+    def _parameters(self, made: Artefact) -> "Parameters":
         from pipeline.storage.parameters import MODEL, read_parameters
 
-        return read_parameters(self.layout.generator(name).path / "model.safetensors", MODEL)
+        return read_parameters(made.path / "model.safetensors", MODEL)
 
     def require_like_chosen(self, name: str, job: Job, learned: Mapping[str, Any]) -> None:
-        """Raises IntegrityError where a refit has `learned` from other encoders, or over another vocabulary, than the
-        model that it refits."""
+        """Raises IntegrityError where a refit has `learned` from other encoders, of images or of text, or over another
+        vocabulary, than the model that it refits."""
         from pipeline.storage.provenance import require_same_origins
 
         if base := self.chosen(name):
@@ -234,16 +238,3 @@ def _digest(path: Path) -> str:
         return file_sha256(path)
     except OSError as error:
         raise InputError(f"cannot read {path} ({error}); correct its name in the configuration") from error
-
-
-def divide(shards: int, shard_size: int, shards_per_job: int | None = None, whole: bool = False) -> list[range]:
-    """The shards of each part, the range of shards that is one job.
-
-    A job takes minutes, and the number of jobs is bounded: schedulers and Snakemake's graph slow down with each.
-    `shards_per_job` None chooses; `whole` makes one part of all shards, which a cluster's scheduler then divides among
-    its workers.
-    """
-    if whole:
-        return [range(shards)] if shards else []
-    size = shards_per_job or max(IMAGES_PER_JOB // shard_size, math.ceil(shards / MOST_PARTS), 1)
-    return [range(first, min(first + size, shards)) for first in range(0, shards, size)]

@@ -1,10 +1,12 @@
 """Sections about the collection and its texts."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pipeline.settings.section import AboveZero, Count, Positive, Section, Seed, Share, Split
+from pipeline.settings.text_encoders import TextKindSettings
 
 
 class DemoSettings(Section):
@@ -32,7 +34,7 @@ class CollectionSettings(Section):
     reject_limit: Share
 
 
-class TextSettings(Section):
+class TextSettings(TextKindSettings):
     lowercase: bool
     tokenizer: Literal["treebank", "words"]
     lemmatise: bool
@@ -43,6 +45,13 @@ class TextSettings(Section):
     idf: bool
     normalise: bool
     vocabulary: str | None
+
+    @property
+    def learns(self) -> bool:
+        return self.vocabulary is None
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(self.vocabulary) if self.vocabulary else None
 
 
 class SimulationSettings(Section):

@@ -33,6 +33,7 @@ class FitSettings(Section):
     eigenvalue_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     search: Literal["grid", "lines"]
     dev_images: Positive
+    text_weights: dict[Name, Annotated[tuple[NonNegative, ...], Field(min_length=1)]]
 
 
 class TransferSettings(Section):

@@ -30,8 +30,8 @@ class ModelSpec:
     made_by: Literal["fit", "train", "combine"]
     section: str | None = None
     defaults: str | None = None
-    sentences: Literal["tfidf", "tokens", "dependency-trees", "phrase-trees", "each"] = "tfidf"
-    """The form that it takes; `each`: those of its members."""
+    sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
+    """The form that it takes: `vectors`, text encoder -> (n, its dim); `each`: those of its members."""
     metric: Literal["inner_product", "euclidean"] = "inner_product"
     """What compares images with sentences: the product of unit vectors, or the distance."""
     grid: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class ModelSpec:
 
     @property
     def form(self) -> str:
-        """The folder of the sentences that it reads."""
+        """The folder of the sentences that it reads, unless these are vectors."""
         return "trees" if self.trees else self.sentences
 
     @property
@@ -73,7 +73,7 @@ class ModelSpec:
         """The keys of `fit` that matter to it."""
         if self.made_by != "fit":
             return set()
-        return {"dev_images", *self.grid, *(["search"] if self.grid else [])}
+        return {"dev_images", "text_weights", *self.grid, *(["search"] if self.grid else [])}
 
     @property
     def own_score(self) -> bool:
@@ -122,7 +122,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("dvsa", "fragment_models:DVSA", "AlignedTrain", **REGIONS),
     _trained("fragments", "grounded_model:GroundedFragments", "FragmentTrain", starts_from="ncca-recurrent",
              **REGIONS | {"regions": "its-encoders"}),
-    _trained("ncca-refined", "refinement:RefinedCCA", sentences="tfidf", starts_from="ncca"),
+    _trained("ncca-refined", "refinement:RefinedCCA", sentences="vectors", starts_from="ncca"),
     _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
     ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
     ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",

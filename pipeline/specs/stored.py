@@ -8,9 +8,13 @@ from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.specs.encoders import EncoderSpec, encoder_spec
 from pipeline.specs.models import model_spec
 from pipeline.specs.places import import_place
+from pipeline.specs.text_encoders import text_encoder_spec
 
+PREPARE_TEXT = "prepare-text-encoder"
 SCALED = "pipeline.models.linear.csls:Scaled"
 """What scales the scores of any model."""
+CENTRED = "pipeline.text.encoders:Centred"
+"""What moves the vectors of any text encoder about their mean."""
 
 
 def restore(name: str, settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
@@ -35,6 +39,17 @@ def restore_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> 
     registered = stored_kind(settings).load()
     with _known_form("encoder", "prepare-encoder"):
         return registered.from_parts(settings, tensors)
+
+
+def restore_text_encoder(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object = "") -> Any:
+    """The text encoder whose `settings()` and `tensors()` these are. IntegrityError where they are of another form."""
+    what = f"text encoder in {where}" if where else "text encoder"
+    with _known_form(what, PREPARE_TEXT):
+        spec = text_encoder_spec(settings["kind"])
+    registered = spec.load()
+    with _known_form(what, PREPARE_TEXT):
+        made = registered.from_parts(settings, tensors)
+        return import_place(CENTRED).around(made, tensors) if "centred" in settings else made
 
 
 @contextmanager

@@ -6,7 +6,8 @@
     images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
     images.lists, ...                          FAISS's inverted lists of an index that was built on disk
     model.safetensors  model.json              the model that embeds queries
-    vocabulary.json                            turns sentences into vectors
+    text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
+    vocabulary.json                            the words of models that read tokens or trees
     labels.json        parser/...              for models of trees: their labels and spaCy pipeline
                                                (pipeline.storage.carried_parsers)
     encoders/<name>/model.safetensors + .json  turns images into features
@@ -44,7 +45,7 @@ from pipeline.storage.batch import FileBatch
 from pipeline.storage.cards import INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
 from pipeline.storage.names import inside
-from pipeline.storage.parameters import ENCODER, MODEL, Parameters, load_tensors, read_parameters
+from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
@@ -205,6 +206,9 @@ class Bundle:
 
     def encoder(self, name: str) -> Parameters:
         return self._parameters(f"encoders/{name}/", ENCODER)
+
+    def text_encoder(self, name: str) -> Parameters:
+        return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:
         self.read(prefix + "model.json")  # which in turn vouches for the tensors

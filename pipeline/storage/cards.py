@@ -42,6 +42,10 @@ class EncoderForm(Form):
     weights: WeightsForm
 
 
+class TextEncoderForm(Form):
+    kind: str
+
+
 class IndexForm(Form):
     factory: str
     metric: Metric
@@ -94,6 +98,7 @@ class Card(Form):
     name: str | None = None
     trained_on: TrainedOn | None = None
     encoders: dict[str, EncoderForm]
+    text_encoders: dict[str, TextEncoderForm] = {}
     images: IndexForm | None = None
     sentences: IndexForm | None = None
     regions: IndexForm | None = None

@@ -12,7 +12,7 @@ from pipeline.storage.alignments import ALIGNMENTS
 from pipeline.storage.atomic import CHECK, is_sidecar, read_json
 from pipeline.storage.embeddings import FRAGMENTS
 from pipeline.storage.manifest import TABLES
-from pipeline.storage.parameters import ENCODER, MODEL
+from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER
 from pipeline.storage.phrases import TABLES as PHRASE_TABLES
 from pipeline.storage.reading import file_sha256, is_there
 from pipeline.storage.tables import MOST_DIGITS
@@ -26,11 +26,12 @@ COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", "
 """Suffixes of files that do not exist without a commit."""
 READ_BY_PEOPLE = frozenset({".png", ".md", ".json"})  # suffixes of files for which a sidecar is optional
 KINDS = {
-    "encoder": ENCODER, "encoders": ENCODER, "features": shards.FEATURES, "tfidf": shards.TFIDF, "tokens": TOKENS,
+    "encoder": ENCODER, "encoders": ENCODER, "features": shards.FEATURES, "text": shards.VECTORS, "tokens": TOKENS,
     "target": shards.MOMENTS, "auxiliary": shards.MOMENTS, "dev": shards.MOMENTS, "model": MODEL, "start": MODEL,
     "models": MODEL, "chosen": MODEL, "space": MODEL, "generator": MODEL, "regions": "regions", "parses": PARSES,
     "trees": TREES, "simulated": "simulated-documents", "snippets": ALIGNMENTS, "phrases": "embedded-phrases",
-    "embeddings": shards.EMBEDDINGS, "manifest": MANIFEST, "vocabulary": "vocabulary",
+    "text_encoder": TEXT_ENCODER, "text_encoders": TEXT_ENCODER, "manifest": MANIFEST,
+    "embeddings": shards.EMBEDDINGS, "vocabulary": "vocabulary",
 }  # fmt: skip
 """First part of an input's name -> kind of that artefact."""
 
@@ -103,10 +104,11 @@ def inputs_of(value: Mapping[str, Any]) -> dict[str, str]:
     inputs = details.get("inputs")
     found = dict(inputs) if isinstance(inputs, Mapping) else {}
     found |= {"vocabulary": details["vocabulary"]} if "vocabulary" in details else {}
-    origins = details.get("encoders")
-    for name, origin in origins.items() if isinstance(origins, Mapping) else ():
-        if isinstance(origin, Mapping) and "encoder" in origin:
-            found[f"encoders/{name}"] = origin["encoder"]
+    for key in ("encoders", "text_encoders"):
+        origins = details.get(key)
+        for name, origin in origins.items() if isinstance(origins, Mapping) else ():
+            if isinstance(origin, Mapping) and "encoder" in origin:
+                found[f"{key}/{name}"] = origin["encoder"]
     return {name: digest for name, digest in found.items() if isinstance(digest, str)}
 
 

@@ -129,7 +129,7 @@ class RatesForm(Form):
     decoded: dict[str, Finite | None]
     forward: dict[str, Finite | None]
     inspected: Finite
-    encoded: Finite
+    encoded: dict[str, Finite | None]
     first_text: Finite
     flops: Finite
     starts: Finite
@@ -142,7 +142,7 @@ class PlanForm(Form):
 
     rates: RatesForm
     dims: dict[str, int]
-    terms: int
+    text_dims: dict[str, Count]
     gpu: bool
     inputs: Inputs
 

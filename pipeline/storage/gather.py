@@ -1,6 +1,6 @@
 """Rows of a manifest's shards, by shard or by image: what the linear and the neural stages read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +13,22 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import plain
 from pipeline.storage.places import stated
 from pipeline.storage.shards import FEATURES, Shard, shard_path
-from pipeline.storage.text_shards import Sentences
+from pipeline.storage.text_shards import Texts
+
+Matrix = np.ndarray | sparse.csr_array
 
 
 @dataclass(frozen=True)
 class SplitRows:
     """The images of one split that have sentences, with these sentences.
 
-    `image_id` (n,), `features` encoder -> (n, dim) as stored, `sentences` (m, d), `sentence_id` (m,), and
-    `owners` (m,): the row among the n images that each sentence belongs to.
+    `image_id` (n,), `features` encoder -> (n, dim) as stored, `sentences` text encoder -> (m, dim) as stored, sparse or
+    dense, `sentence_id` (m,), and `owners` (m,): the row among the n images that each sentence belongs to.
     """
 
     image_id: np.ndarray
     features: dict[str, np.ndarray]
-    sentences: sparse.csr_array
+    sentences: dict[str, Matrix]
     sentence_id: np.ndarray
     owners: np.ndarray
 
@@ -34,7 +36,8 @@ class SplitRows:
         """Only the first `count` images, with their sentences."""
         m = int(np.searchsorted(self.owners, count))
         features = {name: block[:count] for name, block in self.features.items()}
-        return SplitRows(self.image_id[:count], features, self.sentences[:m], self.sentence_id[:m], self.owners[:m])
+        sentences = {name: block[:m] for name, block in self.sentences.items()}
+        return SplitRows(self.image_id[:count], features, sentences, self.sentence_id[:m], self.owners[:m])
 
 
 class Features:
@@ -69,9 +72,7 @@ def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:
         raise IntegrityError(f"{path} is of the encoder {held}, not of {encoder}; run its stage again")
 
 
-def read_split(
-    features: Features, sentences: Sentences, encoders: tuple[str, ...], split: str, limit: int
-) -> SplitRows:
+def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], split: str, limit: int) -> SplitRows:
     """The first `limit` images of `split` that have sentences. Raises IntegrityError if there are none."""
     parts: list[SplitRows] = []
     for part in read_pairs(features, sentences, encoders, features.manifest.splits == split, limit):
@@ -86,14 +87,14 @@ def read_split(
     return SplitRows(
         np.concatenate([part.image_id for part in parts]),
         {name: np.concatenate([part.features[name] for part in parts]) for name in encoders},
-        sparse.vstack([part.sentences for part in parts], format="csr"),
+        {name: stack_rows([part.sentences[name] for part in parts]) for name in parts[0].sentences},
         np.concatenate([part.sentence_id for part in parts]),
         np.concatenate([part.owners + start for part, start in zip(parts, starts, strict=False)]),
     )
 
 
 def read_pairs(
-    features: Features, sentences: Sentences, encoders: tuple[str, ...], wanted: np.ndarray, rows: int
+    features: Features, sentences: Texts, encoders: tuple[str, ...], wanted: np.ndarray, rows: int
 ) -> Iterator[SplitRows]:
     """The images with sentences where `wanted` (n_images,) is true, in blocks of at most `rows` images of one shard."""
     manifest = features.manifest
@@ -101,7 +102,8 @@ def read_pairs(
         span = manifest.shard(number)
         if not wanted[span.first_image : span.last_image].any():
             continue
-        shard = sentences.open(number)
+        texts = sentences.open(number)
+        shard = next(iter(texts.values()))
         chosen = np.flatnonzero(wanted[shard.image_id])
         image_id = np.unique(shard.image_id[chosen])
         opened = {name: features.open(name, number)["features"] for name in encoders}
@@ -112,7 +114,12 @@ def read_pairs(
             yield SplitRows(
                 ids,
                 {name: block[ids - span.first_image] for name, block in opened.items()},
-                shard.matrix[own],
+                {name: one.matrix[own] for name, one in texts.items()},
                 shard.sentence_id[own],
                 np.searchsorted(ids, shard.image_id[own]),
             )
+
+
+def stack_rows(parts: Sequence[Matrix]) -> Matrix:
+    """The rows of all `parts`, one after another."""
+    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)

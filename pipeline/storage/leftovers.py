@@ -20,8 +20,8 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import inside
 
 SHARDED = (
-    "features/*", "regions/*", "reduced/*", "embeddings/*", "text/tfidf", "text/tokens", "text/trees", "text/parses",
-    "text/documents/*", "moments/target", "moments/dev", "moments/auxiliary/*", "moments/study/target",
+    "features/*", "regions/*", "reduced/*", "embeddings/*", "text/*",
+    "text/documents/*/*", "moments/target", "moments/dev", "moments/auxiliary/*", "moments/study/target",
     "moments/study/auxiliary/*",
 )  # fmt: skip
 """Folders of a run with one or two files for each shard."""

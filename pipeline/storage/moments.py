@@ -14,7 +14,7 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import Origin, join_origins, same_origin
 from pipeline.storage.reading import is_there
 from pipeline.storage.shards import MOMENTS, Shard, open_shards, shard_path, write_shard
-from pipeline.storage.text_shards import Sentences
+from pipeline.storage.text_shards import Texts
 
 NAMES = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 
@@ -46,27 +46,29 @@ def read_moments(path: Path, place: int) -> dict[str, np.ndarray]:
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
-    `view` is the image view, `encoders` their origins; `vocabulary` that of the texts, with its number of `terms`.
-    Raises IntegrityError if a shard is missing, damaged or of other `pairs`, if shards differ in view, encoder,
-    vocabulary or number of folds, or if they were summed from other features or texts than these.
+    `view` is the image view and `text` the text view, `encoders` and `text_encoders` the origins of their blocks.
+    Raises IntegrityError if a shard is missing, damaged or of other `pairs`, if shards differ in views, encoders or
+    number of folds, or if they were summed from other features or texts than these.
     """
 
-    def __init__(self, features: Features, texts: Sentences, folder: Path, pairs: str) -> None:
+    def __init__(self, features: Features, texts: Texts, folder: Path, pairs: str) -> None:
         self._features, self._texts = features, texts
         self.folder = Path(folder)
         self._shards = open_shards(folder, MOMENTS, features.manifest.n_shards)
-        for what in ("view", "folds"):
+        for what in ("view", "text", "folds"):
             require_same(what, {str(shard.path): str(shard.details[what]) for shard in self._shards})
-        self.vocabulary = require_same("vocabulary", {str(s.path): s.details["vocabulary"] for s in self._shards})
-        self.encoders: dict[str, Origin] = {
-            name: same_origin(name, {str(shard.path): shard.details["encoders"][name] for shard in self._shards})
-            for name in self._shards[0].details["encoders"]
-        }
+        self.encoders, self.text_encoders = self._origins("encoders"), self._origins("text_encoders")
         for number, shard in enumerate(self._shards):
             self._require_own(number, shard, pairs)
         self.view: Mapping[str, Any] = self._shards[0].details["view"]
+        self.text: Mapping[str, Any] = self._shards[0].details["text"]
         self.n_folds: int = self._shards[0].details["folds"]["count"]
-        self.terms: int = self._shards[0].details["terms"]
+
+    def _origins(self, key: str) -> dict[str, Origin]:
+        return {
+            name: same_origin(name, {str(shard.path): shard.details[key][name] for shard in self._shards})
+            for name in self._shards[0].details[key]
+        }
 
     def _require_own(self, number: int, shard: Shard, pairs: str) -> None:
         """Raises IntegrityError unless shard `number` was summed from these pairs. Reads only sidecars."""
@@ -74,14 +76,15 @@ class PairSet:
             raise IntegrityError(f"{shard.path} is of {held} pairs, not of {pairs}; give the right folder")
         rows, inputs = self.manifest.shard(number), shard.details["inputs"]
         own = {what: (self.manifest.folder, rows.fingerprints[what]) for what in ("images", "splits")}
-        own["tfidf"] = (shard_path(self._texts.folder, number), self._texts.sidecar(number).fingerprint)
+        for name, texts in self._texts.by_encoder.items():
+            own[f"text/{name}"] = (shard_path(texts.folder, number), texts.sidecar(number).fingerprint)
         for name in self.encoders:
             # Moments may cover more encoders than a model, so features may be missing.
             if is_there(self._features.root / name):
                 path = shard_path(self._features.root / name, number)
                 own[f"features/{name}"] = (path, self._features.sidecar(name, number).fingerprint)
         for what, (path, digest) in own.items():
-            if inputs[what] != digest:
+            if inputs.get(what) != digest:
                 raise IntegrityError(f"{shard.path} was summed from other {what} than {path}; run accumulate again")
 
     @property
@@ -113,34 +116,39 @@ class PairSet:
             for place in np.flatnonzero(shard["stored"] == fold)
         ]
 
-    def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
+    def blocks(
+        self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
+    ) -> Iterator[SplitRows]:
         """The pairs in `folds`, in blocks of at most `rows` images."""
         wanted = np.zeros(self.manifest.images.num_rows, bool)
         for shard in self._shards:
             wanted[shard["image_id"][np.isin(shard["fold"], folds)]] = True
-        return read_pairs(self._features, self._texts, encoders, wanted, rows)
+        return read_pairs(self._features, self._texts.select(text_encoders), encoders, wanted, rows)
 
 
 class JoinedPairs:
     """Two sets of pairs as one: the folds of the first, then those of the second.
 
-    Raises IntegrityError if their views or vocabularies differ.
+    Raises IntegrityError if their views or encoders differ.
     """
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
         self._parts = (first, second)
-        for what in ("view", "vocabulary"):
+        for what in ("view", "text"):
             require_same(what, {str(part.folder): str(getattr(part, what)) for part in self._parts})
-        self.view, self.terms = first.view, first.terms
+        self.view, self.text = first.view, first.text
         self.encoders = join_origins((str(part.folder), part.encoders) for part in self._parts)
+        self.text_encoders = join_origins((str(part.folder), part.text_encoders) for part in self._parts)
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
         return [reader for part, own in self._of(folds) for reader in part.moments(own)]
 
-    def blocks(self, folds: Sequence[int], encoders: tuple[str, ...], rows: int) -> Iterator[SplitRows]:
+    def blocks(
+        self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
+    ) -> Iterator[SplitRows]:
         for part, own in self._of(folds):
-            yield from part.blocks(own, encoders, rows)
+            yield from part.blocks(own, encoders, text_encoders, rows)
 
     def _of(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
         """Each part with its own `folds`, in its own numbering."""

@@ -14,7 +14,7 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import Record, publish, read_verified, sidecar_path
 from pipeline.storage.batch import FileBatch
 
-MODEL, ENCODER, WORDS = "model", "encoder", "words"
+MODEL, ENCODER, TEXT_ENCODER, WORDS = "model", "encoder", "text-encoder", "words"
 
 
 @dataclass(frozen=True)

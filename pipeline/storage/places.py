@@ -19,10 +19,12 @@ PATTERNS = tuple(
     re.compile(f"(?:^|/){pattern}$")
     for pattern in (
         r"shard-(?P<shard>\d{5,})\.[^/.]+",
-        r"(?:features|regions|encoders)/(?P<encoder>[^/]+)/(?:shard-\d+\.h5|model\.safetensors)",
+        r"(?:features|regions|encoders|text_encoders)/(?P<encoder>[^/]+)/(?:shard-\d+\.h5|model\.safetensors)",
         r"(?:models|embeddings)/(?P<model>[^/]+)/(?:shard-\d+\.h5|model\.safetensors)",
         r"generators/(?P<generator>[^/]+)/model\.safetensors",
-        r"text/(?:documents/(?P<documents>[^/]+)/shard-\d+\.h5|simulated/(?P<simulated>[^/]+)\.parquet)",
+        r"text/(?P<encoder>(?!tokens/|trees/)[^/]+)/shard-\d+\.h5",
+        r"text/documents/(?P<documents>[^/]+)/(?P<encoder>[^/]+)/shard-\d+\.h5",
+        r"text/simulated/(?P<simulated>[^/]+)\.parquet",
         r"moments/(?P<pairs>target|dev|auxiliary)/(?:(?P<documents>[^/]+)/)?shard-\d+\.h5",
         r"(?P<model>[^/]+)\.(?P<split>train|dev|test|weak)\.(?P<protocol>all-sentences|first-sentence)\.json",
         r"evaluation/phrases/(?P<model>[^/]+?)\.(?P<split>[^/.]+)(?:\.boxes)?\.json",

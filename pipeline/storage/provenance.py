@@ -3,10 +3,13 @@
     encoder     its fingerprint covers its settings and weights
     features    `inputs.encoder` (imported: the sha256 of their files under `encoder.imported`);
                 regions likewise, and reduced ones their `projection`
-    moments     `encoders`: the origin of every block of the image view; `inputs`: the shards that were summed
-    model       `encoders` and, for a model of regions, `regions`: the origins of its training data
+    vectors     of sentences: `inputs.text_encoder`, likewise
+    moments     `encoders` and `text_encoders`: the origin of every block of either view; `inputs`: the shards that were
+                summed
+    model       `encoders` and, for a model of regions, `regions`, for one of vectors of text `text_encoders`: the
+                origins of its training data
     embeddings  `inputs.model`
-    bundle      `inputs.model`, `inputs.encoders/<name>`
+    bundle      `inputs.model`, `inputs.encoders/<name>`, `inputs.text_encoders/<name>`
 
 An origin is what turns an image into its features, so that images added later get the same: {"encoder": fingerprint},
 {"encoder": fingerprint, "projection": fingerprint}, or {"imported": fingerprint}.
@@ -29,9 +32,9 @@ Origin = Mapping[str, str]
 def origin_of(sidecar: Sidecar) -> Origin:
     """What made the features (of images or regions) in a shard."""
     inputs, details = sidecar.details.get("inputs", {}), sidecar.details
-    if "encoder" in inputs:
+    if made_by := inputs.get("encoder") or inputs.get("text_encoder"):
         projection = {"projection": details["projection"]} if "projection" in details else {}
-        return {"encoder": inputs["encoder"], **projection}
+        return {"encoder": made_by, **projection}
     about = details.get("encoder")
     imported = about.get("imported") if isinstance(about, Mapping) else None
     return {"imported": fingerprint("imported", 1, imported)} if imported else {}
@@ -75,21 +78,24 @@ def join_origins(parts: Iterable[tuple[str, Mapping[str, Origin]]]) -> dict[str,
 
 def require_same_origins(files: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises IntegrityError if two of `files` (file -> details) differ in vocabulary or in an encoder's origin."""
-    for key in ("encoders", "regions"):
+    for key in ("encoders", "regions", "text_encoders"):
         join_origins((file, details.get(key) or {}) for file, details in files.items())
-    require_same("vocabulary", {file: details["vocabulary"] for file, details in files.items()})
+    require_same("vocabulary", {file: str(details.get("vocabulary")) for file, details in files.items()})
 
 
-def read_encoder(root: Path, name: str) -> Parameters:
-    """The encoder in the folder `root / name`. Raises IntegrityError if it has another name."""
+def read_encoder(root: Path, name: str, kind: str = ENCODER) -> Parameters:
+    """The encoder in the folder `root / name`, of images or of text by its `kind`. Raises IntegrityError if it has
+    another name."""
     path = Path(root) / name / "model.safetensors"
-    parameters = read_parameters(path, ENCODER)
+    parameters = read_parameters(path, kind)
     if (held := parameters.details.get("name", name)) != name:
-        raise IntegrityError(f"{path} is the encoder {held}, not {name}; run prepare-encoder again")
+        raise IntegrityError(f"{path} is the encoder {held}, not {name}; run prepare-{kind} again")
     return parameters
 
 
-def read_own_encoders(root: Path, origins: Mapping[str, Origin], where: Path | str) -> dict[str, Parameters]:
+def read_own_encoders(
+    root: Path, origins: Mapping[str, Origin], where: Path | str, kind: str = ENCODER
+) -> dict[str, Parameters]:
     """The encoders that made the features of `origins`, by name; imported features have none.
 
     Raises IntegrityError if an encoder in `root` is not the one that the file `where` records.
@@ -98,7 +104,7 @@ def read_own_encoders(root: Path, origins: Mapping[str, Origin], where: Path | s
     for name, origin in origins.items():
         if "encoder" not in origin:
             continue
-        found[name] = read_encoder(root, name)
+        found[name] = read_encoder(root, name, kind)
         path = Path(root) / name / "model.safetensors"
         same_origin(name, {str(where): {"encoder": origin["encoder"]}, str(path): {"encoder": found[name].fingerprint}})
     return found

@@ -4,18 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
 from pipeline.ragged import offsets_of, runs
 from pipeline.storage.fingerprint import require_same
-from pipeline.storage.gather import Features
+from pipeline.storage.gather import Features, Matrix, stack_rows
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.provenance import origin_of, same_origin
 from pipeline.storage.regions import PackedRegions, RegionShard, open_regions
 from pipeline.storage.shards import Chained
-from pipeline.storage.text_shards import Sentences, TextShards, TokenShards
+from pipeline.storage.text_shards import TextShards, TextVectors, TokenShards
 from pipeline.storage.trees import FIELDS, TreeShards
 
 
@@ -113,12 +112,14 @@ class TokenRows(_TextRows):
         self.offsets = offsets_of(np.concatenate([np.diff(shard.offsets) for shard in self.shards]))
 
 
-class TfidfRows(_TextRows):
-    """`matrix` (m, d) of all sentences."""
+class VectorRows(_TextRows):
+    """`matrix` (m, d) of all sentences by one text encoder, whose `origin` is as that of FeatureRows."""
 
-    def __init__(self, manifest: Manifest, folder: Path | None) -> None:
-        super().__init__("tfidf", Sentences(manifest, folder))
-        self.matrix = sparse.vstack([shard.matrix for shard in self.shards], format="csr")
+    def __init__(self, manifest: Manifest, folder: Path) -> None:
+        opened = TextVectors(manifest, folder)
+        super().__init__(f"text/{opened.encoder}", opened)
+        self.origin = same_origin(opened.encoder, {str(one.path): origin_of(one.sidecar) for one in self.shards})
+        self.matrix: Matrix = stack_rows([shard.matrix for shard in self.shards])
 
 
 class TreeRows(_TextRows):
@@ -133,8 +134,8 @@ class TreeRows(_TextRows):
         self.trees["offsets"] = offsets_of(np.concatenate([np.diff(arrays["offsets"]) for arrays in packed]))
 
 
-def open_rows(view: str, manifest: Manifest, folder: Path) -> TokenRows | TfidfRows | TreeRows:
-    """All sentences in the form `view`, from the folder of their shards."""
+def open_rows(view: str, manifest: Manifest, folder: Path) -> TokenRows | TreeRows:
+    """All sentences as tokens or trees, from the folder of their shards."""
     if view.endswith("-trees"):
         return TreeRows(view.removesuffix("-trees"), manifest, folder)
-    return {"tfidf": TfidfRows, "tokens": TokenRows}[view](manifest, folder)
+    return TokenRows(manifest, folder)

@@ -19,7 +19,7 @@ from pipeline.storage.atomic import Sidecar, publish, verify
 
 FEATURES = "features"
 EMBEDDINGS = "embeddings"
-TFIDF = "tfidf"
+VECTORS = "text-vectors"
 MOMENTS = "moments"
 NEIGHBOURS = "neighbours"
 

@@ -1,6 +1,6 @@
-"""Shards of sentences or documents: tf-idf vectors `text/tfidf`, and token numbers `text/tokens`."""
+"""Shards of sentences or documents: vectors `text/<text encoder>`, and token numbers `text/tokens`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,21 +9,24 @@ from scipy import sparse
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.atomic import Sidecar, read_sidecar
+from pipeline.storage.features import to_stored
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.shards import TFIDF, Shard, shard_path, write_shard
+from pipeline.storage.places import stated
+from pipeline.storage.shards import VECTORS, Shard, shard_path, write_shard
 
 TOKENS = "tokens"
 
 
 class TextShard(Shard):
-    """The texts of one manifest shard: `sentence_id` (m,), `image_id` (m,), and the fingerprint of the `vocabulary`."""
+    """The texts of one manifest shard: `sentence_id` (m,), `image_id` (m,), and the fingerprint of the `vocabulary`,
+    None where they are not of one."""
 
     kind: ClassVar[str]
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, self.kind)
         self.sentence_id, self.image_id = self["sentence_id"], self["image_id"]
-        self.vocabulary: str = self.details["inputs"]["vocabulary"]
+        self.vocabulary: str | None = self.details["inputs"].get("vocabulary")
 
 
 class TextShards:
@@ -59,44 +62,86 @@ class TextShards:
                 raise IntegrityError(f"{path} was made from other {what}; run {stage} again")
 
 
-def write_tfidf(
+def write_vectors(
     path: Path,
-    matrix: sparse.csr_array,
+    vectors: np.ndarray | sparse.csr_array,
     sentence_id: np.ndarray,
     image_id: np.ndarray,
     *,
     fingerprint: str,
     inputs: Mapping[str, str],
+    encoder: str,
+    storage: str = "float32",
     documents: str | None = None,
 ) -> None:
-    """Publish text vectors (m, d) and the ids (m,) of sentences and images; `documents` is the name of weak texts."""
-    arrays = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr.astype(np.int64)}
+    """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
+    `documents` is the name of weak texts. Dense vectors are stored as the dtype `storage`."""
+    if sparse.issparse(vectors):
+        arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
+    else:
+        arrays = {"vectors": to_stored(vectors, storage, [f"sentence {number}" for number in sentence_id.tolist()])}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
-    details = {"dim": matrix.shape[1], "inputs": inputs, **({"documents": documents} if documents else {})}
-    write_shard(path, TFIDF, arrays, rows=matrix.shape[0], fingerprint=fingerprint, details=details)
+    details = {"dim": vectors.shape[1], "encoder": {"name": encoder}, "inputs": inputs}
+    details |= {"documents": documents} if documents else {}
+    write_shard(path, VECTORS, arrays, rows=vectors.shape[0], fingerprint=fingerprint, details=details)
 
 
-class TfidfShard(TextShard):
-    """`matrix` (m, d) sparse."""
+class VectorShard(TextShard):
+    """`matrix` (m, d): a csr_array, or a memory map of dense vectors as stored."""
 
-    kind = TFIDF
+    kind = VECTORS
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        parts = (self["data"], self["indices"], self["indptr"])
-        self.matrix = sparse.csr_array(parts, shape=(self.rows, self.details["dim"]))
+        shape = (self.rows, self.details["dim"])
+        if "vectors" in self:
+            self.matrix = self["vectors"]
+            if self.matrix.shape != shape:
+                raise IntegrityError(f"{path} holds vectors {self.matrix.shape}, not {shape}; run its stage again")
+        else:
+            self.matrix = sparse.csr_array((self["data"], self["indices"], self["indptr"]), shape=shape)
 
 
-class Sentences(TextShards):
-    """The tf-idf shards of a manifest's sentences or documents."""
+class TextVectors(TextShards):
+    """The vectors of a manifest's sentences or documents by one text encoder, in the `folder` of its name."""
 
-    read, stage = TfidfShard, "encode-sentences"
+    read, stage = VectorShard, "encode-sentences"
+
+    @property
+    def encoder(self) -> str:
+        return self.folder.name
 
     def sidecar(self, number: int) -> Sidecar:
         """The sidecar of shard `number`, without its texts. Raises as `open` does."""
-        found = read_sidecar(self._path(number), TFIDF)
+        found = read_sidecar(self._path(number), VECTORS)
         self._check(self._path(number), found.details, number)
         return found
+
+    def _check(self, path: Path, details: Mapping[str, Any], number: int) -> None:
+        super()._check(path, details, number)
+        if (held := stated(details).get("encoder")) != self.encoder:
+            raise IntegrityError(f"{path} is of the text encoder {held}, not of {self.encoder}; run its stage again")
+
+
+class Texts:
+    """The vectors of a manifest's sentences or documents by several text encoders: `folders` text encoder -> folder."""
+
+    def __init__(self, manifest: Manifest, folders: Mapping[str, Path]) -> None:
+        self.manifest = manifest
+        self.by_encoder = {name: TextVectors(manifest, folder) for name, folder in folders.items()}
+
+    def open(self, number: int) -> dict[str, VectorShard]:
+        """Shard `number` of each encoder. Raises IntegrityError where two are not of the same texts."""
+        opened = {name: shards.open(number) for name, shards in self.by_encoder.items()}
+        first = next(iter(opened.values()))
+        for shard in opened.values():
+            if not np.array_equal(shard.sentence_id, first.sentence_id):
+                raise IntegrityError(f"{first.path} and {shard.path} are of different texts; run their stage again")
+        return opened
+
+    def select(self, names: Iterable[str]) -> "Texts":
+        """Those of some of the encoders."""
+        return Texts(self.manifest, {name: self.by_encoder[name].folder for name in names})
 
 
 def write_tokens(

@@ -1,13 +1,16 @@
 """Sentences as sparse tf-idf vectors over a vocabulary."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from pipeline.text.tokens import make_analyzer
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.tokens import TermSettings, english_stop_words, make_analyzer
+from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
 
 def encode(texts: Iterable[str], vocabulary: Vocabulary) -> sparse.csr_array:
@@ -24,6 +27,50 @@ def encode(texts: Iterable[str], vocabulary: Vocabulary) -> sparse.csr_array:
     matrix.sum_duplicates()
     matrix.data *= np.asarray(vocabulary.idf, np.float32)[matrix.indices]
     return unit_rows(matrix) if vocabulary.normalise else matrix
+
+
+class TfidfEncoder(TextEncoder):
+    """`encode` over a vocabulary."""
+
+    kind = "tf-idf"
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary, self.terms, self.dim = vocabulary, vocabulary.terms, len(vocabulary.terms)
+
+    @classmethod
+    def prepare(cls, entry: Any, material: TextMaterial) -> "TfidfEncoder":
+        """Over the vocabulary that a person brought, or the most common terms of the training sentences. Raises
+        InputError as `build_vocabulary` does."""
+        own, given = entry.own, material.vocabulary()
+        if given:
+            return cls(given)
+        stop_words = english_stop_words() if own.stop_words else []
+        settings = TermSettings(own.lowercase, own.tokenizer, own.lemmatise, stop_words, own.max_ngram)
+        sizes = own.model_dump(include={"size", "min_count", "idf", "normalise"})
+        return cls(build_vocabulary(material.texts(), settings, **sizes))
+
+    def encode(self, texts: Sequence[str]) -> sparse.csr_array:
+        return encode(texts, self.vocabulary)
+
+    def encode_words(self, words: Sequence[str]) -> sparse.csr_array:
+        """As `encode`, but not of unit length."""
+        return encode(words, replace(self.vocabulary, normalise=False))
+
+    def knows(self, text: str) -> bool:
+        return self.vocabulary.knows(text)
+
+    def unknown(self, text: str) -> list[str]:
+        return self.vocabulary.unknown(text)
+
+    def suggest(self, word: str) -> str | None:
+        return self.vocabulary.suggest(word)
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.vocabulary.to_dict()}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "TfidfEncoder":
+        return cls(Vocabulary.from_dict(settings))
 
 
 def unit_rows(matrix: sparse.csr_array) -> sparse.csr_array:

@@ -1,12 +1,14 @@
 """Texts to terms: lowercase, tokenise, remove stop words, lemmatise, n-grams; every step is optional."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 """Letters and digits, with inner apostrophes: `don't` is one word; punctuation is not a word."""
+TOKENIZERS, LONGEST_NGRAM = ("treebank", "words"), 3
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,17 @@ class TermSettings:
     lemmatise: bool
     stop_words: Collection[str]
     max_ngram: int
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
+        """From JSON. ValueError where that holds something else."""
+        found = cls(**value)
+        flags = isinstance(found.lowercase, bool) and isinstance(found.lemmatise, bool)
+        if not flags or found.tokenizer not in TOKENIZERS or not all(isinstance(one, str) for one in found.stop_words):
+            raise ValueError("its rules for making terms are none of ours")
+        if found.max_ngram not in range(1, LONGEST_NGRAM + 1):
+            raise ValueError(f"its max_ngram is not in 1 to {LONGEST_NGRAM}")
+        return found
 
 
 def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:

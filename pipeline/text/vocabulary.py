@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.text.spelling import nearest_word
 from pipeline.text.tokens import TermSettings, make_analyzer
 
 
@@ -31,7 +32,20 @@ class Vocabulary:
         """Column of every term."""
         return {term: column for column, term in enumerate(self.terms)}
 
-    def unknown_words(self, text: str) -> list[str]:
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of all terms."""
+        return frozenset(word for term in self.terms for word in term.split(" "))
+
+    def knows(self, text: str) -> bool:
+        """Whether a term of `text` is known."""
+        return any(term in self.index for term in make_analyzer(self.settings)(text))
+
+    def suggest(self, word: str) -> str | None:
+        """The known word that is nearest to `word` by its spelling; None where none is near."""
+        return nearest_word(word, self.words)
+
+    def unknown(self, text: str) -> list[str]:
         """The words of `text` that are part of no known term; stop words are not listed."""
         terms = make_analyzer(self.settings)(text)
         known = {word for term in terms if term in self.index for word in term.split(" ")}
@@ -42,9 +56,13 @@ class Vocabulary:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
-        """The inverse of `to_dict`; ignores other keys."""
-        settings = TermSettings(**value["settings"])
+        """The inverse of `to_dict`; ignores other keys. ValueError where terms and idf do not fit."""
+        settings = TermSettings.from_dict(value["settings"])
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
+        if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
+            raise ValueError("its terms are not text, or normalise is not true or false")
+        if len(idf) != len(terms) or len(set(terms)) != len(terms) or not np.isfinite(np.array(idf, np.float32)).all():
+            raise ValueError("its terms are not each once, with one idf each")
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
 

@@ -41,13 +41,14 @@ def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-scale, scale, (count + 1, dim)).astype(np.float32)
 
 
-def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str]) -> WordVectors:
-    """The vectors of the `wanted` words in lines `word v1 ... vd`, after word2vec's optional line `count dim`.
+def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
+    """The vectors of the `wanted` words, and of the `first` so many of all, in lines `word v1 ... vd`, after word2vec's
+    optional line `count dim`.
 
     Every line is checked. Raises InputError naming `source` and the line of a vector of the wrong dimension, a value
     that is not a finite number, a repeated word, or a missing line; and if no wanted word has a vector.
     """
-    reader, count, dim = _VectorReader(source, "line", wanted), None, None
+    reader, count, dim = _VectorReader(source, "line", wanted, first), None, None
     for number, line in enumerate(lines, 1):
         parts = line.rstrip().split(b" ") if dim is None else line.rstrip().rsplit(b" ", dim)
         if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
@@ -65,12 +66,12 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
     return reader.finish(count)
 
 
-def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str]) -> WordVectors:
+def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """The same from word2vec's binary form: a line `count dim`, then each word, a space, and dim float32.
 
     Raises InputError like `read_text_vectors`, naming the entry instead of the line.
     """
-    reader = _VectorReader(source, "entry", wanted)
+    reader = _VectorReader(source, "entry", wanted, first)
     header = stream.readline(100).split()
     if len(header) != 2 or not all(part.isdigit() for part in header):
         raise InputError(f"{source} does not begin with word2vec's count and dimension; is it in the text format?")
@@ -113,8 +114,8 @@ def _read_word(stream: BinaryIO) -> bytes | None:
 class _VectorReader:
     """Collects the wanted vectors; names the source and the place in it of every fault."""
 
-    def __init__(self, source: str, place: str, wanted: Collection[str]) -> None:
-        self.source, self.place = source, place
+    def __init__(self, source: str, place: str, wanted: Collection[str], first: int) -> None:
+        self.source, self.place, self.first = source, place, first
         self.wanted = frozenset(wanted)
         self.seen: dict[bytes, int] = {}
         self.words: list[str] = []
@@ -134,7 +135,7 @@ class _VectorReader:
             text = word.decode()
         except UnicodeDecodeError:
             raise self.error(number, "holds a word that is not UTF-8") from None
-        if text in self.wanted:
+        if text in self.wanted or len(self.seen) <= self.first:
             self.words.append(text)
             self.vectors.append(vector)
 

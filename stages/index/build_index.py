@@ -1,8 +1,7 @@
 """`build-index`: the bundle that a search needs, from the embeddings of one model."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +10,6 @@ from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.storage.parameters import Parameters
 
 
 def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
@@ -24,16 +22,20 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     from pipeline.storage.reading import read_bytes
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
+    from stages.bundled import read_encoders, read_text_encoders, vocabulary_of
     from stages.indices import add_indices, describe_training
 
     config, layout, manifest = run.config, run.layout, run.manifest
     settings = config.index.model_copy(update={"on_disk": config.index.on_disk or on_disk})
-    folder, vocabulary_path = layout.model(model).path, _vocabulary(config, layout, model)
+    folder, words = layout.model(model).path, vocabulary_of(config, layout, model)
     embeddings, parameters = run.embedded_model(model)
-    vocabulary = read_vocabulary(vocabulary_path)["fingerprint"]
-    require_same("vocabulary", {str(vocabulary_path): vocabulary, str(folder): parameters.details["vocabulary"]})
     mapping = restore(embeddings.registered, parameters.settings, parameters.tensors, folder)
-    encoders = _read_encoders(mapping, parameters.details, folder, run.root / "encoders")
+    encoders = read_encoders(mapping, parameters.details, folder, run.root / "encoders")
+    texts = read_text_encoders(mapping, parameters.details, folder, layout)
+    vocabulary = None
+    if words:
+        vocabulary = read_vocabulary(words.path)["fingerprint"]
+        require_same("vocabulary", {str(words.path): vocabulary, str(folder): parameters.details["vocabulary"]})
 
     parse = None
     if _reads_trees(config, model):
@@ -47,13 +49,18 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     for modality, rows in ids.items():
         writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
     writer.add_parameters(folder)
-    writer.add("vocabulary.json", read_bytes(vocabulary_path))
+    if words:
+        writer.add("vocabulary.json", read_bytes(words.path))
     for name in encoders:
         writer.add_parameters(layout.encoder(name).path, f"encoders/{name}/")
+    for name in texts:
+        writer.add_parameters(layout.text_encoder(name).path, f"text_encoders/{name}/")
     if parse:
         add_parser(writer, parse)
 
-    inputs = {**embeddings.inputs, "model": parameters.fingerprint, "vocabulary": vocabulary}
+    inputs = {**embeddings.inputs, "model": parameters.fingerprint}
+    inputs |= {"vocabulary": vocabulary} if vocabulary else {}
+    inputs |= {f"text_encoders/{name}": encoder.fingerprint for name, encoder in texts.items()}
     inputs |= {f"encoders/{name}": encoder.fingerprint for name, encoder in encoders.items()}
     inputs |= {"parser": parse.digest} if parse and parse.digest else {}
     digest = job.fingerprint
@@ -71,39 +78,12 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             "trained_on": describe_training(run, model),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
+            "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in texts.items()},
             **({"parse": parse.metadata} if parse else {}),
             "inputs": inputs,
             "fingerprint": digest,
         }
     )
-
-
-def _read_encoders(
-    model: Any, details: Mapping[str, Any], model_folder: Path, encoders_root: Path
-) -> "dict[str, Parameters]":
-    """The encoders that made the features of the model, and of its regions, by name."""
-    import logging
-
-    from pipeline.storage.provenance import encoders_of, read_own_encoders
-
-    used = {"encoders": model.encoders, **({"regions": model.region_encoders} if model.multi_vector else {})}
-    found = {}
-    for key, names in used.items():
-        origins = encoders_of(model_folder, details[key], names)
-        found |= read_own_encoders(encoders_root, origins, model_folder)
-        for name in origins.keys() - found.keys():
-            logging.getLogger(__name__).warning(
-                "the features of %s were imported, and no encoder of this run makes them: the index cannot be searched"
-                " with new photographs; name the encoder that made them in made_by", name,
-            )  # fmt: skip
-    return found
-
-
-def _vocabulary(config: "Config", layout: Any, model: str) -> Path:
-    """The vocabulary of a model; an ensemble has its own."""
-    if config.members(model):
-        return layout.model(model).path / "vocabulary.json"
-    return (layout.token_vocabulary if config.model(model).spec.words else layout.vocabulary).path
 
 
 def _reads_trees(config: "Config", model: str) -> bool:
@@ -123,8 +103,11 @@ def _keys(config, model: str) -> dict:
 
 def _reads(config, layout, model: str) -> Inputs:
     chosen, words = config.model(model), {}
-    if not config.members(model):
-        words["vocabulary"] = layout.token_vocabulary if chosen.spec.words else layout.vocabulary
+    if not config.members(model) and chosen.spec.words:
+        words["vocabulary"] = layout.token_vocabulary
+    for member in map(config.model, config.members(model) or [model]):
+        if member.spec.sentences == "vectors":
+            words |= {f"text_encoders/{name}": layout.text_encoder(name) for name in member.text_encoders}
     if _reads_trees(config, model):
         words |= {"parses": layout.parses, "labels": layout.labels}
         words |= {"parser": layout.parser} if _trains_parser(config) else {}

@@ -11,7 +11,7 @@ STUDY, AUXILIARY = "study/", "auxiliary/"
 
 
 def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
-    """Sum the moments of pairs, over the features of all encoders.
+    """Sum the moments of pairs, over the features of all encoders of images and the vectors of all of text.
 
     PAIRS are target (images of the train split, with their sentences), dev (likewise), auxiliary/NAME (images of
     auxiliary.splits with the documents NAME), or one of these in folds: study/target, study/auxiliary/NAME.
@@ -22,33 +22,38 @@ def accumulate(run: Run, pairs: str) -> Callable[[Job], None]:
     from pipeline.models.linear.accumulation import BLOCK_ROWS
     from pipeline.models.linear.passes import sum_blocks
     from pipeline.models.linear.sets import assign_folds
+    from pipeline.models.linear.text_views import TextView
     from pipeline.models.linear.views import ImageView
     from pipeline.storage.gather import read_pairs
     from pipeline.storage.moments import write_moments
     from pipeline.storage.provenance import origin_of
 
     config, manifest = run.config, run.manifest
-    texts, features = run.tfidf(_texts(run.layout, pairs)), run.features
+    texts, features = run.texts(_texts(config, run.layout, pairs)), run.features
     summed, names = _keys(config, pairs), _encoders(config, pairs)
     folds = summed["folds"]["count"]
     assigned = assign_folds(manifest.splits, folds, config.study.order, config.seed)
     in_splits, gpu = np.isin(manifest.splits.astype(str), summed["splits"]), run.gpu
 
     def make(job: Job) -> None:
-        shards, tfidf = {name: features.open(name, job.number) for name in names}, texts.open(job.number)
+        shards, vectors = {name: features.open(name, job.number) for name in names}, texts.open(job.number)
         dims = tuple(opened["features"].shape[1] for opened in shards.values())
-        view, terms = ImageView(tuple(shards), dims, config.image_view.normalise), tfidf.matrix.shape[1]
+        view = ImageView(tuple(shards), dims, config.image_view.normalise)
+        text = TextView.of({name: one.matrix for name, one in vectors.items()}, summed["text"])
+        first = next(iter(vectors.values()))
         wanted = np.zeros(len(in_splits), bool)
         span = slice(job.rows.first_image, job.rows.last_image)
         wanted[span] = in_splits[span]
-        ids, parts = np.unique(tfidf.image_id[wanted[tfidf.image_id]]), {}
+        ids, parts = np.unique(first.image_id[wanted[first.image_id]]), {}
         for fold in np.unique(assigned[ids]).tolist():
             blocks = read_pairs(features, texts, view.encoders, wanted & (assigned == fold), BLOCK_ROWS)
-            parts[fold] = sum_blocks(blocks, view, terms, runtime.threads(), gpu).to_arrays()
-        details = {"view": vars(view), **{key: summed[key] for key in ("pairs", "splits", "folds")}}
-        details |= {"documents": tfidf.details["documents"]} if "documents" in tfidf.details else {}
-        details |= {"encoders": {name: origin_of(opened.sidecar) for name, opened in shards.items()}}
-        details |= {"range": [span.start, span.stop], "vocabulary": tfidf.vocabulary, "terms": terms}
+            parts[fold] = sum_blocks(blocks, view, text, runtime.threads(), gpu).to_arrays()
+        details = {"view": vars(view), "text": text.to_dict()}
+        details |= {key: summed[key] for key in ("pairs", "splits", "folds")}
+        details |= {"documents": first.details["documents"]} if "documents" in first.details else {}
+        for key, opened in (("encoders", shards), ("text_encoders", vectors)):
+            details[key] = {name: origin_of(one.sidecar) for name, one in opened.items()}
+        details["range"] = [span.start, span.stop]
         made = {"fingerprint": job.fingerprint, "details": {**details, "inputs": job.inputs}}
         write_moments(job.path, parts, ids, assigned[ids], **made)
 
@@ -66,9 +71,13 @@ def _encoders(config, pairs: str) -> list[str]:
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
 
 
-def _texts(layout, pairs: str) -> Any:
+def _texts(config, layout, pairs: str) -> dict[str, Any]:
+    """Text encoder -> the vectors of the sentences or documents of the pairs."""
     kind, _, documents = pairs.removeprefix(STUDY).partition("/")
-    return layout.documents(documents) if kind == "auxiliary" else layout.sentences("tfidf")
+    names = [encoder.name for encoder in config.text_encoders]
+    if kind == "auxiliary":
+        return {name: layout.documents(documents, name) for name in names}
+    return {name: layout.sentences(name) for name in names}
 
 
 def _keys(config, pairs: str) -> dict:
@@ -77,17 +86,22 @@ def _keys(config, pairs: str) -> dict:
     folds = (
         {"count": study.folds, "order": study.order, "seed": config.seed} if pairs.startswith(STUDY) else {"count": 1}
     )
-    return {"pairs": kind, "splits": list(splits), "folds": folds, "normalise": config.image_view.normalise}
+    steps = {
+        "normalise": config.image_view.normalise,
+        "text": {one.name: one.normalise for one in config.text_encoders},
+    }
+    return {"pairs": kind, "splits": list(splits), "folds": folds, **steps}
 
 
 def _reads(config, layout, pairs: str) -> Inputs:
     features = {f"features/{name}": layout.features(name) for name in _encoders(config, pairs)}
-    return {"tfidf": _texts(layout, pairs), **features}
+    texts = _texts(config, layout, pairs)
+    return {**{f"text/{name}": shards for name, shards in texts.items()}, **features}
 
 
 STAGE = Stage(
     accumulate,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: TORCH + manifest_mb(s) + blocks_mb(s) + 2.5 * s.moments_bytes / MB,
         lambda s: s.moments_bytes / MB,

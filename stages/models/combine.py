@@ -33,19 +33,20 @@ def combine(run: Run, job: Job, model: str) -> None:
     used = {name: stored[name] for name, weight in weights.items() if weight}
     joined = Ensemble([_member(parameters, weights[name]) for name, parameters in used.items()])
     paths = [one.path for one in _vocabularies(settings, layout, model).values()]
-    vocabulary = _join_vocabularies(joined, list(used.values()), paths)
+    vocabulary = _join_vocabularies(joined, list(used.values()), paths) if paths else None
 
     labels = {name: used[name].details["labels"] for name in used if used[name].details.get("labels")}
     inputs = {"manifest": run.manifest.fingerprint, **{f"models/{name}": stored[name].fingerprint for name in stored}}
     inputs |= {"chosen": base.fingerprint} if base else {}
     origins = {
         key: join_origins((str(layout.model(name).path), part.details.get(key) or {}) for name, part in used.items())
-        for key in ("encoders", "regions")
+        for key in ("encoders", "regions", "text_encoders")
     }
-    learned = {**origins, "vocabulary": vocabulary["fingerprint"]}
+    learned = {**origins, **({"vocabulary": vocabulary["fingerprint"]} if vocabulary else {})}
     run.require_like_chosen(model, job, learned)
     batch = FileBatch()
-    batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
+    if vocabulary:
+        batch.add(layout.model_vocabulary(model).path, to_json(vocabulary), commit=True)
     details = {
         "model": model,
         "refits": settings.refitted(model),
@@ -96,14 +97,14 @@ def _member(parameters: Any, weight: float) -> Any:
 
 
 def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path]) -> dict[str, Any]:
-    """The vocabulary of every form of sentences that the members take, under its name; with one fingerprint."""
+    """The vocabulary of every form of tokens or trees that the members take, under its name; with one fingerprint."""
     from pipeline.errors import IntegrityError
     from pipeline.storage.fingerprint import fingerprint, require_same
     from pipeline.storage.records import read_vocabulary
 
     given = {value["fingerprint"]: value for value in map(read_vocabulary, paths)}
     views = {}
-    for view in model.views:
+    for view in (view for view in model.views if view != "vectors"):
         members = zip(model.members, stored, strict=True)
         used = {
             p.details["model"]: p.details["vocabulary"] for member, p in members if member.model.sentence_view == view
@@ -116,9 +117,9 @@ def _join_vocabularies(model: Any, stored: Sequence[Any], paths: Sequence[Path])
 
 
 def _vocabularies(config, layout, model: str) -> Mapping[str, Any]:
-    """Those that the members were trained with, by their names."""
-    words = {config.model(member).spec.words for member in config.members(model)}
-    return {one.name: one for one in (layout.token_vocabulary if own else layout.vocabulary for own in sorted(words))}
+    """The one that members that read words were trained with, by its name; nothing where none does."""
+    words = any(config.model(member).spec.words for member in config.members(model))
+    return {layout.token_vocabulary.name: layout.token_vocabulary} if words else {}
 
 
 def _reads(config, layout, model: str) -> Inputs:
@@ -134,7 +135,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     combine,
-    version=3,
+    version=4,
     needs=Need(
         lambda s: TORCH + 500 + manifest_mb(s) + 0.1 * embeddings_mb(s),
         fixed(50),
@@ -145,5 +146,5 @@ STAGE = Stage(
     choices=lambda config: [(name,) for name in config.made_by("combine")],
     keys=lambda config, model: {"ensemble": config.ensemble(model).model_dump(), "dev_images": config.fit.dev_images},
     reads=_reads,
-    writes=lambda layout, model: (layout.model(model), layout.model_vocabulary(model)),
+    writes=lambda layout, model: layout.model(model),
 )

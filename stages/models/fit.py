@@ -11,52 +11,53 @@ def fit(run: Run, job: Job, model: str) -> None:
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-    from pipeline.models.linear.training import FitTask
+    from pipeline.models.linear.text_views import weightings
+    from pipeline.models.linear.training import FitTask, fit_best
     from pipeline.models.linear.tuning import GridTrial
-    from pipeline.storage.fingerprint import require_same
     from pipeline.storage.gather import read_split
     from pipeline.storage.moments import JoinedPairs, PairSet
     from pipeline.storage.provenance import encoders_of, join_origins
     from stages.inputs import describe_model
 
     settings, layout, features = run.config, run.layout, run.features
-    known, sentences = settings.model(model), run.tfidf(layout.sentences("tfidf"))
+    known = settings.model(model)
+    sentences = run.texts({name: layout.sentences(name) for name in known.text_encoders})
     target, weak = PairSet(features, sentences, layout.moments("target").folder, "target"), None
     if known.training != "target":
-        documents = run.tfidf(layout.documents(known.documents))
+        documents = run.texts({name: layout.documents(known.documents, name) for name in known.text_encoders})
         weak = PairSet(features, documents, layout.moments(f"auxiliary/{known.documents}").folder, "auxiliary")
-    learned_from = [target, *([weak] if weak else [])]
-    vocabulary = require_same("vocabulary", {str(pairs.folder): pairs.vocabulary for pairs in learned_from})
     base, source, dev_pairs, chosen = run.chosen(model), target, None, None
     if base:
         dev_pairs = PairSet(features, sentences, layout.moments("dev").folder, "dev")
         source, chosen = JoinedPairs(target, dev_pairs), GridTrial(**base.details["training_log"]["chosen"])
-    sides = [(str(target.folder), source.encoders)] + ([(str(weak.folder), weak.encoders)] if weak else [])
-    origins = join_origins((file, encoders_of(file, made_by, known.encoders)) for file, made_by in sides)
-    learned = {"encoders": origins, "vocabulary": vocabulary}
+    sides, learned = [(str(target.folder), source), *([(str(weak.folder), weak)] if weak else [])], {}
+    for key in ("encoders", "text_encoders"):
+        made_by = ((file, encoders_of(file, getattr(side, key), getattr(known, key))) for file, side in sides)
+        learned[key] = join_origins(made_by)
     run.require_like_chosen(model, job, learned)
-    restriction = Restriction(known.encoders)
-    folded = FoldedMoments(source, run.sums)
-    sets = make_sets(
-        folded, range(source.n_folds),
-        FoldedMoments(weak, run.sums) if weak else None, range(weak.n_folds if weak else 0), restriction,
-    )  # fmt: skip
+    folded, weakly = FoldedMoments(source, run.sums), FoldedMoments(weak, run.sums) if weak else None
     dev = read_split(features, sentences, known.encoders, "dev", known.fit.dev_images)
 
-    task = FitTask(
-        known.training,
-        folded.view.select(known.encoders),
-        sets,
-        restriction.pairs(dev),
-        known.fit,
-        known.transfer,
-        known.settings,
-        known.seed,
-        progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
-        device=run.gpu,
-        chosen=chosen,
-    )
-    tuned = known.spec.load().fit(task)
+    def task(weights: dict[str, float]) -> FitTask:
+        restriction = Restriction(known.encoders, weights)
+        weak_folds = range(weak.n_folds if weak else 0)
+        return FitTask(
+            known.training,
+            folded.view.select(known.encoders),
+            restriction.text(folded.text),
+            make_sets(folded, range(source.n_folds), weakly, weak_folds, restriction),
+            restriction.pairs(dev),
+            known.fit,
+            known.transfer,
+            known.settings,
+            known.seed,
+            progress=lambda trials: tqdm(trials, desc=f"fit {model}", unit="trial", disable=None),
+            device=run.gpu,
+            chosen=chosen,
+        )
+
+    tried = [chosen.text_weights] if base else weightings(known.text_weights)
+    tuned = fit_best(known.spec.load(), map(task, tried))
     tuned = tuned.refitted(chosen) if base else tuned
 
     inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
@@ -66,7 +67,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": tuned.log()}
     run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
-    log.info("%s on %d pairs, chosen on %d dev images: %s", model, sets.target.n, len(dev.image_id), tuned.chosen)
+    log.info("%s, chosen on %d dev images: %s", model, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
@@ -74,17 +75,18 @@ def fit(run: Run, job: Job, model: str) -> None:
 
 def _reads(config, layout, model: str) -> Inputs:
     known, base = config.model(model), config.refitted(model)
-    found: dict = {"target": layout.moments("target"), "tfidf": layout.sentences("tfidf")}
+    found: dict = {"target": layout.moments("target")}
+    found |= {f"text/{name}": layout.sentences(name) for name in known.text_encoders}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if known.training != "target":
         found["auxiliary"] = layout.moments(f"auxiliary/{known.documents}")
-        found["documents"] = layout.documents(known.documents)
+        found |= {f"documents/{name}": layout.documents(known.documents, name) for name in known.text_encoders}
     return found | ({"chosen": layout.model(base), "dev": layout.moments("dev")} if base else {})
 
 
 STAGE = Stage(
     fit,
-    version=5,
+    version=6,
     needs=Need(
         lambda s: TORCH + 1000 + manifest_mb(s) + 12 * s.moments_bytes / MB,
         lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB,

@@ -25,7 +25,7 @@ def join_embeddings(run: Run, model: str) -> Callable[[Job], None]:
         require_same("model", {str(member.folder): member.model, str(folder): known["inputs"][f"models/{name}"]})
     details = {
         "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
-        "metric": "inner_product", "vocabulary": known["vocabulary"],
+        "metric": "inner_product", **({"vocabulary": known["vocabulary"]} if "vocabulary" in known else {}),
     }  # fmt: skip
     rules = [member.comparison if member.multi_vector else None for member in members.values()]
 

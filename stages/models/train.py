@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.plan.needs import TORCH, Need, fixed, network_gpu, per_described, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
+from stages.texts import sentence_shards
 
 
 def train(run: Run, job: Job, model: str) -> None:
@@ -16,20 +17,20 @@ def train(run: Run, job: Job, model: str) -> None:
     import logging
 
     from pipeline.models.neural.task import TrainingTask, train
-    from pipeline.storage.rows import open_rows
     from stages.inputs import describe_model, follow_training
+    from stages.texts import open_sentences
 
-    settings, layout, base = run.config, run.layout, run.chosen(model)
+    settings, base = run.config, run.chosen(model)
     known = settings.model(model)
     spec, own = known.spec, known.settings
     if base:
         # Refit for dev's best number of epochs; dev is training data now, so there is no early stopping.
         own = own.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
     splits = {"train": ("train", "dev") if base else ("train",), "dev": ("dev",)}
-    stored = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
+    stored = open_sentences(run, model)
     view, region_view, pairs = _read_pairs(run, model, splits, stored)
     features, regions = pairs["train"].features, pairs["train"].regions
-    learned = {"vocabulary": stored.vocabulary, "encoders": {name: rows.origin for name, rows in features.items()}}
+    learned = {"encoders": {name: rows.origin for name, rows in features.items()}, **stored.learned}
     inputs = {"manifest": run.manifest.fingerprint, **stored.fingerprints}
     inputs |= {key: digest for rows in features.values() for key, digest in rows.fingerprints.items()}
     if regions is not None:
@@ -41,10 +42,10 @@ def train(run: Run, job: Job, model: str) -> None:
     if spec.starts_from:
         start, inputs["start"] = _read_start(run, model, learned)
     else:
-        words = _read_words(run, stored.vocabulary)
+        words = _read_words(run, stored.learned["vocabulary"])
 
     task = TrainingTask(
-        view, **pairs, settings=own, seed=known.seed, precision=_precision(run, model),
+        view, **pairs, text=stored.text, settings=own, seed=known.seed, precision=_precision(run, model),
         train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
         device=run.device,
@@ -54,7 +55,7 @@ def train(run: Run, job: Job, model: str) -> None:
         details = {
             **describe_model(run, model),
             **learned,
-            "labels": getattr(stored, "labels", None),
+            "labels": stored.labels,
             "inputs": inputs,
             "training_log": trained.log | ({"chosen": base.details["training_log"]["chosen"]} if base else {}),
         }
@@ -79,8 +80,6 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
     from pipeline.models.neural.region_views import RegionView
     from pipeline.models.neural.task import TrainingPairs
     from pipeline.storage.rows import FeatureRows, RegionRows
-    from pipeline.text.sequences import Tokens
-    from pipeline.text.trees import Trees
 
     settings, known = run.config, run.config.model(model)
     described = settings.regions.encoders if known.spec.regions != "none" else ()
@@ -90,13 +89,7 @@ def _read_pairs(run: Run, model: str, splits: Mapping, stored: Any) -> tuple[Any
         found = run.pairs(*names)
         rows = {name: FeatureRows(run.features, name, found.image_id) for name in known.encoders}
         regions = RegionRows(run.manifest, folders, found.image_id) if described else None
-        if hasattr(stored, "matrix"):
-            sentences = stored.matrix[found.sentence_id]
-        elif hasattr(stored, "trees"):
-            sentences = Trees(**stored.trees).take(found.sentence_id)
-        else:
-            sentences = Tokens(stored.ids, stored.offsets).take(found.sentence_id)
-        pairs[use] = TrainingPairs(rows, sentences, found.owners, found.sentence_id, regions)
+        pairs[use] = TrainingPairs(rows, stored.take(found.sentence_id), found.owners, found.sentence_id, regions)
     steps = tuple(settings.image_view.normalise)
     view = ImageView(known.encoders, tuple(block.shape[1] for block in rows.values()), steps)
     if not described:
@@ -131,19 +124,15 @@ def _read_terms(run: Run, vocabulary: str) -> list[str]:
 def _read_words(run: Run, vocabulary: str) -> Any:
     """The first word vectors, (V + 1, d): from the configured file, learned on the corpus, or drawn."""
     from pipeline.models.neural.sentences import INITIAL
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.parameters import WORDS, read_parameters
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
+    from stages.texts import read_corpus_vectors
 
     settings, terms = run.config, _read_terms(run, vocabulary)
     chosen = settings.word_vectors
     if chosen.source == "random":
         return random_vectors(len(terms), chosen.dim, INITIAL, settings.seed)
     if chosen.source == "corpus":
-        path = run.layout.word_vectors.path
-        learned = read_parameters(path, WORDS)
-        require_same("vocabulary", {str(path): learned.details["inputs"]["vocabulary"], "the sentences": vocabulary})
-        return learned.tensors["words"]
+        return read_corpus_vectors(run, vocabulary)
     path, read = _word_file(settings), read_text_vectors if chosen.format == "text" else read_binary_vectors
     with open(path, "rb") as stream:
         return read(stream, str(path), terms).table(terms, settings.seed)
@@ -154,21 +143,17 @@ def _word_file(config) -> Path:
 
 
 def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, str]:
-    """The model that `model` starts from (with the terms of every word if it reads words and that one terms), and its
-    fingerprint.
+    """The model that `model` starts from (with the vectors of every word if it reads words and that one vectors), and
+    its fingerprint.
 
     IntegrityError where it is of another kind, or learned from features of other encoders, or another vocabulary, than
     `learned` has, the details of `model`.
     """
-    from dataclasses import replace
-
     from pipeline.errors import IntegrityError
     from pipeline.models.neural.word_towers import WordStart
     from pipeline.specs.stored import restore
     from pipeline.storage.provenance import require_same_origins
-    from pipeline.storage.records import read_vocabulary
-    from pipeline.text.tfidf import encode
-    from pipeline.text.vocabulary import Vocabulary
+    from stages.texts import open_text_encoder
 
     spec, layout, name = run.config.model(model).spec, run.layout, run.config.start(model)
     folder, parameters = layout.model(name).path, run.model(name)
@@ -176,13 +161,18 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
         raise IntegrityError(
             f"{folder} holds {held}, not {spec.starts_from}, which {model} starts from; run its stage again"
         )
-    terms = read_vocabulary(layout.vocabulary.path) if spec.starts_from_terms else None
-    expected = {**learned, "vocabulary": terms["fingerprint"]} if terms else learned
-    require_same_origins({str(folder): parameters.details, str(layout.model(model).path): expected})
+    known = parameters.details
+    expected = {**{key: known.get(key) for key in ("vocabulary", "text_encoders")}, **learned}
+    if spec.starts_from_terms:
+        expected["vocabulary"] = known.get("vocabulary")
+    require_same_origins({str(folder): known, str(layout.model(model).path): expected})
     start = restore(held, parameters.settings, parameters.tensors, folder)
-    if terms:
-        vocabulary = replace(Vocabulary.from_dict(terms), normalise=False)
-        start = WordStart(start, encode([*_read_terms(run, learned["vocabulary"]), ""], vocabulary))
+    if spec.starts_from_terms:
+        words = [*_read_terms(run, learned["vocabulary"]), ""]
+        encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
+        start = WordStart(
+            start, start.text.unnormalised.stack({n: one.encode_words(words) for n, one in encoders.items()})
+        )
     return start, parameters.fingerprint
 
 
@@ -190,13 +180,16 @@ def _keys(config, model: str) -> dict:
     known = config.model(model)
     geometry = {"geometry": config.regions.geometry} if known.spec.regions != "none" else {}
     view, words = config.image_view.model_dump(), config.word_vectors.model_dump()
-    return {"seed": config.seed, "image_view": view, "word_vectors": words, "model": known.hyperparameters, **geometry}
+    steps = {name: config.text_encoder(name).normalise for name in known.text_encoders}
+    texts = {"text_view": steps} if known.spec.sentences == "vectors" else {}
+    about = {"seed": config.seed, "image_view": view, "word_vectors": words, **geometry, **texts}
+    return {**about, "model": known.hyperparameters}
 
 
 def _reads(config, layout, model: str) -> Inputs:
     known, start, base = config.model(model), config.start(model), config.refitted(model)
     spec, source = known.spec, config.word_vectors.source
-    found: dict = {"manifest": layout.manifest, spec.form: layout.sentences(spec.form)}
+    found: dict = {"manifest": layout.manifest, **sentence_shards(known, layout)}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if spec.regions != "none":
         found |= {f"regions/{name}": layout.regions(name, config.regions.reduced) for name in config.regions.encoders}
@@ -205,7 +198,7 @@ def _reads(config, layout, model: str) -> Inputs:
     if spec.trees:
         found["labels"] = layout.labels
     if spec.starts_from_terms:
-        found["terms"] = layout.vocabulary
+        found |= {f"text_encoders/{name}": layout.text_encoder(name) for name in known.text_encoders}
     if not start and source != "random":
         found["words"] = layout.word_vectors if source == "corpus" else Outside(_word_file(config))
     return found | {name: layout.model(one) for name, one in (("start", start), ("chosen", base)) if one}

@@ -4,7 +4,7 @@ import click
 
 from pipeline.plan.needs import MB, TORCH, Need, encoder_gpu, fixed, process
 from pipeline.run import Job, Run, Stage, needed
-from stages import inputs
+from stages import inputs, texts
 
 SAMPLE_SENTENCES = 50000
 BUSY = 0.8
@@ -25,16 +25,16 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
 
     settings, manifest = run.config, run.manifest
     measured, dims = _measure_images(run, sample or settings.plan.sample)
-    texts, terms = _measure_sentences(settings, manifest)
+    encoded, text_dims = _measure_texts(run)
     flops, share = measure_flops(runtime.threads())
     rates = Rates(
-        **measured, **texts, flops=flops, share=share,
+        **measured, **encoded, flops=flops, share=share,
         starts=measure_start(TORCH_MODULES), starts_light=measure_start(LIGHT_MODULES),
     )  # fmt: skip
     gpu_free = gpu_memory() / MB
     gpu = bool(gpu_free) and settings.device != "cpu"
 
-    sizes = sizes_of(settings, manifest.summary, dims, terms)
+    sizes = sizes_of(settings, manifest.summary, dims, text_dims)
     made = needed(declared(), settings, run.layout)
     stages = forecast(settings, made, sizes, rates, len(run.parts), gpu)
     warnings = comparison.misfits(stages, free_memory() / MB, gpu_free, free_disk(run.root) / MB)
@@ -50,7 +50,7 @@ def plan(run: Run, job: Job, sample: int | None = None, compare: bool = False) -
             f"other programs used {1 - share:.0%} of the processors during the measurement; the forecast includes that"
         )
     if not compare:
-        value = {"rates": vars(rates), "dims": dims, "terms": terms, "gpu": gpu}
+        value = {"rates": vars(rates), "dims": dims, "text_dims": text_dims, "gpu": gpu}
         publish_record(job.path, {**value, "inputs": {"manifest": manifest.fingerprint}})
 
 
@@ -102,31 +102,35 @@ def _measure_images(run: Run, sample: int):
     return {**rates, "inspected": looked * cores}, dims
 
 
-def _measure_sentences(settings, manifest) -> tuple[dict[str, float], int]:
-    """What Rates says of texts, as they become tf-idf vectors, and the terms of a vocabulary built from some."""
+def _measure_texts(run: Run) -> tuple[dict, dict[str, int]]:
+    """What Rates says of text encoders (None for one that cannot be made yet), and their dimensions."""
     from pipeline.plan.rates import rate
-    from pipeline.text.tfidf import encode
-    from pipeline.text.tokens import TermSettings, english_stop_words
-    from pipeline.text.vocabulary import build_vocabulary
+    from pipeline.text.tokens import TermSettings, make_analyzer
 
-    text, sentences = settings.text, manifest.training_texts[:SAMPLE_SENTENCES]
-    stop_words = english_stop_words() if text.stop_words else []
-    terms = TermSettings(text.lowercase, text.tokenizer, text.lemmatise, stop_words, text.max_ngram)
-    rules = {"size": text.size, "min_count": text.min_count, "idf": text.idf, "normalise": text.normalise}
-    first = 1 / rate(lambda: [build_vocabulary(sentences[:1], terms, **{**rules, "min_count": 1})], 1)
-    vocabulary = build_vocabulary(sentences, terms, **rules)
-    encoded = rate(lambda: [encode(sentences, vocabulary)], len(sentences))
-    return {"encoded": encoded, "first_text": first}, len(vocabulary.terms)
+    sentences, lemmas = run.manifest.training_texts[:SAMPLE_SENTENCES], TermSettings(True, "words", True, (), 1)
+    found = {"encoded": {}, "first_text": 1 / rate(lambda: [make_analyzer(lemmas)("word")], 1)}
+    dims = {}
+    for chosen in run.config.text_encoders:
+        if run.layout.text_encoder(chosen.name).commit.exists():
+            made = texts.open_text_encoder(run, chosen.name)
+        elif chosen.own.corpus:
+            found["encoded"][chosen.name] = None  # its word vectors are yet to be learned
+            continue
+        else:
+            made = chosen.spec.load().prepare(chosen, texts.read_text_material(run, chosen.name, SAMPLE_SENTENCES))
+        found["encoded"][chosen.name] = rate(lambda e=made: [e.encode(sentences)], len(sentences))
+        dims[chosen.name] = made.dim
+    return found, dims
 
 
 STAGE = Stage(
     plan,
-    version=2,
+    version=3,
     needs=Need(process(TORCH + 1500, images=0.002), fixed(5), fixed(20), "`plan.sample`", encoder_gpu),
     keys=lambda config: {
         "plan": config.plan.model_dump(),
         "encoders": [one.model_dump() for one in config.encoders],
-        "text": config.text.model_dump(),
+        "text_encoders": [one.model_dump() for one in config.text_encoders],
         "precision": config.extract.precision,
     },
     reads=lambda config, layout: {"manifest": layout.manifest},

@@ -19,7 +19,9 @@ def sweep(run: Run, job: Job, model: str) -> None:
     from pipeline.storage.tables import to_csv
 
     chosen, study = run.config.model(model), read_study(run)
-    cell = StudyCell(chosen.spec.name, chosen.training, chosen.encoders, chosen.documents, target_folds=1)
+    cell = StudyCell(
+        chosen.spec.name, chosen.training, chosen.encoders, chosen.documents, 1, text_encoders=chosen.text_encoders
+    )
     start = time.perf_counter()
     measured = [
         study.measure(one, draw=0)

@@ -168,7 +168,7 @@ def _costs(run: Run, plan: "dict[str, Any]") -> "list[dict[str, Any]]":
     from stages.catalogue import declared
 
     facts, folder = {}, run.layout.benchmarks
-    sizes, rates = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["terms"]), Rates(**plan["rates"])
+    sizes, rates = sizes_of(run.config, run.manifest.summary, plan["dims"], plan["text_dims"]), Rates(**plan["rates"])
     stages = forecast(run.config, needed(declared(), run.config, run.layout), sizes, rates, len(run.parts), plan["gpu"])
     if folder.is_dir():
         try:

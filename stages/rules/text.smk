@@ -1,15 +1,15 @@
 # Sentences and documents become vectors, words and trees.
 
 
-rule build_vocabulary:
-    input: FLOW.input("build_vocabulary")
-    output: FLOW.output("build_vocabulary")
-    wildcard_constraints: **FLOW.constraints("build_vocabulary")
-    params: **FLOW.params("build_vocabulary")
-    threads: FLOW.threads("build_vocabulary")
-    benchmark: FLOW.benchmark("build_vocabulary")
-    resources: **FLOW.resources("build_vocabulary")
-    shell: FLOW.shell("build_vocabulary")
+rule prepare_text_encoder:
+    input: FLOW.input("prepare_text_encoder")
+    output: FLOW.output("prepare_text_encoder")
+    wildcard_constraints: **FLOW.constraints("prepare_text_encoder")
+    params: **FLOW.params("prepare_text_encoder")
+    threads: FLOW.threads("prepare_text_encoder")
+    benchmark: FLOW.benchmark("prepare_text_encoder")
+    resources: **FLOW.resources("prepare_text_encoder")
+    shell: FLOW.shell("prepare_text_encoder")
 
 
 rule encode_sentences:

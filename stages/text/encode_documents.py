@@ -1,24 +1,23 @@
-"""`encode-documents`: weak texts of images as sparse tf-idf vectors."""
+"""`encode-documents`: weak texts of images as the vectors of a text encoder."""
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import PYTHON, Need, per_shard, process
+from pipeline.plan.needs import MB, PYTHON, Need, per_shard, process
 from pipeline.run import Inputs, Job, Run, Stage
 
 
-def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
-    """Encode the fields of weak texts that a section of `documents` has, over the sentences' vocabulary."""
+def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], None]:
+    """Encode the fields of weak texts that a section of `documents` has, by a text encoder."""
     import numpy as np
 
     from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.records import read_vocabulary
     from pipeline.storage.tables import read_table
-    from pipeline.storage.text_shards import write_tfidf
-    from pipeline.text.tfidf import encode, join_fields
-    from pipeline.text.vocabulary import Vocabulary
+    from pipeline.storage.text_shards import write_vectors
+    from pipeline.text.tfidf import join_fields
+    from stages.texts import open_text_encoder
 
-    chosen, vocabulary = run.config.documents[documents], read_vocabulary(run.layout.vocabulary.path)
-    terms, table = Vocabulary.from_dict(vocabulary), run.manifest.documents
+    chosen, made, table = run.config.documents[documents], open_text_encoder(run, encoder), run.manifest.documents
+    kept = {"encoder": encoder, "storage": run.config.extract.storage, "documents": documents}
     if chosen.simulate is not None:
         path = run.layout.simulated(documents).path
         table, sidecar = read_table(path, "simulated-documents")
@@ -30,27 +29,37 @@ def encode_documents(run: Run, documents: str) -> Callable[[Job], None]:
         first, last = np.searchsorted(image_id, [job.rows.first_image, job.rows.last_image])
         texts = join_fields(table.slice(first, last - first).to_pylist(), chosen.fields)
         present = np.flatnonzero([bool(text) for text in texts])
-        matrix, rows = encode([texts[row] for row in present], terms), first + present
-        made = {"fingerprint": job.fingerprint, "inputs": job.inputs, "documents": documents}
-        write_tfidf(job.path, matrix, rows, image_id[rows], **made)
+        vectors, rows = made.encode([texts[row] for row in present]), first + present
+        write_vectors(job.path, vectors, rows, image_id[rows], fingerprint=job.fingerprint, inputs=job.inputs, **kept)
 
     return make
 
 
-def _reads(config, layout, documents: str) -> Inputs:
+def _reads(config, layout, documents: str, encoder: str) -> Inputs:
     simulated = config.documents[documents].simulate is not None
-    return {"vocabulary": layout.vocabulary, **({"simulated": layout.simulated(documents)} if simulated else {})}
+    return {
+        "text_encoder": layout.text_encoder(encoder),
+        **({"simulated": layout.simulated(documents)} if simulated else {}),
+    }
 
 
 STAGE = Stage(
     encode_documents,
-    version=3,
-    needs=Need(process(PYTHON + 500, images=0.002), lambda s: 0.001 * s.shard_images, per_shard(50), "documents"),
-    names=("documents",),
+    version=4,
+    needs=Need(
+        lambda s: process(PYTHON + 1500, images=0.002)(s) + 8 * s.shard_images * s.widest_text / MB,
+        lambda s: 4 * s.shard_images * s.widest_text / MB,
+        per_shard(50),
+        "documents",
+    ),
+    names=("documents", "encoder"),
     sharded=True,
-    choices=lambda config: [(name,) for name in config.documents],
-    keys=lambda config, documents: {documents: config.documents[documents].model_dump()},
+    choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],
+    keys=lambda config, documents, encoder: {
+        documents: config.documents[documents].model_dump(),
+        "storage": config.extract.storage,
+    },
     reads=_reads,
     columns=("images", "documents"),
-    writes=lambda layout, documents: layout.documents(documents),
+    writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
 )

@@ -1,33 +1,40 @@
-"""`encode-sentences`: sentences as sparse tf-idf vectors."""
+"""`encode-sentences`: sentences as the vectors of a text encoder."""
 
 from collections.abc import Callable
 
-from pipeline.plan.needs import PYTHON, Need, per_shard, process
+from pipeline.plan.needs import MB, PYTHON, Need, per_shard, process
 from pipeline.run import Job, Run, Stage
 
 
-def encode_sentences(run: Run) -> Callable[[Job], None]:
-    """Encode the sentences over the vocabulary."""
-    from pipeline.storage.records import read_vocabulary
-    from pipeline.storage.text_shards import write_tfidf
-    from pipeline.text.tfidf import encode
-    from pipeline.text.vocabulary import Vocabulary
+def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Encode the sentences by a text encoder."""
+    from pipeline.storage.text_shards import write_vectors
+    from stages.texts import open_text_encoder
 
-    vocabulary, manifest = Vocabulary.from_dict(read_vocabulary(run.layout.vocabulary.path)), run.manifest
+    made, manifest, storage = open_text_encoder(run, encoder), run.manifest, run.config.extract.storage
 
     def make(job: Job) -> None:
-        matrix, owners = encode(manifest.texts(job.rows), vocabulary), manifest.sentence_images[job.sentence_id]
-        write_tfidf(job.path, matrix, job.sentence_id, owners, fingerprint=job.fingerprint, inputs=job.inputs)
+        vectors, owners = made.encode(manifest.texts(job.rows)), manifest.sentence_images[job.sentence_id]
+        about = {"fingerprint": job.fingerprint, "inputs": job.inputs, "encoder": encoder, "storage": storage}
+        write_vectors(job.path, vectors, job.sentence_id, owners, **about)
 
     return make
 
 
 STAGE = Stage(
     encode_sentences,
-    version=3,
-    needs=Need(process(PYTHON + 500), lambda s: 0.0005 * s.shard_images * s.texts, per_shard(50), "sentences"),
+    version=4,
+    needs=Need(
+        lambda s: process(PYTHON + 1500)(s) + 8 * s.shard_images * s.texts * s.widest_text / MB,
+        lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,
+        per_shard(50),
+        "sentences",
+    ),
+    names=("encoder",),
     sharded=True,
-    reads=lambda config, layout: {"vocabulary": layout.vocabulary},
+    choices=lambda config: [(one.name,) for one in config.text_encoders],
+    keys=lambda config, encoder: {"storage": config.extract.storage},
+    reads=lambda config, layout, encoder: {"text_encoder": layout.text_encoder(encoder)},
     columns=("sentences",),
-    writes=lambda layout: layout.sentences("tfidf"),
+    writes=lambda layout, encoder: layout.sentences(encoder),
 )

@@ -18,7 +18,9 @@ from pipeline.storage.atomic import CHECK, to_json
 GONE = object()
 VALUES = (GONE, None, -1, 0, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {}, {"a": 1})
 """What a value of a JSON file is replaced by."""
-JSON = ("card.json", "model.json", "vocabulary.json", "encoders/colour/model.json")
+JSON = (
+    "card.json", "model.json", "vocabulary.json", "text_encoders/tfidf/model.json", "encoders/colour/model.json",
+)  # fmt: skip
 ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "half": lambda x: np.atleast_1d(x)[: x.size // 2], "flat": lambda x: x.reshape(-1), "more axes": lambda x: x[None],
     "nothing": lambda x: np.empty(0, x.dtype), "not a number": lambda x: np.full(x.shape, np.nan, np.float32),
@@ -179,7 +181,7 @@ def index_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
 
 def all_forgeries(bundle: Path) -> dict[str, Forgery]:
     found: dict[str, Forgery] = {}
-    for name in JSON:
+    for name in (name for name in JSON if (bundle / name).exists()):
         found |= json_forgeries(bundle, name)
     sets = (bundle / "fragments.safetensors").exists()
     for name in ("model.safetensors", *(["fragments.safetensors"] if sets else [])):

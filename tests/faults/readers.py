@@ -26,7 +26,7 @@ from pipeline.storage.manifest import TABLES, Manifest
 from pipeline.storage.parameters import read_parameters
 from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import Shard
-from pipeline.storage.text_shards import TfidfShard, TokenShard
+from pipeline.storage.text_shards import TokenShard, VectorShard
 from pipeline.storage.trees import ParseShard, TreeShard
 
 EXAMINED = 5
@@ -57,7 +57,7 @@ def parameter_values(path: Path, kind: str) -> list:
     return [tensors, dict(read.settings), read.fingerprint, dict(read.details)]
 
 
-SHARDS = {"tfidf": TfidfShard, "tokens": TokenShard, "documents": TfidfShard}
+SHARDS = {"tfidf": VectorShard, "tokens": TokenShard, "documents": VectorShard}
 OTHERS = {"regions.h5": RegionShard, "trees.h5": TreeShard}
 
 

@@ -40,7 +40,7 @@ def test_1_failed(run: Path) -> None:
         (["no-such-command"], "No such command"),
         (["verify"], "Missing argument"),
         (["verify", "--no-such-option", "."], "No such option"),
-        (["build-vocabulary", "--run", "x", "--config", "absent.yaml"], "does not exist"),
+        (["prepare-text-encoder", "--run", "x", "--config", "absent.yaml"], "does not exist"),
     ],
 )  # fmt: skip
 def test_2_wrong_use(arguments: list[str], said: str) -> None:

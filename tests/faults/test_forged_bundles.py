@@ -122,14 +122,15 @@ def test_every_forgery(kind: str, run: Path, tmp_path: Path, clock: None) -> Non
     assert counts["refused"] > 2 * counts["read"]
 
 
+TEXTS, SETTINGS = "text_encoders/tfidf/model.json", ("details", "settings")
 REFUSED = {
     "a number of vectors": ("card.json", ("images", "count"), -1, "card.json is not a bundle's card"),
     "files that are a list": ("card.json", ("files",), ["a"], "card.json is not a bundle's card .files"),
     "an unknown model": ("card.json", ("registered",), "x", "its model x is not a registered one"),
     "another metric": ("card.json", ("metric",), "euclidean", "its indices are of other dimensions or another metric"),
     "huge dimensions": ("card.json", ("dim",), 2**70, "card.json is not a bundle's card"),
-    "a vocabulary without weights": ("vocabulary.json", ("idf",), [], "its terms are not each once, with one idf each"),
-    "terms of a billion words": ("vocabulary.json", ("settings", "max_ngram"), 10**9, "less than or equal to 3"),
+    "a vocabulary without weights": (TEXTS, (*SETTINGS, "idf"), [], "its terms are not each once, with one idf each"),
+    "terms of a billion words": (TEXTS, (*SETTINGS, "settings", "max_ngram"), 10**9, "its max_ngram is not in 1 to 3"),
     "a model's dimensions": ("model.json", ("details", "settings", "dims"), [10**12], "does not fit its vocabulary"),
 }  # fmt: skip
 

@@ -77,6 +77,7 @@ def _knowing_both(run: Path, arguments: list[str]) -> Iterator[None]:
 FIT, INDEX, EVALUATE, SUMMARISE = Reader("fit"), Reader("build_index"), Reader("evaluate"), Reader("summarise")
 SECOND = {name: Reader(name, 1) for name in ("accumulate", "embed", "encode_sentences", "encode_documents")}
 EVALUATION = "evaluation/ncca.test.all-sentences.json"
+TEXTS = "text/encoders/tfidf/model.json"
 SHARD, SIDECAR = "features/colour/shard-00001.h5", "features/colour/shard-00001.h5.json"
 
 CASES: dict[str, tuple[Forgery, list[Reader]]] = {
@@ -122,17 +123,22 @@ CASES: dict[str, tuple[Forgery, list[Reader]]] = {
     ),
     "moments of no encoder": (told("moments/target/shard-00001.h5.json", without("details", "encoders")), [FIT]),
     "a model of no encoder": (told("models/ncca/model.json", without("details", "encoders")), [SECOND["embed"], INDEX]),
-    "a model of no vocabulary": (
-        told("models/ncca/model.json", without("details", "vocabulary")), [SECOND["embed"], INDEX],
+    "a model of no text encoder": (
+        told("models/ncca/model.json", without("details", "text_encoders")), [SECOND["embed"]],
     ),
-    "a vocabulary that is a list": (
-        told("text/vocabulary.json", lambda value: ["a"]), [SECOND["encode_sentences"], INDEX],
+    "a text encoder that is a list": (told(TEXTS, lambda value: ["a"]), [SECOND["encode_sentences"], INDEX]),
+    "a text encoder of too long terms": (
+        told(TEXTS, with_value(10**9, "details", "settings", "settings", "max_ngram")), [SECOND["encode_sentences"]],
     ),
-    "a vocabulary of too long terms": (
-        told("text/vocabulary.json", with_value(10**9, "settings", "max_ngram")), [SECOND["encode_sentences"]],
+    "a text encoder without weights": (
+        told(TEXTS, with_value([], "details", "settings", "idf")),
+        [SECOND["encode_sentences"], SECOND["encode_documents"]],
     ),
-    "a vocabulary without weights": (
-        told("text/vocabulary.json", with_value([], "idf")), [SECOND["encode_sentences"], SECOND["encode_documents"]],
+    "vectors that name no text encoder": (
+        told("text/tfidf/shard-00001.h5.json", without("details", "inputs", "text_encoder")), [SECOND["embed"]],
+    ),
+    "vectors of another text encoder": (
+        told("text/tfidf/shard-00001.h5.json", with_value("x", "details", "encoder", "name")), [SECOND["embed"], FIT],
     ),
     "a manifest of empty shards": (told("manifest/manifest.json", with_value(0, "shard_size")), [FIT, EVALUATE, INDEX]),
     "a manifest of more shards": (told("manifest/manifest.json", with_value(9, "shards")), [FIT, EVALUATE, INDEX]),
@@ -148,9 +154,10 @@ CASES: dict[str, tuple[Forgery, list[Reader]]] = {
     ),
 }  # fmt: skip
 NOT_FOUND = {
+    "vectors that name no text encoder",
     "features that name no encoder", "features of no images", "moments of no encoder",
-    "a model of no encoder", "a model of no vocabulary", "a vocabulary of too long terms",
-    "a vocabulary without weights", "an evaluation without recall", "an evaluation that is a list",
+    "a model of no encoder", "a model of no text encoder", "a text encoder of too long terms",
+    "a text encoder without weights", "an evaluation without recall", "an evaluation that is a list",
 }  # fmt: skip
 """What `verify` does not look for: records that are whole and say less than their readers need."""
 
@@ -192,7 +199,7 @@ FILES = {
     "features/colour/shard-00001.h5.json": SECOND["accumulate"],
     "moments/target/shard-00002.h5": FIT,
     "models/ncca/model.safetensors": SECOND["embed"],
-    "text/vocabulary.json": SECOND["encode_sentences"],
+    TEXTS: SECOND["encode_sentences"],
     "manifest/manifest.json": FIT,
     "manifest/images.parquet": EVALUATE,
     "manifest/shards/00001.json": SECOND["accumulate"],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER, make_grid, own_settings
+from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
 
 from pipeline.errors import JointspaceError
@@ -70,11 +70,12 @@ def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[
     accumulator = MomentsAccumulator(DIM, TERMS, threads=1)
     accumulator.add(block.x, block.y, block.owners)
     sound, dev_words = make_pairs(lambda features: features, DEV, seed=1)
-    dev = PairArrays({"one": sound}, dev_words, np.arange(DEV))
+    dev_texts = {"tfidf": dev_words}
+    dev = PairArrays({"one": sound}, dev_texts, np.arange(DEV))
     sets = Sets(accumulator.result(), None, lambda: [block], None)
-    task = FitTask("target", VIEW, sets, dev, GRID, TRANSFER, own_settings(name), seed=0)
+    task = FitTask("target", VIEW, text_view(TERMS), sets, dev, GRID, TRANSFER, own_settings(name), seed=0)
     fitted = model.fit(task).model
-    return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_words)]
+    return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_texts)]
 
 
 def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:

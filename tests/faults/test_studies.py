@@ -7,7 +7,7 @@ import tiny_run
 import whole_run
 from cases import all_cases
 
-NEEDED = ("ingest", "import_features", "build_vocabulary", "encode_sentences", "encode_documents")
+NEEDED = ("ingest", "import_features", "prepare_text_encoder", "encode_sentences", "encode_documents")
 
 
 def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import tiny_run
 import yaml
 from click.testing import CliRunner
+from made_up import retell
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import reading
@@ -90,8 +91,7 @@ def test_a_part_of_another_form_lists_nothing(shards: object, run: Path) -> None
 
 
 def test_artefacts_of_something_else_are_mixed(run: Path) -> None:
-    path = run / "text/vocabulary.json"
-    publish_json(path, {**read_json(path), "fingerprint": "another"})
+    retell(run / "text/encoders/tfidf/model.json", "fingerprint", value="another")
     found = faults_of(run)
     assert found["text/tfidf/shard-00000.h5"] == found["models/ncca/model.json"] == "mixed"
     assert found["index/ncca/card.json"] == "mixed" and "features/colour/shard-00000.h5" not in found
@@ -154,7 +154,7 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
 
 
 def test_temporaries_of_the_dead_are_listed_and_swept(run: Path) -> None:
-    dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.vocabulary.json.tmp.{os.getppid()}"
+    dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.tokens.json.tmp.{os.getppid()}"
     for path in (dead, living):
         path.write_text("half of it")
     shown = CliRunner().invoke(command, [str(run)])

@@ -81,11 +81,11 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
     calls = {
         "ingest": [["--run", run, "--processes", 0, *config]],
         "import_features": parts("colour"),
-        "build_vocabulary": whole(),
-        "encode_sentences": parts(),
+        "prepare_text_encoder": whole("tfidf"),
+        "encode_sentences": parts("tfidf"),
         "build_token_vocabulary": whole(),
         "encode_tokens": parts(),
-        "encode_documents": parts("all"),
+        "encode_documents": parts("all", "tfidf"),
         "accumulate": parts("target"),
         "fit": whole("ncca"),
         "embed": parts("ncca"),
@@ -94,9 +94,10 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "build_index": whole("ncca"),
     }
     made = {
-        "ingest": ["manifest"], "import_features": ["features/colour"], "build_vocabulary": ["text/vocabulary.json"],
-        "encode_sentences": ["text/tfidf"], "build_token_vocabulary": ["text/tokens.json"],
-        "encode_tokens": ["text/tokens"], "encode_documents": ["text/documents/all"],
+        "ingest": ["manifest"], "import_features": ["features/colour"],
+        "prepare_text_encoder": ["text/encoders/tfidf"], "encode_sentences": ["text/tfidf"],
+        "build_token_vocabulary": ["text/tokens.json"], "encode_tokens": ["text/tokens"],
+        "encode_documents": ["text/documents/all/tfidf"],
         "accumulate": ["moments/target"], "fit": ["models/ncca"], "embed": ["embeddings/ncca"],
         "evaluate": ["evaluation/ncca.test.all-sentences.json"],
         "summarise": ["evaluation/summary.json", "evaluation/summary.md"], "build_index": ["index/ncca"],

@@ -17,8 +17,8 @@ from pipeline.storage.features import UnfinishedShard
 from pipeline.storage.parsers import publish_parser
 
 STAGES = (
-    "ingest", "import_features", "build_vocabulary", "encode_sentences", "encode_documents", "build_token_vocabulary",
-    "encode_tokens", "accumulate", "fit", "embed", "evaluate", "summarise", "build_index",
+    "ingest", "import_features", "prepare_text_encoder", "encode_sentences", "encode_documents",
+    "build_token_vocabulary", "encode_tokens", "accumulate", "fit", "embed", "evaluate", "summarise", "build_index",
 )  # fmt: skip
 
 

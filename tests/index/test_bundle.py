@@ -7,10 +7,10 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, build_bundle, make_run, retell
+from made_up import ENCODER_SETTINGS, TEXTS_BY, build_bundle, make_run, retell
 
 from pipeline.errors import IntegrityError
-from pipeline.storage.atomic import CHECK, publish_json, read_json
+from pipeline.storage.atomic import CHECK
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -22,7 +22,8 @@ FILES = [
     "sentences.parquet",
     "model.safetensors",
     "model.json",
-    "vocabulary.json",
+    "text_encoders/tfidf/model.safetensors",
+    "text_encoders/tfidf/model.json",
     "encoders/colour/model.safetensors",
     "encoders/colour/model.json",
 ]
@@ -55,8 +56,9 @@ def test_the_card_says_what_is_in_it(run: Path) -> None:
     assert (card["images"]["count"], card["sentences"]["count"]) == (24, 48)
     assert card["images"]["bytes"] == card["files"]["images.faiss"]["bytes"]
     assert card["encoders"] == {"colour": ENCODER_SETTINGS}
+    assert card["text_encoders"] == {"tfidf": {"kind": "tf-idf"}}
     assert card["data_root"] == str(run / "data")
-    assert {"manifest", "model", "vocabulary", "encoders/colour", "embeddings/00000"} <= set(card["inputs"])
+    assert {"manifest", "model", "text_encoders/tfidf", "encoders/colour", "embeddings/00000"} <= set(card["inputs"])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -81,7 +83,7 @@ def test_parts_are_checked_when_they_are_read(run: Path) -> None:
     readers = {
         "images.faiss": lambda: bundle.index("images"),
         "sentences.parquet": lambda: bundle.table("sentences"),
-        "vocabulary.json": bundle.vocabulary,
+        "text_encoders/tfidf/model.json": lambda: bundle.text_encoder("tfidf"),
         "model.json": bundle.model,
         "model.safetensors": bundle.model,
         "encoders/colour/model.json": lambda: bundle.encoder("colour"),
@@ -140,11 +142,11 @@ def test_splits_choose_what_can_be_found(tmp_path: Path) -> None:
 
 def test_parts_of_different_runs_are_not_mixed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
-    vocabulary = read_json(run / "text/vocabulary.json")
-    retell(run / "text/vocabulary.json", "fingerprint", value="another")
-    with pytest.raises(IntegrityError, match="vocabulary of .*vocabulary.json"):
+    path = run / "text/encoders/tfidf/model.json"
+    retell(path, "fingerprint", value="another")
+    with pytest.raises(IntegrityError, match="the encoder tfidf of .*text/encoders/tfidf/model.safetensors"):
         build_bundle(run)
-    publish_json(run / "text/vocabulary.json", {name: said for name, said in vocabulary.items() if name != CHECK})
+    retell(path, "fingerprint", value=TEXTS_BY["encoder"])
     other = make_run(tmp_path / "b", images=23)
     (run / "embeddings").rename(run / "old")
     (other / "embeddings").rename(run / "embeddings")

@@ -54,7 +54,7 @@ class Worded(dict):
 def worded(folder: Path) -> Searcher:
     """The searcher of a bundle, with the words' vectors that the made-up sentences have."""
     searcher = Searcher(Bundle(folder))
-    index = searcher._vocabularies["tokens"].index
+    index = searcher._forms.vocabularies["tokens"].index
     model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
     searcher._model = model
     model.sentence_view = "tokens"

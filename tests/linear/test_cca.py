@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_up_settings import make_grid
+from made_up_settings import make_grid, text_view
 from scipy import sparse
 from sklearn.cross_decomposition import CCA as ScikitCCA
 
@@ -135,8 +135,8 @@ def test_normalized_embedding_is_equation_2() -> None:
     x, y = make_views()
     moments, view = moments_of(x, y), ImageView(("net",), (20,), ())
     solution = CCASolver(moments).solve(0.1, 0.1, 8)
-    model = NormalizedCCA(view, moments.mean_x, moments.mean_y, solution.first(5), 4)
-    images, sentences = model.embed_images({"net": x}), model.embed_sentences(sparse.csr_array(y))
+    model = NormalizedCCA(view, text_view(len(y[0])), moments.mean_x, moments.mean_y, solution.first(5), 4)
+    images, sentences = model.embed_images({"net": x}), model.embed_sentences({"tfidf": sparse.csr_array(y)})
     a = (x - x.mean(axis=0)) @ solution.w[:, :5] @ np.diag(solution.values[:5] ** 4)
     b = (y - y.mean(axis=0)) @ solution.u[:, :5] @ np.diag(solution.values[:5] ** 4)
     cosine = (a @ b.T) / np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
@@ -146,11 +146,17 @@ def test_normalized_embedding_is_equation_2() -> None:
 def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
     view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
-    pairs = PairArrays({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
+    pairs = PairArrays({"net": x[dev]}, {"tfidf": sparse.csr_array(y[dev])}, np.arange(200))
     grid = make_grid([2, 10], [0.01, 1000.0], [0.01], [0.0, 1.0])
     seen = []
     tuned = tune(
-        NormalizedCCA, view, PreparedViews(moments_of(x[train], y[train])), pairs, grid, lambda p: seen.extend(p) or p
+        NormalizedCCA,
+        view,
+        text_view(50),
+        PreparedViews(moments_of(x[train], y[train])),
+        pairs,
+        grid,
+        lambda p: seen.extend(p) or p,
     )
     assert len(tuned.trials) == 2 * 2 * 2 and len(seen) == 2
     assert tuned.chosen == max(tuned.trials, key=lambda trial: trial.recall_sum)
@@ -162,10 +168,10 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
 def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
     x, y = make_views(n=500, dim_x=60, dim_y=50, shared=10)
     view, train, dev = ImageView(("net",), (60,), ()), slice(0, 300), slice(300, 500)
-    pairs = PairArrays({"net": x[dev]}, sparse.csr_array(y[dev]), np.arange(200))
+    pairs = PairArrays({"net": x[dev]}, {"tfidf": sparse.csr_array(y[dev])}, np.arange(200))
     ridges, prepared = (0.01, 0.1, 1, 10, 100), PreparedViews(moments_of(x[train], y[train]))
     whole, lines = (
-        tune(NormalizedCCA, view, prepared, pairs, make_grid([10], ridges, ridges, [1.0], search))
+        tune(NormalizedCCA, view, text_view(50), prepared, pairs, make_grid([10], ridges, ridges, [1.0], search))
         for search in ("grid", "lines")
     )
     assert len(whole.trials) == 25 > len(lines.trials)
@@ -180,9 +186,14 @@ def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
 def test_euclidean_cca_tries_no_powers() -> None:
     x, y = make_views(n=400)
     view = ImageView(("net",), (20,), ())
-    pairs = PairArrays({"net": x[:50]}, sparse.csr_array(y[:50]), np.arange(50))
+    pairs = PairArrays({"net": x[:50]}, {"tfidf": sparse.csr_array(y[:50])}, np.arange(50))
     tuned = tune(
-        CCA, view, PreparedViews(moments_of(x[50:], y[50:])), pairs, make_grid([4], [0.1], [0.1], [0.0, 1.0, 4.0])
+        CCA,
+        view,
+        text_view(len(y[0])),
+        PreparedViews(moments_of(x[50:], y[50:])),
+        pairs,
+        make_grid([4], [0.1], [0.1], [0.0, 1.0, 4.0]),
     )
     assert len(tuned.trials) == 1
 
@@ -191,8 +202,12 @@ def test_parts_bring_the_model_back() -> None:
     x, y = make_views()
     view = ImageView(("a", "b"), (12, 8), ("sqrt", "l2"))
     moments = moments_of(view.stack({"a": x[:, :12], "b": x[:, 12:]}), y)
-    model = NormalizedCCA(view, moments.mean_x, moments.mean_y, CCASolver(moments).solve(0.1, 0.1, 8).first(8), 2.0)
+    model = NormalizedCCA(
+        view, text_view(len(y[0])), moments.mean_x, moments.mean_y, CCASolver(moments).solve(0.1, 0.1, 8).first(8), 2.0
+    )
     twin = NormalizedCCA.from_parts(model.settings(), model.tensors())
     features = {"a": x[:, :12].astype(np.float16), "b": x[:, 12:].astype(np.float16)}
     np.testing.assert_array_equal(model.embed_images(features), twin.embed_images(features))
-    np.testing.assert_array_equal(model.embed_sentences(sparse.csr_array(y)), twin.embed_sentences(sparse.csr_array(y)))
+    np.testing.assert_array_equal(
+        model.embed_sentences({"tfidf": sparse.csr_array(y)}), twin.embed_sentences({"tfidf": sparse.csr_array(y)})
+    )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made_up_settings import text_view
 
 from pipeline.metrics.ranks import count_ranks
 from pipeline.models.linear.cca import NormalizedCCA
@@ -24,7 +25,9 @@ BANK = Bank(draw(40), draw(50))
 def make_model() -> NormalizedCCA:
     w, u = (RNG.standard_normal((d, 6)).astype(np.float32) for d in (6, 5))
     directions = Directions(w, u, np.ones(6, np.float32))
-    return NormalizedCCA(ImageView(("one",), (6,), ()), np.zeros(6), np.zeros(5), directions)
+    return NormalizedCCA(
+        ImageView(("one",), (6,), ()), text_view(5, sparse=False), np.zeros(6), np.zeros(5), directions
+    )
 
 
 def slow_scores(x: np.ndarray, y: np.ndarray, bank: Bank, k: int) -> np.ndarray:
@@ -102,7 +105,7 @@ def test_the_best_trial_comes_first_and_is_what_its_vectors_reach() -> None:
 
 def test_parts_bring_a_scaled_model_back_alone_and_in_an_ensemble() -> None:
     model = Scaled(make_model(), 0.75, 5, BANK)
-    features, sentences = {"one": RNG.random((7, 6), np.float32)}, RNG.random((8, 5)).astype(np.float32)
+    features, sentences = {"one": RNG.random((7, 6), np.float32)}, {"tfidf": RNG.random((8, 5), np.float32)}
     twin = restore("ncca", model.settings(), model.tensors())
     assert isinstance(twin, Scaled) and twin.encoders == ("one",) and twin.metric == "inner_product"
     np.testing.assert_array_equal(twin.embed_images(features), model.embed_images(features))

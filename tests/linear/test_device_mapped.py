@@ -7,7 +7,7 @@ import pytest
 import torch
 from devices import full_beyond
 from made_up import THINGS
-from made_up_settings import TRANSFER
+from made_up_settings import TRANSFER, text_view
 from scipy import sparse
 from test_feature_maps import BLOCKS, MAPS, make_fourier, moments_of
 from test_models import make_task
@@ -86,7 +86,7 @@ def test_embeddings_are_those_of_numpy(device, room: int, name: str, training: s
     np.testing.assert_allclose(model.embed_images(pairs.features), images, atol=2e-5)
     np.testing.assert_allclose(model.embed_sentences(pairs.sentences), sentences, atol=2e-5)
     assert sum(done) == len(images) + len(sentences)
-    nothing = model.embed_sentences(pairs.sentences[:0])
+    nothing = model.embed_sentences({"tfidf": pairs.sentences["tfidf"][:0]})
     assert nothing.shape == (0, images.shape[1]) and nothing.dtype == images.dtype == np.float32
 
 
@@ -101,9 +101,13 @@ def test_an_ensemble_takes_its_members_along(device: torch.device) -> None:
     size = len(THINGS)
     eye = np.eye(size, dtype=np.float32)
     member = NormalizedCCA(
-        ImageView(("colour",), (size,), ()), np.zeros(size), np.zeros(size), Directions(eye, eye, np.ones(size))
+        ImageView(("colour",), (size,), ()),
+        text_view(size),
+        np.zeros(size),
+        np.zeros(size),
+        Directions(eye, eye, np.ones(size)),
     )
     ensemble = Ensemble([EnsembleMember("ncca", member, 1.0)]).to(device)
     assert member._projections is not None
     np.testing.assert_allclose(ensemble.embed_images({"colour": eye}), eye, atol=1e-6)
-    np.testing.assert_allclose(ensemble.embed_sentences({"tfidf": sparse.csr_array(eye)}), eye, atol=1e-6)
+    np.testing.assert_allclose(ensemble.embed_sentences({"vectors": {"tfidf": sparse.csr_array(eye)}}), eye, atol=1e-6)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from devices import full_beyond
+from made_up_settings import text_view
 from scipy import sparse
 
 from pipeline.device import OomBatcher
@@ -30,7 +31,7 @@ def make_blocks(dims: tuple[int, int], terms: int) -> list[SplitRows]:
             "half": (rng.standard_normal((n, dims[0])) + 3).astype(np.float16),
             "single": (rng.standard_normal((n, dims[1])) - 5).astype(np.float32),
         }
-        blocks.append(SplitRows(np.arange(n), features, y, np.arange(len(owners)), owners))
+        blocks.append(SplitRows(np.arange(n), features, {"tfidf": y}, np.arange(len(owners)), owners))
     return blocks
 
 
@@ -53,7 +54,7 @@ def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
 def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
     assert (sum(dims) + terms <= SMALL) == (tolerance < 1e-5)  # small views are summed in double precision
     view, blocks = view_of(dims, *steps), make_blocks(dims, terms)
-    found, expected = (sum_blocks(iter(blocks), view, terms, 1, where) for where in (device, None))
+    found, expected = (sum_blocks(iter(blocks), view, text_view(terms), 1, where) for where in (device, None))
     assert_same(found, expected, tolerance)
     np.testing.assert_array_equal(found.xx, found.xx.T)
     twin = Moments.from_arrays(found.to_arrays())
@@ -63,9 +64,9 @@ def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, 
 def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     dims, terms = (9, 4), 30
     view, blocks, done = view_of(dims), make_blocks(dims, terms), []
-    expected = sum_blocks(blocks, view, terms, 1)
+    expected = sum_blocks(blocks, view, text_view(terms), 1)
     monkeypatch.setattr(OomBatcher, "map", full_beyond(100, done))
-    assert_same(sum_blocks(blocks, view, terms, 1, device), expected, 1e-12)
+    assert_same(sum_blocks(blocks, view, text_view(terms), 1, device), expected, 1e-12)
     with_sentences = sum(len(np.unique(block.owners)) for block in blocks)
     assert sum(done) == with_sentences and max(done) <= 100 and len(done) > 5
 
@@ -73,7 +74,7 @@ def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkey
 def test_a_block_that_fails_half_way_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dims, terms = (9, 4), 30
     view, blocks = view_of(dims), make_blocks(dims, terms)
-    expected = sum_blocks(blocks, view, terms, 1)
+    expected = sum_blocks(blocks, view, text_view(terms), 1)
     failures = iter([True, False, True] + [False] * 100)
 
     def sometimes(*arguments):
@@ -82,7 +83,7 @@ def test_a_block_that_fails_half_way_is_counted_once(monkeypatch: pytest.MonkeyP
         return sparse_on(*arguments)
 
     monkeypatch.setattr(device_moments, "sparse_on", sometimes)
-    assert_same(sum_blocks(blocks, view, terms, 1, torch.device("cpu")), expected, 1e-12)
+    assert_same(sum_blocks(blocks, view, text_view(terms), 1, torch.device("cpu")), expected, 1e-12)
 
 
 def test_nothing_added_is_zero(device: torch.device) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_up_settings import text_view
 from scipy import sparse
 
 from pipeline.index.search import Searcher
@@ -14,7 +15,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.word_models import BagOfWords
 from pipeline.storage.parameters import Parameters
 from pipeline.text.sequences import Tokens, encode_tokens
-from pipeline.text.tfidf import encode
+from pipeline.text.tfidf import TfidfEncoder, encode
 from pipeline.text.tokens import TermSettings
 from pipeline.text.vocabulary import Vocabulary
 
@@ -26,7 +27,7 @@ PLAIN = TermSettings(True, "words", False, (), 1)
 def ensemble() -> Ensemble:
     rng = np.random.default_rng(0)
     linear = NormalizedCCA(
-        ImageView(("one",), (6,), ()), np.zeros(6), np.zeros(4),
+        ImageView(("one",), (6,), ()), text_view(4), np.zeros(6), np.zeros(4),
         Directions(*(rng.standard_normal((d, 3)).astype(np.float32) for d in (6, 4)), np.ones(3, np.float32)),
     )  # fmt: skip
     view, words = ImageView(("one", "two"), (6, 5), ("l2",)), rng.standard_normal((5, 7)).astype(np.float32)
@@ -39,7 +40,7 @@ def make_pairs() -> tuple[dict, dict]:
     features = {"one": rng.random((9, 6), np.float32), "two": rng.random((9, 5), np.float32)}
     words = sparse.csr_array(rng.random((12, 4)).astype(np.float32))
     tokens = Tokens(rng.integers(0, 5, 36).astype(np.int32), np.arange(0, 37, 3))
-    return features, {"tfidf": words, "tokens": tokens}
+    return features, {"vectors": {"tfidf": words}, "tokens": tokens}
 
 
 def test_its_score_is_the_weighted_sum_of_its_members_scores(ensemble: Ensemble) -> None:
@@ -54,7 +55,8 @@ def test_its_score_is_the_weighted_sum_of_its_members_scores(ensemble: Ensemble)
     np.testing.assert_allclose(images @ texts.T, expected, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(np.vstack([images, texts]), axis=1), 1, atol=1e-5)
     assert images.dtype == texts.dtype == np.float32 and images.shape == (9, 10)
-    assert (ensemble.encoders, ensemble.views) == (("one", "two"), ("tfidf", "tokens"))
+    assert (ensemble.encoders, ensemble.views) == (("one", "two"), ("vectors", "tokens"))
+    assert ensemble.text_encoders == ("tfidf",)
 
 
 def test_parts_bring_it_back(ensemble: Ensemble) -> None:
@@ -71,13 +73,15 @@ class Parts:
 
     def __init__(self, ensemble: Ensemble, words: TermSettings = PLAIN, *more: str) -> None:
         self.ensemble, self.folder = ensemble, Path("nowhere")
-        self.views = {
-            "tfidf": Vocabulary(words, True, TERMS, (1.0,) * 4, 10),
-            "tokens": Vocabulary(PLAIN, False, (*TERMS[::-1], *more), (1.0,) * (4 + len(more)), 10),
-        }
+        self.terms = Vocabulary(words, True, TERMS, (1.0,) * 4, 10)
+        self.tokens = Vocabulary(PLAIN, False, (*TERMS[::-1], *more), (1.0,) * (4 + len(more)), 10)
 
     def vocabulary(self) -> dict:
-        return {"views": {name: vocabulary.to_dict() for name, vocabulary in self.views.items()}}
+        return {"views": {"tokens": self.tokens.to_dict()}}
+
+    def text_encoder(self, name: str) -> Parameters:
+        assert name == "tfidf"
+        return Parameters({}, TfidfEncoder(self.terms).settings(), "", {})
 
     def model(self) -> Parameters:
         return Parameters(self.ensemble.tensors(), self.ensemble.settings(), "", {})
@@ -86,7 +90,7 @@ class Parts:
 def test_a_searcher_gives_each_member_its_own_form_of_a_sentence(ensemble: Ensemble) -> None:
     parts = Parts(ensemble)
     text = ["A dog sits"]
-    forms = {"tfidf": encode(text, parts.views["tfidf"]), "tokens": encode_tokens(text, parts.views["tokens"])}
+    forms = {"vectors": {"tfidf": encode(text, parts.terms)}, "tokens": encode_tokens(text, parts.tokens)}
     np.testing.assert_allclose(Searcher(parts).embed_sentence(text[0]), ensemble.embed_sentences(forms), atol=1e-6)
 
 

@@ -1,6 +1,7 @@
 """Ridge regression from moments against scikit-learn on the same rows."""
 
 import numpy as np
+from made_up_settings import text_view
 from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
@@ -27,8 +28,10 @@ def test_directions_equal_scikit_learn() -> None:
     oracle = Ridge(alpha=penalty).fit(x.astype(np.float64), (y - y.mean(axis=0)) @ solution.u)
     np.testing.assert_allclose(solution.w, oracle.coef_.T, atol=1e-4)
 
-    model = RidgeRegression(ImageView(("net",), (12,), ()), moments.mean_x, moments.mean_y, solution.first(3))
+    model = RidgeRegression(
+        ImageView(("net",), (12,), ()), text_view(9), moments.mean_x, moments.mean_y, solution.first(3)
+    )
     np.testing.assert_allclose(model.embed_images({"net": x}), oracle.predict(x)[:, :3], atol=1e-3)
     np.testing.assert_allclose(
-        model.embed_sentences(sparse.csr_array(y)), (y - y.mean(0)) @ solution.u[:, :3], atol=1e-3
+        model.embed_sentences({"tfidf": sparse.csr_array(y)}), (y - y.mean(0)) @ solution.u[:, :3], atol=1e-3
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from made_up_settings import text_view
 from made_up_trees import NOUN_PHRASE, Shown, grow
 from scipy import sparse
 
@@ -48,7 +49,7 @@ class Start:
     def __init__(self) -> None:
         rng = np.random.default_rng(5)
         w, u = rng.standard_normal((16, 16)), 7 * rng.standard_normal((WORDS, 16))
-        self.view, self.eigenvalue_power = VIEW, 1
+        self.view, self.text, self.eigenvalue_power = VIEW, text_view(WORDS), 1
         self.directions = Directions(
             w.astype(np.float32), u.astype(np.float32), np.linspace(1, 0.1, 16, dtype=np.float32)
         )
@@ -72,22 +73,21 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
     ids = np.concatenate([rng.permutation(row) for row in np.repeat(things, 2, axis=0)]).astype(np.int32)
     tokens = Tokens(ids, np.arange(0, len(ids) + 1, 4))
     matrix = sparse.csr_array((np.full(len(ids), 0.5, np.float32), ids, tokens.offsets), shape=(2 * n, WORDS))
-    forms = {"tokens": lambda: tokens, "tfidf": lambda: matrix}
-    sentences = forms.get(view, lambda: grow(view, tokens))()
+    sentences = {"tokens": lambda: tokens, "vectors": lambda: None}.get(view, lambda: grow(view, tokens))()
     look = np.hstack(list(looks.values()))
     regions = np.concatenate([(shown @ look)[:, None], look[things]], axis=1).astype(np.float32)
     owners = np.repeat(np.arange(n), 2)
     pairs = {}
     for name, first, last in (("train", 0, train), ("dev", train, n)):
         rows = np.flatnonzero((owners >= first) & (owners < last))
-        own = sentences[rows] if view == "tfidf" else sentences.take(rows)
+        own = {"tfidf": matrix[rows]} if view == "vectors" else sentences.take(rows)
         block = {encoder: values[first:last] for encoder, values in features.items()}
         pairs[name] = TrainingPairs(block, own, owners[rows] - first, rows, regions=Shown(regions[first:last]))
     chosen = TrainSettings(**{**SETTINGS, **settings})
     return TrainingTask(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
-        words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "tfidf" else None,
-        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE,
+        words=random_vectors(WORDS, 16, 0.5, seed), start=Start() if view == "vectors" else None,
+        region_view=RegionView(VIEW, geometry=False), noun_phrase=NOUN_PHRASE, text=text_view(WORDS),
     )  # fmt: skip
 
 

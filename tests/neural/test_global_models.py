@@ -26,9 +26,11 @@ def trained(request: pytest.FixtureRequest):
     return train(model, task, None, lambda training: None).model, task.dev
 
 
-def take(pairs, row: int):
+def take(pairs, rows: np.ndarray):
     sentences = pairs.sentences
-    return sentences[[row]] if sparse.issparse(sentences) else sentences.take(np.array([row]))
+    if isinstance(sentences, dict):
+        return {name: block[rows] for name, block in sentences.items()}
+    return sentences.take(rows)
 
 
 def test_embeddings_are_unit_vectors_of_one_space(trained) -> None:
@@ -53,13 +55,13 @@ def test_one_at_a_time_is_the_same(trained) -> None:
     for row in (0, 17, 59):
         alone = model.embed_images({name: block[[row]] for name, block in dev.features.items()})
         np.testing.assert_allclose(alone, images[[row]], atol=1e-5)
-        np.testing.assert_allclose(model.embed_sentences(take(dev, row)), sentences[[row]], atol=1e-5)
+        np.testing.assert_allclose(model.embed_sentences(take(dev, np.array([row]))), sentences[[row]], atol=1e-5)
 
 
 def test_inputs_are_left_as_they_were(trained) -> None:
     model, dev = trained
-    form = {Tokens: "ids", Trees: "words"}.get(type(dev.sentences), "data")
-    form = getattr(dev.sentences, form)
+    form = {Tokens: "ids", Trees: "words"}.get(type(dev.sentences))
+    form = getattr(dev.sentences, form) if form else dev.sentences["tfidf"].data
     before, words = {name: block.copy() for name, block in dev.features.items()}, form.copy()
     model.embed_images(dev.features)
     model.embed_sentences(dev.sentences)
@@ -82,7 +84,7 @@ def test_nothing_to_go_by_is_still_a_finite_vector(trained) -> None:
     assert np.isfinite(model.embed_images(blank)).all()
     nothing = {
         "tokens": Tokens(np.zeros(0, np.int32), np.zeros(2, np.int64)),
-        "tfidf": sparse.csr_array((1, WORDS), dtype=np.float32),
+        "vectors": {"tfidf": sparse.csr_array((1, WORDS), dtype=np.float32)},
     }.get(model.sentence_view, pack_trees([[]]))
     assert np.isfinite(model.embed_sentences(nothing)).all()
 
@@ -100,9 +102,7 @@ def test_very_long_and_unknown_sentences_embed(trained) -> None:
 
 def test_no_sentence_at_all_is_an_empty_block(trained) -> None:
     model, dev = trained
-    none = np.zeros(0, np.int64)
-    sentences = dev.sentences[none] if sparse.issparse(dev.sentences) else dev.sentences.take(none)
-    assert model.embed_sentences(sentences).shape == (0, 16)
+    assert model.embed_sentences(take(dev, np.zeros(0, np.int64))).shape == (0, 16)
     assert model.embed_images({name: block[:0] for name, block in dev.features.items()}).shape == (0, 16)
 
 
@@ -123,7 +123,7 @@ def test_bfloat16_comes_to_an_equal_loss() -> None:
 
 
 def test_a_refinement_starts_where_ncca_ends() -> None:
-    task = make_task("tfidf")
+    task = make_task("vectors")
     trainer, start = model_spec("ncca-refined").load().trainer(task), task.start
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     expected = images / np.linalg.norm(images, axis=1, keepdims=True)
@@ -153,7 +153,7 @@ def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_anoth
 
 
 def test_weight_decay_pulls_towards_the_start() -> None:
-    free, held = (make_task("tfidf", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
+    free, held = (make_task("vectors", weight_decay=decay, epochs=3) for decay in (0.0, 20.0))
     start = model_spec("ncca-refined").load().trainer(free).finish().directions.w
     moved = [
         np.abs(train(model_spec("ncca-refined").load(), t, None, lambda _: None).model.directions.w - start).mean()
@@ -163,7 +163,7 @@ def test_weight_decay_pulls_towards_the_start() -> None:
 
 
 def test_a_refinement_needs_a_start_of_its_own_view() -> None:
-    task = make_task("tfidf")
+    task = make_task("vectors")
     with pytest.raises(UsageError, match="starts from an ncca with the same image view"):
         model_spec("ncca-refined").load().trainer(replace(task, start=None))
     with pytest.raises(UsageError, match="starts from an ncca with the same image view"):

@@ -10,7 +10,6 @@ from made_up_pairs import make_task_of
 from made_up_regions import MadeUpRegions
 from made_up_regions import make_task as make_region_task
 from made_up_settings import make_grid
-from scipy import sparse
 from test_models import make_task
 
 from pipeline.models.linear.csls import Bank, Scaled
@@ -44,7 +43,8 @@ class Case:
 
     def texts(self, rows: np.ndarray) -> np.ndarray | MultiVectors:
         forms = {
-            name: form[rows] if sparse.issparse(form) else form.take(rows) for name, form in self.sentences.items()
+            name: {"tfidf": form["tfidf"][rows]} if name == "vectors" else form.take(rows)
+            for name, form in self.sentences.items()
         }
         view = self.model.sentence_view
         return self.model.embed_sentences(forms if view == "each" else forms[view])
@@ -60,7 +60,7 @@ def make_case(name: str) -> Case:
     name, _, training = name.partition(", ")
     if name in FITTED:
         task, dev = make_task(name, training or "target")
-        return Case(model_spec(name).load().fit(task).model, dev.features, {"tfidf": dev.sentences})
+        return Case(model_spec(name).load().fit(task).model, dev.features, {"vectors": dev.sentences})
     own = {"sum": "positive"} if name == "defrag" else {}
     task = (
         make_region_task(train=40, dev=12, epochs=1, **own)

@@ -9,7 +9,8 @@ from made_up import make_run, make_stage, write_config
 from pipeline.config import load
 from pipeline.errors import UsageError
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.run import Run, divide
+from pipeline.run.parts import divide
+from pipeline.run.run import Run
 from pipeline.storage.atomic import read_json
 from stages.catalogue import declared
 from stages.cli import cli
@@ -115,8 +116,8 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     from dataclasses import replace
 
     run, stage = make_run(tmp_path), STAGES["encode_sentences"]
-    first = Run(run).job(stage, (), 0).fingerprint
-    assert Run(run).job(stage, (), 0).fingerprint == first != Run(run).job(stage, (), 1).fingerprint
-    assert Run(run).job(replace(stage, version=stage.version + 1), (), 0).fingerprint != first
-    assert Run(run).job(replace(stage, keys=lambda config: {"a": 1}), (), 0).fingerprint != first
-    assert Run(run).job(replace(stage, columns=(*stage.columns, "splits")), (), 0).fingerprint != first
+    first = Run(run).job(stage, ("tfidf",), 0).fingerprint
+    assert Run(run).job(stage, ("tfidf",), 0).fingerprint == first != Run(run).job(stage, ("tfidf",), 1).fingerprint
+    assert Run(run).job(replace(stage, version=stage.version + 1), ("tfidf",), 0).fingerprint != first
+    assert Run(run).job(replace(stage, keys=lambda config, encoder: {"a": 1}), ("tfidf",), 0).fingerprint != first
+    assert Run(run).job(replace(stage, columns=(*stage.columns, "splits")), ("tfidf",), 0).fingerprint != first

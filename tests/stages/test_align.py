@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_up import make_run, make_stage, retell, write_config
-from made_up_sets import THING, add_fragments
+from made_up_sets import THING, add_fragments, write_tokens_of_terms
 from PIL import Image
 
 from pipeline.errors import IntegrityError
@@ -23,7 +23,7 @@ REGIONS = {"models": ["dvsa"], "regions": {"encoders": ["colour"]}}
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = make_run(tmp_path_factory.mktemp("made") / "run")
     add_fragments(run, "dvsa", {"sum": "words", "global_weight": 0.0})
-    shutil.copy(run / "text/vocabulary.json", run / "text/tokens.json")
+    write_tokens_of_terms(run)
     write_config(run, REGIONS)
     return run
 

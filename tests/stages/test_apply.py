@@ -58,7 +58,7 @@ def test_the_card_says_what_the_model_was_trained_on(source: Path, applied: Path
     assert card["trained_on"]["run"] == "colours" and card["trained_on"]["images"] == 32
     assert (card["name"], card["images"]["count"], card.get("sentences")) == ("out", 24, None)
     assert card["images"]["recall@10"] == 1 and card["images"]["queries"] == 40
-    for key in ("model", "vocabulary", "encoders/eye"):
+    for key in ("model", "text_encoders/tfidf", "encoders/eye"):
         assert card["inputs"][key] == trained["inputs"][key]
     assert card["inputs"]["bundle"] == trained["fingerprint"]
     assert "sentences.faiss" not in card["files"]

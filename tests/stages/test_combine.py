@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import THINGS, build_bundle, make_run, make_stage, retell, write_config
-from made_up_sets import add_fragments
+from made_up import THINGS, build_bundle, make_run, make_stage, write_config
+from made_up_sets import add_fragments, write_tokens_of_terms
 from made_up_training import read_model
 
 from pipeline.errors import IntegrityError, UsageError
@@ -95,7 +95,7 @@ def test_vectors_side_by_side_score_the_weighted_sum_and_are_what_the_model_embe
     features = np.eye(8, dtype=np.float32)[images % 8]
     features[images, (images + 1) % 8] = 0.01 * images
     np.testing.assert_allclose(model.embed_images({"colour": features}), vectors, atol=1e-6)
-    assert (model.encoders, model.views) == (("colour",), ("tfidf",))
+    assert (model.encoders, model.views) == (("colour",), ("vectors",))
 
 
 def test_it_is_evaluated_indexed_and_searched_like_every_row(run: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None
     ensembles = {"sets": {"members": members, "weights": [0.5]}}
     value = {"models": ["sets"], "regions": {"encoders": ["colour"]}, "variants": variants, "ensembles": ensembles}
     write_config(run, value)
-    shutil.copy(run / "text/vocabulary.json", run / "text/tokens.json")
+    write_tokens_of_terms(run)
     details, manifest = combine(run, "sets").details, Manifest(run / "manifest")
     assert details["registered"] == "fragment-ensemble"
     images, sentences = np.arange(24), np.arange(48)
@@ -144,9 +144,6 @@ def test_members_of_another_run_and_unknown_rows_are_refused(run: Path, tmp_path
     with pytest.raises(UsageError, match="combine: the configuration has no model three; there are both"):
         make_stage("combine", run, "three")
     other = shutil.copytree(run, tmp_path / "run")
-    retell(other / "text/vocabulary.json", "fingerprint", value="x")
-    with pytest.raises(IntegrityError, match="the vocabulary of right is not among .*vocabulary.json"):
-        make_stage("combine", other, "both")
     path = other / "models/wrong/model.safetensors"
     old = read_parameters(path, MODEL)
     write_parameters(path, MODEL, old.tensors, settings=old.settings, fingerprint="another", details=old.details)

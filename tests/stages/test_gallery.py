@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data/splits.tsv").write_text(f"{name_of(TOLD)}\ttrain\n{name_of(TOLD + 1)}\tgallery\n")
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     ingest(folder, folder / "data")
-    for stage in ("prepare_encoder", "build_vocabulary", "extract", "encode_sentences"):
+    for stage in ("prepare_encoder", "prepare_text_encoder", "extract", "encode_sentences"):
         make_stage(stage, folder)
     make_stage("accumulate", folder, "target")
     make_stage("fit", folder, "ncca")

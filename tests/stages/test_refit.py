@@ -14,7 +14,7 @@ from pipeline.models.linear.cca import CCASolver
 from pipeline.storage.embeddings import Embeddings, split_pairs
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import FEATURES, Shard
-from pipeline.storage.text_shards import TfidfShard
+from pipeline.storage.text_shards import VectorShard
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
 ROWS = {
@@ -44,7 +44,7 @@ def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Pat
     assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
 
     manifest, found = Manifest(run / "manifest"), log["chosen"]
-    shards = [TfidfShard(path) for path in sorted((run / "text/tfidf").glob("*.h5"))]
+    shards = [VectorShard(path) for path in sorted((run / "text/tfidf").glob("*.h5"))]
     accumulator = MomentsAccumulator(len(THINGS), shards[0].matrix.shape[1], threads=1)
     for number, shard in enumerate(shards):
         features = Shard(run / f"features/colour/shard-{number:05d}.h5", FEATURES)["features"][:].astype(np.float32)

@@ -197,8 +197,8 @@ def test_what_is_missing_or_of_another_run_is_named(run: Path, tmp_path: Path) -
         ("bow-refit", {"tokens", "vocabulary", "words", "chosen"}),
         ("dtrnn", {"trees", "vocabulary", "labels", "words"}),
         ("dvsa", {"tokens", "vocabulary", "words", "regions/colour"}),
-        ("ncca-refined", {"tfidf", "start"}),
-        ("ncca-recurrent", {"tokens", "vocabulary", "terms", "start"}),
+        ("ncca-refined", {"text/tfidf", "start"}),
+        ("ncca-recurrent", {"tokens", "vocabulary", "text_encoders/tfidf", "start"}),
         ("fragments", {"tokens", "vocabulary", "regions/colour", "start"}),
     ],
 )

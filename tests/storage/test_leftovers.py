@@ -42,8 +42,9 @@ def files(folder: Path) -> set[str]:
 
 
 FOLDERS = [
-    "features/net", "regions/net", "embeddings/gone", "text/tfidf", "text/tokens", "text/trees", "text/documents/all",
-    "moments/target", "moments/dev", "moments/auxiliary/all", "moments/study/target", "moments/study/auxiliary/all",
+    "features/net", "regions/net", "embeddings/gone", "text/tfidf", "text/tokens", "text/trees",
+    "text/documents/all/tfidf", "moments/target", "moments/dev", "moments/auxiliary/all",
+    "moments/study/target", "moments/study/auxiliary/all",
 ]  # fmt: skip
 
 

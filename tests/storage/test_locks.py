@@ -168,7 +168,10 @@ def test_every_command_locks_its_output(name: str, tmp_path: Path) -> None:
 def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
     encoder = {"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}
     chosen = {
-        "encoders": [encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"}], "shards_per_job": 1,
+        "encoders": [
+            encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"},
+            {"name": "given", "kind": "imported", "path": "x.npy"},
+        ], "shards_per_job": 1,
         "regions": {"encoders": ["eyes"], "dimensions": 4}, "models": ["both"],
         "ensembles": {"both": {"members": ["ncca", "gru"]}},
     }  # fmt: skip

@@ -50,9 +50,9 @@ def test_members_share_what_both_have() -> None:
     assert join_origins([("x", {"eyes": A}), ("y", {"eyes": A, "nose": B})]) == {"eyes": A, "nose": B}
     with pytest.raises(IntegrityError, match="the encoder eyes of x and of y differ"):
         join_origins([("x", {"eyes": A}), ("y", {"eyes": B})])
-    of = {"encoders": {"eyes": A}, "vocabulary": "v"}
+    of = {"encoders": {"eyes": A}, "text_encoders": {"words": A}, "vocabulary": "v"}
     require_same_origins({"x": of, "y": {**of, "regions": {"eyes": A}}})
-    for other in ({**of, "vocabulary": "w"}, {**of, "encoders": {"eyes": B}}):
+    for other in ({**of, "vocabulary": "w"}, {**of, "encoders": {"eyes": B}}, {**of, "text_encoders": {"words": B}}):
         with pytest.raises(IntegrityError, match="of x and of y differ"):
             require_same_origins({"x": of, "y": other})
     with pytest.raises(IntegrityError, match="the encoder eyes of x and of y differ"):

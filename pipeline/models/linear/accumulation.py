@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg.blas import get_blas_funcs
 
+from pipeline.models.linear.columns import Rows, map_parts, parts_of, spans
 from pipeline.models.linear.moments import Moments, mirror
 
 BLOCK_ROWS = 4096
@@ -21,10 +22,11 @@ CROSS_COLUMNS = 1024
 
 
 class MomentsAccumulator:
-    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, all products with Y by sparse ones.
+    """Adds blocks of pairs in one pass: X'X by a symmetric rank-k update, products with Y by sparse or dense ones, as
+    its parts are.
 
-    X is centred about a provisional mean, that of the first rows, because a float32 sum of squares about zero loses the
-    variance of a feature whose mean is far from zero.
+    What is dense is centred about a provisional mean, that of the first rows, because a float32 sum of squares about
+    zero loses the variance of a feature whose mean is far from zero.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
@@ -32,6 +34,8 @@ class MomentsAccumulator:
         self._syrk, self._syr, self._ger = get_blas_funcs(("syrk", "syr", "ger"), dtype=self._dtype)
         self._n = 0.0
         self._shift: np.ndarray | None = None
+        self._shift_y: list[Any] | None = None
+        self._dense_yy: dict[int, np.ndarray] = {}
         self._sum_x = np.zeros(dim_x)
         self._sum_y = np.zeros(dim_y)
         self._xx = np.zeros((dim_x, dim_x), self._dtype, order="F")
@@ -40,7 +44,7 @@ class MomentsAccumulator:
         self._threads = threads
         self._buffer = np.empty((0, dim_x), self._dtype)
 
-    def add(self, x: np.ndarray, y: sparse.csr_array, owners: np.ndarray) -> None:
+    def add(self, x: np.ndarray, y: Rows, owners: np.ndarray) -> None:
         """Add a block, best of BLOCK_ROWS images: images x (b, D) float32, sentences y (m, d), and owners (m,), the row
         of x of each. Images without a sentence add nothing."""
         sums, counts = self._sum_sentences(y, owners, len(x))
@@ -49,27 +53,58 @@ class MomentsAccumulator:
         if not len(x):
             return
         if self._shift is None:
-            self._shift = x[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
+            self._shift = self._mean_of(x)
         z = self._subtract_shift(x)
         # A row counts once per sentence: by one factor if all have the same number, else by the root of each number.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:
             z *= root[:, None]
-            sums = sparse.csr_array(sums.multiply(1 / root[:, None]))
+            sums = map_parts(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
         # BLAS wants columns: z' is (D, b) in Fortran order without a copy.
         self._xx = self._syrk(factor, z.T, beta=1.0, c=self._xx, overwrite_c=1)
         self._add_cross(z, sums)
 
-    def _sum_sentences(self, y: sparse.csr_array, owners: np.ndarray, n: int) -> tuple[sparse.csr_array, np.ndarray]:
+    def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
         """Add the sums of sentences alone; returns (n, d) the sum of each image's sentences, and (n,) their number."""
-        y = y.astype(self._dtype, copy=False)
+        if self._shift_y is None:
+            self._columns = [(columns, sparse.issparse(part)) for columns, part in spans(y)]
+            self._shift_y = [0 if sparse.issparse(part) else self._mean_of(part) for part in parts_of(y)]
+        shifts = iter(self._shift_y)
+        y = map_parts(y, lambda part: self._centred(part, next(shifts)))
         self._n += len(owners)
-        self._sum_y += y.sum(axis=0)
-        square = (y.T @ y).tocoo()
-        self._yy.reshape(-1)[square.row.astype(np.int64) * len(self._yy) + square.col] += square.data
+        blocks = list(enumerate(spans(y)))
+        for number, (rows, left) in blocks:
+            self._sum_y[rows] += left.sum(axis=0)
+            for other, (columns, right) in blocks[number:]:
+                self._add_square((number, other), (rows, columns), left, right)
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
+
+    def _mean_of(self, rows: np.ndarray) -> np.ndarray:
+        """The provisional mean."""
+        return rows[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
+
+    def _centred(self, part: Any, shift: Any) -> Any:
+        """Sentences in this precision, dense ones about the provisional mean."""
+        if sparse.issparse(part):
+            return part.astype(self._dtype, copy=False)
+        return np.subtract(part, shift, dtype=self._dtype)
+
+    def _add_square(self, pair: tuple[int, int], place: tuple[slice, slice], left: Any, right: Any) -> None:
+        """Add left' right, of a `pair` of parts of y, to its `place` on or above the diagonal of Y'Y. For a dense part,
+        its upper triangle is summed apart."""
+        both_sparse, same = sparse.issparse(left) and sparse.issparse(right), pair[0] == pair[1]
+        if both_sparse:
+            square = (left.T @ right).tocoo()
+            row, column = square.row.astype(np.int64) + place[0].start, square.col + place[1].start
+            self._yy.reshape(-1)[row * len(self._yy) + column] += square.data
+        elif same:
+            sizes = (left.shape[1], left.shape[1])
+            total = self._dense_yy.setdefault(pair[0], np.zeros(sizes, self._dtype, order="F"))
+            self._dense_yy[pair[0]] = self._syrk(1.0, left.T, beta=1.0, c=total, overwrite_c=1)
+        else:
+            self._yy[place] += (right.T @ left).T if sparse.issparse(right) else left.T @ right
 
     def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
         """x - shift, in memory that the next block reuses: fresh memory costs as much as the subtraction."""
@@ -79,11 +114,16 @@ class MomentsAccumulator:
         self._in_threads(lambda rows: np.subtract(x[rows], self._shift, out=z[rows]), len(x), SHIFT_ROWS)
         return z
 
-    def _add_cross(self, z: np.ndarray, sums: sparse.csr_array) -> None:
-        transposed = sums.T.tocsr()
+    def _add_cross(self, z: np.ndarray, sums: Rows) -> None:
+        for rows, part in spans(sums):
+            if sparse.issparse(part):
+                self._add_sparse_cross(self._yx[rows], part.T.tocsr(), z)
+            else:
+                self._yx[rows] += part.T @ z
 
+    def _add_sparse_cross(self, total: np.ndarray, transposed: sparse.csr_array, z: np.ndarray) -> None:
         def add_columns(columns: slice) -> None:
-            self._yx[:, columns] += transposed @ z[:, columns]
+            total[:, columns] += transposed @ z[:, columns]
 
         self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
 
@@ -96,18 +136,37 @@ class MomentsAccumulator:
         """The moments of all blocks; the accumulator must not be used afterwards."""
         if self._shift is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
-        offset, mean_y = self._sum_x / self._n, self._sum_y / self._n
-        left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, mean_y))
+        offset, offset_y = self._sum_x / self._n, self._sum_y / self._n
+        left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, offset_y))
+        self._complete_squares()
         # Rank-1 updates in place; numpy's products would cost three more passes over each sum.
         xx = mirror(self._syr(-1.0, left, a=self._xx, overwrite_a=1))
         xy = self._ger(-1.0, left, right, a=self._yx.T, overwrite_a=1)
         yy = self._ger(-1.0, right, right, a=self._yy.T, overwrite_a=1)
-        return Moments(float(self._n), self._shift + offset, mean_y, xx, xy, yy)
+        for (columns, _), shift in zip(self._columns, self._shift_y, strict=True):
+            offset_y[columns] += shift
+        return Moments(float(self._n), self._shift + offset, offset_y, xx, xy, yy)
+
+    def _complete_squares(self) -> None:
+        """Fill Y'Y on both sides of its diagonal."""
+        for number, (rows, _) in enumerate(self._columns):
+            if number in self._dense_yy:
+                self._yy[rows, rows] = mirror(self._dense_yy[number])
+            for columns, _ in self._columns[number + 1 :]:
+                self._yy[columns, rows] = self._yy[rows, columns].T
 
 
-def sum_by_owner(y: sparse.csr_array, owners: np.ndarray, n: int) -> sparse.csr_array:
+def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
     """(n, d): the sum of the rows of y of each owner."""
-    return owner_matrix(owners, n) @ y
+    if len(owners) == n and (owners == np.arange(n)).all():
+        return y
+    left = owner_matrix(owners, n)
+    return map_parts(y, lambda part: left @ part)
+
+
+def scale_rows(part: Any, factors: np.ndarray) -> Any:
+    """Row i of `part`, dense or sparse, times factors[i]."""
+    return sparse.csr_array(part.multiply(factors[:, None])) if sparse.issparse(part) else part * factors[:, None]
 
 
 def owner_matrix(owners: np.ndarray, n: int) -> sparse.csr_array:

@@ -1,6 +1,7 @@
 """Moments of views and of mapped views, with the products on a GPU."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from pipeline.models.linear.accumulation import (
     SHIFT_ROWS,
     MomentsAccumulator,
     owner_matrix,
+    scale_rows,
     sum_by_owner,
 )
-from pipeline.models.linear.device_views import sparse_on, stack_tensors
+from pipeline.models.linear.columns import Rows, map_parts, parts_of, spans
+from pipeline.models.linear.device_views import rows_on, sparse_on, stack_tensors
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
@@ -33,8 +36,8 @@ SUMS = {
 
 
 class DeviceAccumulator(MomentsAccumulator):
-    """MomentsAccumulator with X'X and Y'X on `device`, with the same shift and precision; the sparse Y'Y is computed on
-    the processor."""
+    """MomentsAccumulator with X'X, Y'X and the squares of dense parts of Y on `device`, with the same shift and
+    precision; the other parts of Y'Y are computed on the processor."""
 
     def __init__(self, view: ImageView, dim_y: int, threads: int, device: torch.device) -> None:
         super().__init__(view.dim, dim_y, threads)
@@ -45,8 +48,9 @@ class DeviceAccumulator(MomentsAccumulator):
             "yx": torch.zeros(dim_y, view.dim, dtype=self._type, device=device),
             "sum_x": torch.zeros(view.dim, dtype=torch.float64, device=device),
         }
+        self._squares: dict[tuple[int, int], Tensor] = {}
 
-    def add(self, features: Mapping[str, np.ndarray], y: sparse.csr_array, owners: np.ndarray) -> None:
+    def add(self, features: Mapping[str, np.ndarray], y: Rows, owners: np.ndarray) -> None:
         """Add a block: images as `features`, encoder -> (b, its dim) as stored, and the rest as in
         MomentsAccumulator."""
         n = len(next(iter(features.values())))
@@ -62,7 +66,16 @@ class DeviceAccumulator(MomentsAccumulator):
         with full_float32():
             self._batcher.map(add_rows, len(counts))
 
-    def _add_images(self, x: Tensor, sums: sparse.csr_array, counts: np.ndarray) -> None:
+    def _add_square(self, pair: tuple[int, int], place: tuple[slice, slice], left: Any, right: Any) -> None:
+        if sparse.issparse(left) or sparse.issparse(right):
+            super()._add_square(pair, place, left, right)
+            return
+        with full_float32():
+            left = upload(left, self._device)
+            square = left.T @ (left if pair[0] == pair[1] else upload(right, self._device))
+        self._squares[pair] = self._squares[pair] + square if pair in self._squares else square
+
+    def _add_images(self, x: Tensor, sums: Rows, counts: np.ndarray) -> None:
         """Images (b, D), (b, d) the sum of each one's sentences, and (b,) their number."""
         if self._shift is None:
             self._shift = x[:SHIFT_ROWS].mean(dim=0, dtype=self._type)
@@ -70,12 +83,14 @@ class DeviceAccumulator(MomentsAccumulator):
         weights = upload(root, self._device)
         z = (x.to(self._type) - self._shift).mul_(weights[:, None])
         # All that allocates comes before the sums change: a block that does not fit is added again in parts.
-        yx = sparse_on(sparse.csr_array(sums.multiply(1 / root[:, None]).T), self._device) @ z
+        scaled = map_parts(sums, lambda part: scale_rows(part, 1 / root))
+        yx = [(rows, transposed_on(part, self._device) @ z) for rows, part in spans(scaled)]
         sum_x = weights @ z
         for start in range(0, z.shape[1], STRIP):
             strip = slice(start, start + STRIP)
             self._on_device["xx"][start:, strip].addmm_(z[:, start:].T, z[:, strip])
-        self._on_device["yx"] += yx
+        for rows, product in yx:
+            self._on_device["yx"][rows] += product
         self._on_device["sum_x"] += sum_x
 
     def result(self) -> Moments:
@@ -84,7 +99,14 @@ class DeviceAccumulator(MomentsAccumulator):
             found = {name: tensor.cpu().numpy() for name, tensor in self._on_device.items()}
             self._shift = self._shift.cpu().numpy()
             self._xx, self._yx, self._sum_x = found["xx"].T, found["yx"], found["sum_x"]
+            for (left, right), square in self._squares.items():
+                self._yy[self._columns[left][0], self._columns[right][0]] = square.cpu().numpy()
         return super().result()
+
+
+def transposed_on(part: Any, device: torch.device) -> Tensor:
+    """(d, n): the transpose of `part` (n, d), dense or sparse, on `device`."""
+    return sparse_on(sparse.csr_array(part.T), device) if sparse.issparse(part) else upload(part, device).T
 
 
 class DeviceMappedAccumulator(MappedAccumulator):
@@ -115,7 +137,7 @@ class DeviceMappedAccumulator(MappedAccumulator):
         if self._image:
             p = self._image(x)
         if self._text:
-            q = self._text(sparse_on(block.y, self._device))
+            q = self._text(rows_on(block.y, self._device))
         if self._shift_p is None:
             self._shift_p, self._shift_q = p.mean(dim=0), q.mean(dim=0)
         p, q = p - self._shift_p, q - self._shift_q
@@ -123,10 +145,10 @@ class DeviceMappedAccumulator(MappedAccumulator):
         made = {}
         if self._text:
             by_image = sparse_on(owner_matrix(block.owners, len(x)), self._device) @ q
-            made |= {"_sum_q": q.sum(dim=0), "_y_q": self._transposed(block.y) @ q, "_qq": q.T @ q}
+            made |= {"_sum_q": q.sum(dim=0), "_y_q": self._cross(block.y, q), "_qq": q.T @ q}
         if self._image:
             sums = sum_by_owner(block.y, block.owners, len(x))
-            made |= {"_sum_p": weights @ p, "_y_p": self._transposed(sums) @ p, "_pp": p.T @ weighted}
+            made |= {"_sum_p": weights @ p, "_y_p": self._cross(sums, p), "_pp": p.T @ weighted}
         if self._image and self._text:
             made["_pq"] = p.T @ by_image
         made |= {"_sum_x": weights @ z, "_x_pq": z.T @ torch.hstack([weighted, by_image])}
@@ -134,8 +156,9 @@ class DeviceMappedAccumulator(MappedAccumulator):
         for name, product in made.items():
             self._sums[name] += product
 
-    def _transposed(self, y: sparse.csr_array) -> Tensor:
-        return sparse_on(sparse.csr_array(y.T), self._device)
+    def _cross(self, y: Rows, other: Tensor) -> Tensor:
+        """y' other."""
+        return torch.cat([transposed_on(part, self._device) @ other for part in parts_of(y)])
 
     def result(self) -> Moments:
         """As MappedAccumulator's."""

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 from pipeline.device import OomBatcher, full_float32, upload
+from pipeline.models.linear.columns import Rows, map_parts, parts_of
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -51,6 +53,11 @@ def sparse_on(matrix: "sparse.csr_array", device: torch.device) -> Tensor:
     return torch.sparse_coo_tensor(places, values, matrix.shape, is_coalesced=True, check_invariants=False)
 
 
+def rows_on(rows: Rows, device: torch.device) -> Any:
+    """`rows` (n, d) on `device`: a tensor, or Columns of tensors."""
+    return map_parts(rows, lambda part: sparse_on(part, device) if issparse(part) else upload(part, device))
+
+
 class DeviceProjection:
     """`feature_maps.project` of one view on `device`, by its `mean` (p,), its `matrix` (p, c) and its `feature_map`,
     which has `on`, or None."""
@@ -60,9 +67,9 @@ class DeviceProjection:
         self.keep = feature_map is None or feature_map.keep
         self.map = feature_map.on(device) if feature_map else None
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """(n, c) of images (n, D), or of sparse sentences (n, d)."""
-        columns = [rows] if self.map is None else [rows, self.map(rows)] if self.keep else [self.map(rows)]
+    def __call__(self, rows: Any) -> Tensor:
+        """(n, c) of images (n, D), or of sentences (n, d), by `rows_on`."""
+        columns = [*(parts_of(rows) if self.keep else ()), *([self.map(rows)] if self.map else ())]
         total, start = self.matrix.new_zeros(rows.shape[0], self.matrix.shape[1]), 0
         for block in columns:
             part = slice(start, start + block.shape[1])
@@ -91,9 +98,9 @@ class Projections:
 
         return self._join(project, len(next(iter(features.values()))))
 
-    def sentences(self, y: "sparse.csr_array") -> np.ndarray:
-        """(m, c) float32 from sparse tf-idf (m, d)."""
-        return self._join(lambda rows: self._text(sparse_on(y[rows], self._device)), y.shape[0])
+    def sentences(self, y: Rows) -> np.ndarray:
+        """(m, c) float32 from stacked vectors (m, d)."""
+        return self._join(lambda rows: self._text(rows_on(y[rows], self._device)), y.shape[0])
 
     def _join(self, project: Callable[[slice], Tensor], count: int) -> np.ndarray:
         with full_float32():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -46,6 +47,12 @@ class Ensemble:
     @property
     def encoders(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for member in self.members for name in member.model.encoders))
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        """Those whose vectors of sentences the members take."""
+        names = (getattr(member.model, "text_encoders", ()) for member in self.members)
+        return tuple(dict.fromkeys(chain.from_iterable(names)))
 
     @property
     def weights(self) -> list[float]:

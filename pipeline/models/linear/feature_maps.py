@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy import sparse
 
-Rows = np.ndarray | sparse.csr_array
-"""Images (n, D) float32, or sentences (n, d) sparse."""
+from pipeline.models.linear.columns import Rows, parts_of
 
 
 class FeatureMap(Protocol):
@@ -80,14 +79,14 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
     return sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
 
 
-def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Rows]:
+def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> list[Any]:
     """The blocks of columns of a mapped view, from left to right."""
     if feature_map is None:
-        return [rows]
-    return [rows, feature_map(rows)] if feature_map.keep else [feature_map(rows)]
+        return list(parts_of(rows))
+    return [*(parts_of(rows) if feature_map.keep else ()), feature_map(rows)]
 
 
-def project(columns: Sequence[Rows], mean: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+def project(columns: Sequence[Any], mean: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """(n, c): (columns - mean) matrix, for the blocks `columns` of a view with `mean` (p,) and `matrix` (p, c)."""
     total = np.zeros((columns[0].shape[0], matrix.shape[1]), np.float32)
     start = 0

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.device import upload
 from pipeline.errors import InputError
-from pipeline.models.linear.feature_maps import Rows
+from pipeline.models.linear.columns import Rows, stack_rows
 
 if TYPE_CHECKING:
     import torch
@@ -164,8 +163,7 @@ class ReservoirSample:
             chosen = np.sort(np.argpartition(keys, self.count - 1)[: self.count])
         old, new = chosen[chosen < before], chosen[chosen >= before] - before
         if len(new):
-            parts = [self._kept[old], rows[new]]
-            self._kept = sparse.vstack(parts, format="csr") if sparse.issparse(rows) else np.concatenate(parts)
+            self._kept = stack_rows([self._kept[old], rows[new]])
             self._keys = keys[chosen]
 
     def rows(self) -> Rows:

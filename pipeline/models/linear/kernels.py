@@ -10,7 +10,8 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError, UsageError
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.feature_maps import FeatureMaps, Rows, from_sparse_parts, sparse_parts
+from pipeline.models.linear.columns import Rows, one_matrix, stack_rows
+from pipeline.models.linear.feature_maps import FeatureMaps, from_sparse_parts, sparse_parts
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
@@ -49,7 +50,9 @@ class KernelFeatures:
             return np.zeros((0, self.dim), np.float32)  # scikit-learn refuses no rows
         options = {} if self.gamma is None else {"gamma": self.gamma}
         # In double precision: K^-1/2 magnifies rounding errors of similar landmarks.
-        similarities = pairwise_kernels(rows.astype(np.float64), self.landmarks, metric=self.kernel, **options)
+        similarities = pairwise_kernels(
+            one_matrix(rows).astype(np.float64), self.landmarks, metric=self.kernel, **options
+        )
         return (similarities @ self.normalization).astype(np.float32)
 
     def settings(self) -> dict[str, Any]:
@@ -82,13 +85,13 @@ class KernelCCA(NormalizedCCA):
             raise UsageError(f"kcca learns from target pairs only, not by training {task.training}; take ncca")
         blocks, settings = list(task.sets.target_blocks()), task.settings
         x = np.concatenate([block.x for block in blocks])
-        y = sparse.vstack([block.y for block in blocks], format="csr")
+        y = one_matrix(stack_rows([block.y for block in blocks]))
         maps = FeatureMaps(
             KernelFeatures.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
             KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
         )
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks, maps), maps)
-        return tune(cls, task.view, prepared, task.dev, task.own_grid, task.progress)
+        return tune(cls, task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
 
 
 def _spread(rows: Rows) -> float:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 from scipy.linalg.blas import ssyrk
 
 from pipeline.models.linear.accumulation import sum_by_owner
-from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps, Rows
+from pipeline.models.linear.columns import Rows, cross
+from pipeline.models.linear.feature_maps import FeatureMap, FeatureMaps
 from pipeline.models.linear.moments import Moments, mirror
 
 OUTER_ROWS = 256
@@ -19,7 +19,7 @@ class ViewBlock:
     """Pairs: images x (b, D) float32, their sentences y (m, d), and owners (m,), the row of x of each."""
 
     x: np.ndarray
-    y: sparse.csr_array
+    y: Rows
     owners: np.ndarray
 
     def images(self, rows: slice) -> "ViewBlock":
@@ -72,12 +72,12 @@ class MappedAccumulator:
         self._sum_q += q.sum(axis=0)
         _add_product(self._x_pq, z, np.hstack([weighted, by_image]))
         if self._maps.image:
-            self._y_p += sum_by_owner(block.y, owners, len(x)).T @ p
+            self._y_p += cross(sum_by_owner(block.y, owners, len(x)), p)
             _add_product(self._pq, p, by_image)
             p *= np.sqrt(counts)[:, None]
             self._pp = ssyrk(1.0, p.T, beta=1.0, c=self._pp, overwrite_c=1)
         if self._maps.text:
-            self._y_q += block.y.T @ q
+            self._y_q += cross(block.y, q)
             self._qq = ssyrk(1.0, q.T, beta=1.0, c=self._qq, overwrite_c=1)
 
     def _map(self, feature_map: FeatureMap | None, rows: Rows) -> np.ndarray:

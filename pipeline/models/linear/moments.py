@@ -56,8 +56,8 @@ class Moments:
         xx, xy = (np.ascontiguousarray(part) for part in (self.xx[columns][:, columns], self.xy[columns]))
         return replace(self, mean_x=self.mean_x[columns], xx=xx, xy=xy)
 
-    def select_y(self, columns: slice) -> "Moments":
-        """The moments for some columns of y: a smaller vocabulary, say."""
+    def select_y(self, columns: np.ndarray) -> "Moments":
+        """The moments for some columns of y: one text encoder of several, or a smaller vocabulary, say."""
         xy, yy = (np.ascontiguousarray(part) for part in (self.xy[:, columns], self.yy[columns][:, columns]))
         return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
@@ -70,6 +70,12 @@ class Moments:
         columns = factors.astype(self.xx.dtype)
         xx, xy = self.xx * columns * columns[:, None], self.xy * columns[:, None]
         return replace(self, mean_x=self.mean_x * factors, xx=xx, xy=xy)
+
+    def scaled_y(self, factors: np.ndarray) -> "Moments":
+        """The moments with the columns of y multiplied by `factors` (d,)."""
+        columns = factors.astype(self.yy.dtype)
+        yy, xy = self.yy * columns * columns[:, None], self.xy * columns
+        return replace(self, mean_y=self.mean_y * factors, yy=yy, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
         """The moments of the expanded views, from products of blocks, without the data."""

@@ -7,12 +7,13 @@ import numpy as np
 from scipy import sparse
 
 from pipeline.models.linear.accumulation import sum_by_owner
-from pipeline.models.linear.feature_maps import Rows, from_sparse_parts, sparse_parts
+from pipeline.models.linear.columns import Rows, as_sparse
+from pipeline.models.linear.feature_maps import from_sparse_parts, sparse_parts
 from pipeline.models.linear.mapped import ViewBlock
 
 
 class NeighbourText:
-    """`weight` * T^(x) beside x: T^ is the mean tf-idf vector of the documents of the k auxiliary images nearest to x.
+    """`weight` * T^(x) beside x: T^ is the mean vector of the documents of the k auxiliary images nearest to x.
 
     FAISS finds the nearest by exact Euclidean distance in the image view. The model holds the auxiliary images
     `gallery` (n, D) float16 and their `texts` (n, d) sparse, so that it can embed new images.
@@ -31,7 +32,7 @@ class NeighbourText:
         galleries, texts = [], []
         for block in blocks:
             galleries.append(block.x.astype(np.float16))
-            texts.append(sum_by_owner(block.y, block.owners, len(block.x)))
+            texts.append(as_sparse(sum_by_owner(block.y, block.owners, len(block.x))))
         return cls(np.concatenate(galleries), sparse.vstack(texts, format="csr"), neighbours)
 
     def weighted(self, weight: float) -> "NeighbourText":

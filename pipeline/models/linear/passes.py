@@ -7,6 +7,7 @@ from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.mapped import MappedAccumulator, ViewBlock
 from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 
 if TYPE_CHECKING:
@@ -14,20 +15,21 @@ if TYPE_CHECKING:
 
 
 def sum_blocks(
-    blocks: Iterable[Any], view: ImageView, dim_y: int, threads: int, device: "torch.device | None" = None
+    blocks: Iterable[Any], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
 ) -> Moments:
     """The moments of the pairs in `blocks`, on `device`, or with numpy if it is None. A block has up to BLOCK_ROWS
-    images `features`, encoder -> (b, its dim) as stored, `sentences` (m, d) and `owners` (m,), the image of each."""
+    images `features`, encoder -> (b, its dim) as stored, `sentences`, text encoder -> (m, its dim) likewise, and
+    `owners` (m,), the image of each."""
     if device is not None:
         from pipeline.models.linear.device_moments import DeviceAccumulator  # torch
 
-        on_device = DeviceAccumulator(view, dim_y, threads, device)
+        on_device = DeviceAccumulator(view, text.dim, threads, device)
         for block in blocks:
-            on_device.add(block.features, block.sentences, block.owners)
+            on_device.add(block.features, text.stack(block.sentences), block.owners)
         return on_device.result()
-    accumulator = MomentsAccumulator(view.dim, dim_y, threads)
+    accumulator = MomentsAccumulator(view.dim, text.dim, threads)
     for block in blocks:
-        accumulator.add(view.stack(block.features), block.sentences, block.owners)
+        accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
     return accumulator.result()
 
 

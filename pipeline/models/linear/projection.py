@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 
 if TYPE_CHECKING:
@@ -41,18 +41,19 @@ class LinearModel:
     metric: ClassVar[str] = "euclidean"
     uses_text_ridge: ClassVar[bool] = True
     uses_eigenvalue_power: ClassVar[bool] = False
-    sentence_view: ClassVar[str] = "tfidf"
+    sentence_view: ClassVar[str] = "vectors"
 
     def __init__(
         self,
         view: ImageView,
+        text: TextView,
         mean_x: np.ndarray,
         mean_y: np.ndarray,
         directions: Directions,
         eigenvalue_power: float = 0,
         maps: FeatureMaps | None = None,
     ) -> None:
-        self.view = view
+        self.view, self.text = view, text
         self.mean_x = mean_x.astype(np.float32)
         self.mean_y = mean_y.astype(np.float32)
         self.directions = Directions(*(part.astype(np.float32, copy=False) for part in vars(directions).values()))
@@ -79,6 +80,10 @@ class LinearModel:
     def encoders(self) -> tuple[str, ...]:
         return self.view.encoders
 
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        return self.text.encoders
+
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, c) float32 from `features`, encoder -> (n, its dim)."""
         if self._projections:
@@ -86,17 +91,19 @@ class LinearModel:
         columns = mapped_columns(self.view.stack(features), self.maps.image)
         return self._finish(project(columns, self.mean_x, self.directions.w))
 
-    def embed_sentences(self, sentences: sparse.csr_array) -> np.ndarray:
-        """(n, c) float32 from sparse tf-idf (n, d)."""
+    def embed_sentences(self, sentences: Mapping[str, Any]) -> np.ndarray:
+        """(n, c) float32 from `sentences`, text encoder -> (n, its dim), sparse or dense."""
+        y = self.text.stack(sentences)
         if self._projections:
-            return self._finish(self._projections.sentences(sentences))
-        return self._finish(project(mapped_columns(sentences, self.maps.text), self.mean_y, self.directions.u))
+            return self._finish(self._projections.sentences(y))
+        return self._finish(project(mapped_columns(y, self.maps.text), self.mean_y, self.directions.u))
 
     def _finish(self, projected: np.ndarray) -> np.ndarray:
         return self.finish(projected, self.directions.values, self.eigenvalue_power)
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "eigenvalue_power": self.eigenvalue_power, "maps": self.maps.settings()}
+        views = {**vars(self.view), "text": self.text.to_dict()}
+        return {**views, "eigenvalue_power": self.eigenvalue_power, "maps": self.maps.settings()}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"mean_x": self.mean_x, "mean_y": self.mean_y, **vars(self.directions), **self.maps.tensors()}
@@ -104,10 +111,11 @@ class LinearModel:
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "LinearModel":
         """The model that `settings` and `tensors` came from."""
-        view, power = ImageView.from_dict(settings), settings["eigenvalue_power"]
+        view, text = ImageView.from_dict(settings), TextView.from_dict(settings["text"])
+        power = settings["eigenvalue_power"]
         directions = Directions(tensors["w"], tensors["u"], tensors["values"])
         maps = FeatureMaps.from_parts(settings["maps"], tensors)
-        return cls(view, tensors["mean_x"], tensors["mean_y"], directions, power, maps)
+        return cls(view, text, tensors["mean_x"], tensors["mean_y"], directions, power, maps)
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

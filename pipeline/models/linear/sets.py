@@ -1,15 +1,17 @@
-"""The training sets of a model: folds of pairs, restricted to some encoders and to the first terms."""
+"""The training sets of a model: folds of pairs, restricted to some encoders, weighted, and to the first terms."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from pipeline.mapreduce import LOCAL, map_reduce
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Moments, sum_moments
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
@@ -36,15 +38,31 @@ def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.nd
 
 @dataclass(frozen=True)
 class Restriction:
-    """The part of the stored views that a model uses: some `encoders`, and the first `terms` of the vocabulary (None:
-    all)."""
+    """The part of the stored views that a model uses: some `encoders`; the text encoders with a weight in
+    `text_weights`, multiplied by it, but for 0; and of these, if they are sparse, the first `terms` (None: all)."""
 
     encoders: tuple[str, ...]
+    text_weights: Mapping[str, float]
     terms: int | None = None
+
+    def cut(self, sentences: Mapping[str, Any]) -> dict[str, Any]:
+        """The vectors (m, dim) of each of its text encoders."""
+        return {
+            name: sentences[name][:, : self.terms] if sparse.issparse(sentences[name]) else sentences[name]
+            for name in self.text_encoders
+        }
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        return tuple(name for name, weight in self.text_weights.items() if weight)
 
     def pairs(self, rows: Any) -> PairArrays:
         """Images and sentences for `tune`, from stored rows with `features`, `sentences` and `owners`."""
-        return PairArrays(rows.features, rows.sentences[:, : self.terms], rows.owners)
+        return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
+
+    def text(self, stored: TextView) -> TextView:
+        """The part of the text view `stored`."""
+        return stored.weighted(self.text_weights).select(self.text_encoders).first_terms(self.terms)
 
 
 class FoldedMoments:
@@ -53,22 +71,24 @@ class FoldedMoments:
 
     def __init__(self, source: Any, scheduler: str = LOCAL) -> None:
         self.source, self.scheduler = source, scheduler
-        self.view = ImageView.from_dict(source.view)
+        self.view, self.text = ImageView.from_dict(source.view), TextView.from_dict(source.text)
         self._folds: dict[int, Moments] = {}
 
     def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments | None:
         """The moments of the pairs of `folds` in the restricted views; None without folds."""
         if not folds:
             return None
-        columns = self.view.columns(restriction.encoders)
+        columns, text = self.view.columns(restriction.encoders), restriction.text(self.text)
         total = sum_moments(self._fold(fold) for fold in folds)
         if len(columns) < self.view.dim:
             total = total.select_x(columns)
-        return total if restriction.terms is None else total.select_y(slice(restriction.terms))
+        if text.dim < self.text.dim:
+            total = total.select_y(self.text.columns(text))
+        return total if set(text.weights) == {1.0} else total.scaled_y(text.factors())
 
     def _fold(self, fold: int) -> Moments:
         if fold not in self._folds:
-            none, parts = Moments.zero(self.view.dim, self.source.terms), self.source.moments([fold])
+            none, parts = Moments.zero(self.view.dim, self.text.dim), self.source.moments([fold])
             self._folds[fold] = map_reduce(_load_moments, parts, add, self.scheduler) if parts else none
         return self._folds[fold]
 
@@ -85,11 +105,11 @@ def make_sets(
     restriction: Restriction,
 ) -> Sets:
     """The target and auxiliary pairs of the given folds, in the restricted views."""
-    view = target.view.select(restriction.encoders)
+    view, text = target.view.select(restriction.encoders), restriction.text(target.text)
 
     def blocks(pairs: FoldedMoments, folds: Sequence[int]) -> Iterator[ViewBlock]:
-        for part in pairs.source.blocks(folds, view.encoders, MAPPED_ROWS):
-            yield ViewBlock(view.stack(part.features), part.sentences[:, : restriction.terms], part.owners)
+        for part in pairs.source.blocks(folds, view.encoders, text.encoders, MAPPED_ROWS):
+            yield ViewBlock(view.stack(part.features), text.stack(restriction.cut(part.sentences)), part.owners)
 
     weak = auxiliary.sum(auxiliary_folds, restriction) if auxiliary else None
     return Sets(

@@ -10,7 +10,8 @@ import numpy as np
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import CUTOFFS, select_sentences
 from pipeline.models.linear.sets import FoldedMoments, Restriction, make_sets
-from pipeline.models.linear.training import FitTask
+from pipeline.models.linear.text_views import weightings
+from pipeline.models.linear.training import FitTask, fit_best
 from pipeline.models.linear.tuning import Tuned
 from pipeline.settings.models import FitSettings, TransferSettings
 from pipeline.specs.models import model_spec
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 class StudyCell:
     """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
 
-    The auxiliary set is `auxiliary_folds` folds of the texts `documents`, None for all that are left. `terms` is the
-    size of the vocabulary, None for all of it; `transfer` and `settings` replace keys of the configuration. The cell is
-    measured in at most `draws` draws.
+    The auxiliary set is `auxiliary_folds` folds of the texts `documents`, None for all that are left. `text_encoders`
+    make the text view, None for all of them; of sparse ones, such as tf-idf, it has the first `terms`, None for all.
+    `transfer` and `settings` replace keys of the configuration. The cell is measured in at most `draws` draws.
     """
 
     model: str
@@ -35,13 +36,10 @@ class StudyCell:
     target_folds: int
     auxiliary_folds: int | None = None
     terms: int | None = None
+    text_encoders: tuple[str, ...] | None = None
     draws: int = 1
     transfer: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def restriction(self) -> Restriction:
-        return Restriction(self.encoders, self.terms)
 
     @property
     def key(self) -> str:
@@ -76,7 +74,8 @@ class Study:
     """What all cells share: the stored pairs, dev and test, and the grids.
 
     `auxiliary` gives the pairs of some documents, `own` a model's own settings or None; `dev` and `test` are stored
-    rows with `features`, `sentences` and `owners`. `device` is as in FitTask.
+    rows with `features`, `sentences` and `owners`; `text_weights` are those that are tried of each text encoder.
+    `device` is as in FitTask.
     """
 
     target: FoldedMoments
@@ -89,6 +88,7 @@ class Study:
     own: Callable[[str], Any]
     protocol: str
     seed: int
+    text_weights: Mapping[str, Sequence[float]]
     device: "torch.device | None" = None
     memories: dict[tuple, dict] = field(default_factory=dict)
 
@@ -97,29 +97,36 @@ class Study:
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         own = self.own(cell.model)
-        key = (cell.documents, folds.auxiliary, cell.encoders, cell.terms)
-        task = FitTask(
-            cell.training,
-            self.target.view.select(cell.encoders),
-            make_sets(self.target, folds.target, weak, folds.auxiliary, cell.restriction),
-            cell.restriction.pairs(self.dev),
-            self.grid,
-            self.transfer.changed(cell.transfer),
-            own and own.changed(cell.settings),
-            self.seed,
-            memory=self.memories.setdefault(key, {}),
-            device=self.device,
-        )
-        return model_spec(cell.model).load().fit(task)
+
+        def task(weights: Mapping[str, float]) -> FitTask:
+            restriction = Restriction(cell.encoders, weights, cell.terms)
+            key = (cell.documents, folds.auxiliary, cell.encoders, cell.terms, *weights.items())
+            return FitTask(
+                cell.training,
+                self.target.view.select(cell.encoders),
+                restriction.text(self.target.text),
+                make_sets(self.target, folds.target, weak, folds.auxiliary, restriction),
+                restriction.pairs(self.dev),
+                self.grid,
+                self.transfer.changed(cell.transfer),
+                own and own.changed(cell.settings),
+                self.seed,
+                memory=self.memories.setdefault(key, {}),
+                device=self.device,
+            )
+
+        tried = {name: self.text_weights[name] for name in cell.text_encoders or self.target.text.encoders}
+        return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
         """The cell, the trials on dev and the chosen one, the recalls on test in percent, and every image's rank
         there."""
         tuned = self.fit(cell, draw)
-        pairs = cell.restriction.pairs(self.test)
-        rows = select_sentences(pairs.owners, self.protocol)
-        images, sentences = tuned.model.embed_images(pairs.features), tuned.model.embed_sentences(pairs.sentences[rows])
-        ranks = count_ranks(images, sentences, pairs.owners[rows], tuned.model.metric)
+        test, chosen = self.test, Restriction(cell.encoders, tuned.chosen.text_weights, cell.terms)
+        rows = select_sentences(test.owners, self.protocol)
+        images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
+        sentences = tuned.model.embed_sentences({name: block[rows] for name, block in y.items()})
+        ranks = count_ranks(images, sentences, test.owners[rows], tuned.model.metric)
         return {
             **asdict(cell),
             "auxiliary_folds": len(draw_folds(cell, draw, self.target.source.n_folds, self.overlap).auxiliary),

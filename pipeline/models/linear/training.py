@@ -8,15 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.errors import UsageError
+from pipeline.models.linear.columns import Rows
 from pipeline.models.linear.feature_maps import FeatureMaps
 from pipeline.models.linear.fourier import FourierFeatures, FourierMap, ReservoirSample, bandwidth
 from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView
 from pipeline.settings.models import FitSettings, TransferSettings
@@ -47,6 +48,7 @@ class FitTask:
 
     training: str
     view: ImageView
+    text: TextView
     sets: Sets
     dev: PairArrays
     grid: FitSettings
@@ -75,6 +77,13 @@ class FitTask:
         return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+def fit_best(model: type, tasks: Iterable[FitTask]) -> Tuned:
+    """The best `model` on dev over `tasks`, which differ in the weights of the text view; at least one."""
+    tuned = [model.fit(task) for task in tasks]
+    best = max(tuned, key=lambda one: one.chosen.recall_sum)
+    return replace(best, trials=tuple(trial for one in tuned for trial in one.trials))
+
+
 def fit_on_moments(model: type, task: FitTask) -> Tuned:
     """The best `model` on dev over both grids, by `task.training`. UsageError if it needs auxiliary pairs and there are
     none."""
@@ -99,7 +108,7 @@ class _Trainer:
         """The best over ridges, dimensions and eigenvalue powers for one combination of transfer's axes."""
         prepared = getattr(self, "_" + self.task.training.replace("-", "_"))(**chosen)
         task = self.task
-        return tune(self.model, task.view, prepared, task.dev, task.own_grid, task.progress, chosen)
+        return tune(self.model, task.view, task.text, prepared, task.dev, task.own_grid, task.progress, chosen)
 
     def _target(self) -> PreparedViews:
         return PreparedViews(self.sets.target)
@@ -170,7 +179,7 @@ class _Trainer:
         task, most = self.task, max(self.task.transfer.auxiliary_dimensions)
         if (self.model, most) not in task.memory:
             grid = task.grid.model_copy(update={"dimensions": (most,)})
-            found = tune(self.model, task.view, self._auxiliary(), task.dev, grid, task.progress)
+            found = tune(self.model, task.view, task.text, self._auxiliary(), task.dev, grid, task.progress)
             task.memory[self.model, most] = found
         return task.memory[self.model, most]
 
@@ -201,7 +210,7 @@ class _Trainer:
         return FeatureMaps(*maps)
 
     @cached_property
-    def _sample(self) -> tuple[np.ndarray, sparse.csr_array]:
+    def _sample(self) -> tuple[np.ndarray, Rows]:
         """A random sample of target images and one of sentences, on which sigma is measured."""
         count, seed = self.task.transfer.sample, self.task.seed
         images, sentences = (ReservoirSample(count, np.random.default_rng([seed, side])) for side in (0, 1))

@@ -6,23 +6,24 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.projection import Directions, LinearModel
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 from pipeline.settings.models import FitSettings
 
 
 @dataclass(frozen=True)
 class PairArrays:
-    """Images and their sentences: features encoder -> (n, dim), sentences (m, d), owners (m,) the image row of each."""
+    """Images and their sentences: features encoder -> (n, dim), sentences text encoder -> (m, dim), sparse or dense,
+    owners (m,) the image row of each."""
 
     features: Mapping[str, np.ndarray]
-    sentences: sparse.csr_array
+    sentences: Mapping[str, Any]
     owners: np.ndarray
 
 
@@ -35,6 +36,7 @@ class GridTrial:
     dimensions: int
     eigenvalue_power: float
     recall_sum: float
+    text_weights: Mapping[str, float] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -90,6 +92,7 @@ class Tuned:
 def tune(
     model: type[LinearModel],
     view: ImageView,
+    text: TextView,
     prepared: PreparedViews,
     dev: PairArrays,
     grid: FitSettings,
@@ -102,7 +105,8 @@ def tune(
     """
     solve, moments, maps = prepared.solver(model.solver), prepared.moments, prepared.maps
     mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
-    x, y = mapped_columns(view.stack(dev.features), maps.image), mapped_columns(dev.sentences, maps.text)
+    x = mapped_columns(view.stack(dev.features), maps.image)
+    y = mapped_columns(text.stack(dev.sentences), maps.text)
     trials: list[GridTrial] = []
     best: tuple[GridTrial, Directions] | None = None
     tried: set[tuple[float, float]] = set()
@@ -115,12 +119,14 @@ def tune(
                 a = model.finish(images[:, :dimensions], values, power)
                 b = model.finish(sentences[:, :dimensions], values, power)
                 score = recall_sum(count_ranks(a, b, dev.owners, model.metric))
-                trials.append(GridTrial(image_ridge, text_ridge, dimensions, power, score, transfer or {}))
+                trials.append(
+                    GridTrial(image_ridge, text_ridge, dimensions, power, score, text.weight_of, transfer or {})
+                )
                 if best is None or trials[-1].recall_sum > best[0].recall_sum:
                     best = (trials[-1], directions)
     chosen, directions = best
     kept = directions.first(chosen.dimensions)
-    fitted = model(view, mean_x, mean_y, kept, chosen.eigenvalue_power, maps)
+    fitted = model(view, text, mean_x, mean_y, kept, chosen.eigenvalue_power, maps)
     held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
     trained = _training_correlations(moments, kept.w, kept.u)
     return Tuned(fitted, chosen, tuple(trials), trained, held_out)

@@ -9,6 +9,7 @@ from scipy import sparse
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
+from pipeline.models.linear.columns import as_sparse, stack_rows
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
@@ -40,10 +41,10 @@ class WsabieSGD(LinearModel):
         settings, moments, dev = task.settings, task.sets.target, task.dev
         mean_x, mean_y = moments.mean_x.astype(np.float32), moments.mean_y.astype(np.float32)
         images, sentences, owners = _gather(task, mean_x)
-        dev_x = task.view.stack(dev.features)
+        dev_x, dev_y = task.view.stack(dev.features), as_sparse(task.text.stack(dev.sentences))
 
         def embed(found: Directions) -> tuple[np.ndarray, np.ndarray]:
-            return project([dev_x], mean_x, found.w), project([dev.sentences], mean_y, found.u)
+            return project([dev_x], mean_x, found.w), project([dev_y], mean_y, found.u)
 
         def score(found: Directions) -> float:
             return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
@@ -61,14 +62,15 @@ class WsabieSGD(LinearModel):
             watch = EarlyStopping(score, interval, settings.patience, epochs)
             train(images, sentences, owners, schedule, watch=watch)
             chosen = {"learning_rate": rate, "max_norm": norm, "epochs": watch.best_epoch}
-            trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, watch.scores[watch.best_epoch], chosen))
+            score_at_best, weights = watch.scores[watch.best_epoch], task.text.weight_of
+            trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, score_at_best, weights, chosen))
             if best is None or trials[-1].recall_sum > best[0].recall_sum:
                 best = trials[-1], watch.best
         chosen, found = best
         a, b = project([images], np.zeros_like(mean_x), found.w)[owners], project([sentences], mean_y, found.u)
         dev_a, dev_b = embed(found)
         correlations = paired_correlations(a, b), paired_correlations(dev_a[dev.owners], dev_b)
-        return Tuned(cls(task.view, mean_x, mean_y, found), chosen, tuple(trials), *correlations)
+        return Tuned(cls(task.view, task.text, mean_x, mean_y, found), chosen, tuple(trials), *correlations)
 
 
 class WsabieAdaGrad(WsabieSGD):
@@ -78,9 +80,9 @@ class WsabieAdaGrad(WsabieSGD):
 
 
 def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
-    """All target pairs: centred images (n, D), sentences (m, d), owners (m,)."""
+    """All target pairs: centred images (n, D), sentences (m, d) as one sparse matrix, owners (m,)."""
     blocks = list(task.sets.target_blocks())
     starts = np.cumsum([0] + [len(block.x) for block in blocks])
     owners = [block.owners + start for block, start in zip(blocks, starts, strict=False)]
     images = np.concatenate([block.x for block in blocks]) - mean_x
-    return images, sparse.vstack([block.y for block in blocks], format="csr"), np.concatenate(owners)
+    return images, as_sparse(stack_rows([block.y for block in blocks])), np.concatenate(owners)

@@ -1,6 +1,6 @@
 """The registered model `ncca-refined`: two linear towers that start as normalized CCA and learn from contrasts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,10 @@ from pipeline.device import place
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
+from pipeline.models.linear.columns import Rows, parts_of
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import Trainer, TrainingTask
@@ -34,6 +36,15 @@ class Bags(NamedTuple):
     weights: Tensor
 
 
+Parts = Sequence[Bags | Tensor]
+"""The parts of a text view, sparse or dense (n, d), side by side."""
+
+
+def tensors_of(rows: Rows) -> Parts:
+    """The parts of `rows` (n, d)."""
+    return [bags(part) if sparse.issparse(part) else torch.from_numpy(np.asarray(part)) for part in parts_of(rows)]
+
+
 def bags(matrix: sparse.csr_array) -> Bags:
     """The rows of `matrix` (n, d)."""
     ids, starts = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indices, matrix.indptr[:-1]))
@@ -41,10 +52,14 @@ def bags(matrix: sparse.csr_array) -> Bags:
 
 
 class RefinedTowers(nn.Module):
-    """s(x, y) = cos((x - mean_x) W, (y - mean_y) U), with dropout on the dimensions of x and on the terms of y."""
+    """s(x, y) = cos((x - mean_x) W, (y - mean_y) U), with dropout on the dimensions of x and on the terms of y, whose
+    parts have `dims` columns."""
 
-    def __init__(self, w: Tensor, u: Tensor, mean_x: Tensor, mean_y: Tensor, dropout: float) -> None:
+    def __init__(
+        self, w: Tensor, u: Tensor, mean_x: Tensor, mean_y: Tensor, dims: Sequence[int], dropout: float
+    ) -> None:
         super().__init__()
+        self.dims = list(dims)
         self.w, self.u = nn.Parameter(w), nn.Parameter(u)
         self.register_buffer("mean_x", mean_x)
         self.register_buffer("mean_y", mean_y)
@@ -55,25 +70,30 @@ class RefinedTowers(nn.Module):
         x = functional.dropout(x - self.mean_x, self.dropout, self.training)
         return functional.normalize(x @ self.w, dim=1)
 
-    def embed_sentences(self, y: Bags) -> Tensor:
-        """(n, c) of unit length from tf-idf."""
+    def embed_sentences(self, y: Parts) -> Tensor:
+        """(n, c) of unit length."""
         return functional.normalize(self.project_sentences(y), dim=1)
 
-    def project_sentences(self, y: Bags) -> Tensor:
+    def project_sentences(self, y: Parts) -> Tensor:
         """(n, c) (y - mean_y) U."""
-        weights = functional.dropout(y.weights, self.dropout, self.training)
-        projected = functional.embedding_bag(y.ids, self.u, y.starts, mode="sum", per_sample_weights=weights)
-        return projected - self.mean_y @ self.u
+        by_part = zip(y, self.u.split(self.dims), self.mean_y.split(self.dims), strict=True)
+        return sum(self._project(part, u, mean) for part, u, mean in by_part)
+
+    def _project(self, part: Bags | Tensor, u: Tensor, mean: Tensor) -> Tensor:
+        if isinstance(part, Tensor):
+            return functional.dropout(part - mean, self.dropout, self.training) @ u
+        weights = functional.dropout(part.weights, self.dropout, self.training)
+        return functional.embedding_bag(part.ids, u, part.starts, mode="sum", per_sample_weights=weights) - mean @ u
 
     @torch.no_grad()
-    def scale(self, x: Tensor, y: Bags) -> None:
+    def scale(self, x: Tensor, y: Parts) -> None:
         """Give both towers their initial lengths on x and y, so that one learning rate suits both and every start."""
         self.eval()
         images, sentences = (x - self.mean_x) @ self.w, self.project_sentences(y)
         self.w /= images.square().sum(dim=1).mean().sqrt()
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
-    def forward(self, x: Tensor, y: Bags) -> Tensor:
+    def forward(self, x: Tensor, y: Parts) -> Tensor:
         """(n, n) scores of n images by n sentences."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
@@ -96,31 +116,36 @@ class RefinedCCA(LinearModel):
     @classmethod
     def trainer(cls, task: TrainingTask) -> Trainer:
         """The model of `task.start`, a fitted ncca, with its training loop. UsageError if that is of another view."""
-        start, shapes = task.start, (task.view.dim, task.train.sentences.shape[1])
-        if start is None or start.view != task.view or (len(start.directions.w), len(start.directions.u)) != shapes:
-            raise UsageError("a refinement starts from an ncca with the same image view and vocabulary; fit that again")
+        start = task.start
+        if start is None or start.view != task.view or not start.text.is_part_of(task.text):
+            raise UsageError("a refinement starts from an ncca with the same image view and text view; fit that again")
         scale = start.directions.values**start.eigenvalue_power
         parts = (start.directions.w * scale, start.directions.u * scale, start.mean_x, start.mean_y)
-        towers = RefinedTowers(*map(torch.tensor, parts), task.settings.dropout).to(task.device)
+        text = start.text
+        towers = RefinedTowers(*map(torch.tensor, parts), text.dims, task.settings.dropout).to(task.device)
         train, dev = task.train, task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
-        dev_sentences = place(bags(dev.sentences), task.device)
+        dev_sentences = place(tensors_of(text.stack(dev.sentences)), task.device)
+
+        def sentences(rows: np.ndarray) -> Parts:
+            return tensors_of(text.stack({name: train.sentences[name][rows] for name in text.encoders}))
 
         def draw(rows: np.ndarray) -> tuple[Tensor, Bags]:
-            return task.draw_images(rows), bags(train.sentences[rows])
+            return task.draw_images(rows), sentences(rows)
 
         def judge() -> float:
             sides = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
             return recall_sum(count_ranks(*(side.cpu().numpy() for side in sides), dev.owners, cls.metric))
 
         some = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALED_BY)]
-        towers.scale(task.images(some), place(bags(train.sentences[some]), task.device))
+        towers.scale(task.images(some), place(sentences(some), task.device))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         training = task.training(towers, draw, judge, anchors=anchors)
-        return Trainer(training, lambda: cls.from_parts(vars(task.view), arrays_of(towers)))
+        views = {**vars(task.view), "text": text.to_dict()}
+        return Trainer(training, lambda: cls.from_parts(views, arrays_of(towers)))
 
     def settings(self) -> dict[str, Any]:
-        return dict(vars(self.view))
+        return {**vars(self.view), "text": self.text.to_dict()}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"w": self.directions.w, "u": self.directions.u, "mean_x": self.mean_x, "mean_y": self.mean_y}
@@ -130,4 +155,5 @@ class RefinedCCA(LinearModel):
         """The model that `settings` and `tensors` came from."""
         w, u = tensors["w"], tensors["u"]
         directions = Directions(w, u, np.ones(w.shape[1], np.float32))
-        return cls(ImageView.from_dict(settings), tensors["mean_x"], tensors["mean_y"], directions)
+        text = TextView.from_dict(settings["text"])
+        return cls(ImageView.from_dict(settings), text, tensors["mean_x"], tensors["mean_y"], directions)

@@ -11,6 +11,7 @@ from torch import nn
 
 from pipeline.device import upload
 from pipeline.models.linear.device_views import stack_on
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionBlock, RegionView
@@ -63,7 +64,7 @@ class TrainingPairs:
 class TrainingTask:
     """One training. `words` (V + 1, d) are the initial word vectors, fixed where `train_words` is false; `start` is the
     model that a refinement starts from; `precision` is the dtype of the heaviest products; `noun_phrase` is the label
-    of noun phrases in trees; networks are trained on `device`.
+    of noun phrases in trees; networks are trained on `device`. `text` is the view of sentences that are vectors.
     """
 
     view: ImageView
@@ -78,6 +79,7 @@ class TrainingTask:
     region_view: RegionView | None = None
     noun_phrase: int | None = None
     device: torch.device = torch.device("cpu")
+    text: TextView | None = None
 
     @property
     def objective(self) -> Objective:

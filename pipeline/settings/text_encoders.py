@@ -1,0 +1,65 @@
+"""Sections about text encoders."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import model_validator
+
+from pipeline.settings.section import Positive, Section
+
+
+class TextKindSettings(Section):
+    """What a kind of text encoder is made from, beside its keys."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether from the training sentences."""
+        return False
+
+    @property
+    def vectors(self) -> bool:
+        """Whether from vectors of words."""
+        return False
+
+    @property
+    def corpus(self) -> bool:
+        """Whether these are the run's own."""
+        return False
+
+    def outside(self, weights_root: str) -> Path | None:
+        """The file that a person brought for it."""
+        return None
+
+
+class WordVectorSource(TextKindSettings):
+    """Where the vectors of words come from, of which a text's vector is made."""
+
+    source: Literal["corpus", "file"]
+    file: str | None
+    format: Literal["text", "binary"]
+    words: Positive
+
+    @property
+    def learns(self) -> bool:
+        return True
+
+    @property
+    def vectors(self) -> bool:
+        return True
+
+    @property
+    def corpus(self) -> bool:
+        return self.source == "corpus"
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(weights_root) / self.file if self.file else None
+
+    @model_validator(mode="after")
+    def _file_goes_with_source(self) -> "WordVectorSource":
+        if (self.source == "file") != (self.file is not None):
+            raise ValueError("give `file` exactly when `source` is file")
+        return self
+
+
+class AveragedSettings(WordVectorSource):
+    idf: bool

@@ -1,0 +1,62 @@
+"""The kinds of text encoder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.specs.places import find, import_place
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoderSpec:
+    """A kind of text encoder: its class at `place`, and the class of its own settings, `section` (None: it has none), a
+    pipeline.settings.text_encoders.TextKindSettings, which is a key of its entry in a configuration.
+
+    The class is a pipeline.text.encoders.TextEncoder. `prepare(entry, material)` makes the encoder from its entry and a
+    TextMaterial of that module; `settings()` (JSON, with its `kind`) and `tensors()` are what
+    `from_parts(settings, tensors)` turns back into it. `encode(texts)` maps n texts to (n, `dim`) float32, a csr_array
+    if the kind is `sparse`, else an ndarray. `unknown(text)`, `knows(text)` and `suggest(word)` say which words mean
+    something to it.
+    """
+
+    name: str
+    place: str
+    sparse: bool = False
+    section: str | None = None
+    extra: str | None = None
+    """The extra of the distribution that it needs."""
+    dim: Callable[[Any], int | None] = lambda entry: None
+    """The most dimensions that its vectors have by its entry, or None."""
+
+    @property
+    def key(self) -> str:
+        """Its own settings in its entry."""
+        return self.name.replace("-", "_")
+
+    def load(self) -> Any:
+        """Its class. UsageError names the extra that is not installed."""
+        try:
+            return import_place(self.place)
+        except ModuleNotFoundError as error:
+            if self.extra is None:
+                raise
+            remedy = f"pip install 'jointspace[{self.extra}]'"
+            raise UsageError(f"{self.name} text encoders need {error.name}; {remedy}") from error
+
+
+def _spec(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
+    section = section if ":" in section else f"pipeline.settings.text_encoders:{section}Settings"
+    return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
+
+
+TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
+    _spec("tf-idf", "tfidf:TfidfEncoder", "pipeline.settings.collection:TextSettings", sparse=True,
+          dim=lambda entry: entry.tf_idf.size),
+    _spec("averaged", "averaged:AveragedEncoder", "Averaged"),
+)  # fmt: skip
+
+
+def text_encoder_spec(kind: str) -> TextEncoderSpec:
+    """The `kind`; UsageError lists the known ones."""
+    return find("kind of text encoder", kind, TEXT_ENCODERS)

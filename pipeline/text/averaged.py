@@ -1,0 +1,117 @@
+"""Texts as the mean vectors of their words: the text encoder `averaged`."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.text.encoders import TextEncoder, TextMaterial
+from pipeline.text.spelling import nearest_word
+from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.wordvectors import WordVectors
+
+
+class WordsEncoder(TextEncoder):
+    """The base of encoders of word vectors: `vectors` (V, d) of the words `terms`, and how a text becomes words."""
+
+    def __init__(self, split: TermSettings, known: WordVectors) -> None:
+        if known.matrix.ndim != 2 or len(known.words) != len(known.matrix) or len(set(known.words)) != len(known.words):
+            raise ValueError("its words are not each once, with one vector each")
+        self.split, self.terms, self.vectors = split, known.words, known.matrix.astype(np.float32, copy=False)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Row of every word."""
+        return {word: row for row, word in enumerate(self.terms)}
+
+    @cached_property
+    def analyze(self) -> Any:
+        return make_analyzer(self.split)
+
+    def rows(self, text: str) -> list[int]:
+        """The rows of the known words of `text`, in order."""
+        return [self.index[word] for word in self.analyze(text) if word in self.index]
+
+    def knows(self, text: str) -> bool:
+        return bool(self.rows(text))
+
+    def unknown(self, text: str) -> list[str]:
+        return [word for word in dict.fromkeys(self.analyze(text)) if word not in self.index]
+
+    def suggest(self, word: str) -> str | None:
+        return nearest_word(word, self.terms)
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, "split": {**asdict(self.split), "stop_words": []}, "words": list(self.terms)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"vectors": self.vectors}
+
+    @staticmethod
+    def read_known(settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
+        """What the constructor takes, from `settings` and `tensors`."""
+        split = TermSettings.from_dict(settings["split"])
+        if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
+            raise ValueError("its words are not text, or its vectors not finite")
+        return split, WordVectors(tuple(settings["words"]), tensors["vectors"])
+
+
+def find_vectors(entry: Any, material: TextMaterial) -> WordVectors:
+    """The word vectors that the own settings of an `entry` name."""
+    if entry.own.corpus:
+        return material.corpus()
+    analyze = make_analyzer(material.words)
+    return material.file(set(chain.from_iterable(map(analyze, material.texts()))))
+
+
+def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarray:
+    """(V,) ln((1 + n) / (1 + df)) + 1 of each word that the encoder knows, over the n `texts`."""
+    n, counts = 0, Counter()
+    for text in texts:
+        n += 1
+        counts.update(set(encoder.rows(text)))
+    frequencies = np.array([counts[row] for row in range(len(encoder.terms))], float)
+    return (np.log((1 + n) / (1 + frequencies)) + 1).astype(np.float32)
+
+
+class AveragedEncoder(WordsEncoder):
+    """y = sum of idf_w v_w / sum of idf_w over the known words w of a text; idf is 1 without `idf`."""
+
+    kind = "averaged"
+
+    def __init__(self, split: TermSettings, known: WordVectors, idf: np.ndarray | None = None) -> None:
+        super().__init__(split, known)
+        self.idf = np.ones(len(self.terms), np.float32) if idf is None else idf
+        if self.idf.shape != (len(self.terms),) or not (self.idf > 0).all():
+            raise ValueError("its words have not one positive idf each")
+        self.dim = self.vectors.shape[1]
+
+    @classmethod
+    def prepare(cls, entry: Any, material: TextMaterial) -> "AveragedEncoder":
+        """Raises InputError and UsageError as the readers of word vectors do."""
+        made = cls(material.words, find_vectors(entry, material))
+        if entry.own.idf:
+            made.idf = inverse_frequencies(material.texts(), made)
+        return made
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        found = [self.rows(text) for text in texts]
+        columns = np.fromiter(chain.from_iterable(found), np.int64)
+        lengths = np.array([len(rows) for rows in found], np.int64)
+        weights, owners = self.idf[columns], np.repeat(np.arange(len(found)), lengths)
+        totals = np.bincount(owners, weights, minlength=len(found))
+        weights = (weights / totals[owners]).astype(np.float32)
+        bags = sparse.csr_array((weights, columns, np.cumsum([0, *lengths])), shape=(len(found), len(self.terms)))
+        return bags @ self.vectors
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {**super().tensors(), "idf": self.idf}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "AveragedEncoder":
+        return cls(*cls.read_known(settings, tensors), tensors["idf"])

@@ -1,0 +1,64 @@
+"""`prepare-text-encoder`: a text encoder of the configuration, as an artefact of the run."""
+
+from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
+from pipeline.run import Inputs, Job, Outside, Run, Stage
+
+
+def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
+    """Make a text encoder, from the training sentences, word vectors or what a person brought."""
+    import logging
+
+    from pipeline.storage.fingerprint import fingerprint
+    from pipeline.storage.parameters import TEXT_ENCODER, digest_tensors, write_parameters
+    from pipeline.text.encoders import Centred
+    from stages.texts import read_text_material
+
+    chosen, material = run.config.text_encoder(encoder), read_text_material(run, encoder)
+    made = chosen.spec.load().prepare(chosen, material)
+    if chosen.centre != "none":
+        made = Centred.fit(made, material.texts(), chosen.centre == "whiten")
+    settings, tensors = made.settings(), made.tensors()
+    digest = fingerprint("text-encoder", 1, settings, {"tensors": digest_tensors(tensors)})
+    about = {"settings": settings, "fingerprint": digest, "details": {"name": encoder, "dim": made.dim}}
+    write_parameters(job.path / "model.safetensors", TEXT_ENCODER, tensors, **about)
+    logging.getLogger(__name__).info("%s: %s, %d dimensions", encoder, chosen.kind, made.dim)
+
+
+def _reads(config, layout, encoder: str) -> Inputs:
+    """The training sentences, the run's word vectors, the file that a person brought."""
+    chosen = config.text_encoder(encoder)
+    own, reads = chosen.own, {}
+    if chosen.learns:
+        reads["manifest"] = layout.manifest
+    if own.corpus:
+        reads |= {"vocabulary": layout.token_vocabulary, "words": layout.word_vectors}
+    if path := own.outside(config.weights_root):
+        reads["file"] = Outside(path)
+    return reads
+
+
+def _keys(config, encoder: str) -> dict:
+    return {"seed": config.seed, "encoder": config.text_encoder(encoder).decisive(), "tokens": _words(config, encoder)}
+
+
+def _words(config, encoder: str) -> dict:
+    """How texts become the words that have vectors."""
+    keys = {"lowercase", "tokenizer"} if config.text_encoder(encoder).own.vectors else set()
+    return config.tokens.model_dump(include=keys)
+
+
+STAGE = Stage(
+    prepare_text_encoder,
+    version=1,
+    needs=Need(
+        process(PYTHON + 1500, sentences=0.003),
+        fixed(600),
+        per_image(50),
+        "training sentences; words that have vectors",
+    ),
+    names=("encoder",),
+    choices=lambda config: [(one.name,) for one in config.text_encoders],
+    keys=_keys,
+    reads=_reads,
+    writes=lambda layout, encoder: layout.text_encoder(encoder),
+)

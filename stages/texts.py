@@ -1,0 +1,132 @@
+"""Sentences for models, and the text encoders that make vectors of them."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipeline.config.variants import Model
+    from pipeline.run import Run
+    from pipeline.run.layout import Layout, Shards
+    from pipeline.text.encoders import TextMaterial
+
+
+def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "TextMaterial":
+    """What a text encoder of the configuration is made from; of the training sentences the first `most`."""
+    from pipeline.storage.atomic import read_json
+    from pipeline.storage.forms import VocabularyForm
+    from pipeline.storage.records import require_form
+    from pipeline.text.encoders import TextMaterial
+    from pipeline.text.tokens import TermSettings
+    from pipeline.text.vocabulary import Vocabulary
+    from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
+    from stages.inputs import read_token_vocabulary
+
+    config = run.config
+    own = config.text_encoder(encoder).own
+    path = own.outside(config.weights_root)
+
+    def vocabulary() -> Vocabulary | None:
+        if path is None:
+            return None
+        value = read_json(path)
+        if isinstance(value, dict) and isinstance(value.get("details"), dict):
+            value = value["details"].get("settings")  # of a text encoder's model.json
+        given = require_form(value, VocabularyForm, path, "correct text.vocabulary")
+        return Vocabulary.from_dict(given)
+
+    def corpus() -> WordVectors:
+        known, digest = read_token_vocabulary(run)
+        return WordVectors(known.terms, read_corpus_vectors(run, digest)[: len(known.terms)])
+
+    def file(wanted: Collection[str]) -> WordVectors:
+        read = read_text_vectors if own.format == "text" else read_binary_vectors
+        with opened(path) as stream:
+            return read(stream, str(path), wanted, own.words)
+
+    tokens = config.tokens
+    words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
+    return TextMaterial(config.seed, words, lambda: run.manifest.training_texts[:most], vocabulary, corpus, file)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file that a person brought. Raises InputError where it cannot be read."""
+    from pipeline.errors import InputError
+
+    try:
+        stream = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror}); correct its name in the configuration") from error
+    with stream:
+        yield stream
+
+
+def open_text_encoder(run: "Run", name: str) -> Any:
+    """A text encoder of the run."""
+    from pipeline.specs.stored import restore_text_encoder
+
+    stored = run.text_encoder(name)
+    return restore_text_encoder(stored.settings, stored.tensors, run.layout.text_encoder(name).path)
+
+
+def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
+    """The sentences that a model reads: the vectors of its text encoders, or tokens or trees."""
+    spec = model.spec
+    if spec.sentences == "vectors":
+        return {f"text/{name}": layout.sentences(name) for name in model.text_encoders}
+    return {spec.form: layout.sentences(spec.form)}
+
+
+def read_corpus_vectors(run: "Run", vocabulary: str) -> "np.ndarray":
+    """(V + 1, d) the vectors that train-word-vectors learned for the words of the `vocabulary` of this fingerprint, and
+    one more for all others. IntegrityError where it learned others."""
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.parameters import WORDS, read_parameters
+
+    path = run.layout.word_vectors.path
+    learned = read_parameters(path, WORDS)
+    require_same("vocabulary", {str(path): learned.details["inputs"]["vocabulary"], "the sentences": vocabulary})
+    return learned.tensors["words"]
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """All sentences of a run in the form that a model takes: `take(sentence_id)` gives some of them. `learned` is what
+    the model's details say of them: their `vocabulary`, or the origins of `text_encoders`, which the view `text` has.
+    `labels` is the fingerprint of the label table of trees."""
+
+    take: Callable[[Any], Any]
+    learned: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    text: Any = None
+    labels: str | None = None
+
+
+def open_sentences(run: "Run", model: str) -> Sentences:
+    """The sentences of a run for one of its trained models."""
+    from pipeline.models.linear.text_views import TextView
+    from pipeline.storage.rows import VectorRows, open_rows
+    from pipeline.text.sequences import Tokens
+    from pipeline.text.trees import Trees
+
+    known, layout = run.config.model(model), run.layout
+    spec = known.spec
+    if spec.sentences != "vectors":
+        rows = open_rows(spec.sentences, run.manifest, layout.sentences(spec.form).folder)
+        forms = Trees(**rows.trees) if spec.trees else Tokens(rows.ids, rows.offsets)
+        return Sentences(
+            forms.take, {"vocabulary": rows.vocabulary}, rows.fingerprints, labels=getattr(rows, "labels", None)
+        )
+    every = {name: VectorRows(run.manifest, layout.sentences(name).folder) for name in known.text_encoders}
+    steps = {name: run.config.text_encoder(name).normalise for name in every}
+    return Sentences(
+        lambda sentence_id: {name: rows.matrix[sentence_id] for name, rows in every.items()},
+        {"text_encoders": {name: rows.origin for name, rows in every.items()}},
+        {key: digest for rows in every.values() for key, digest in rows.fingerprints.items()},
+        TextView.of({name: rows.matrix for name, rows in every.items()}, steps),
+    )
