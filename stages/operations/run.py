@@ -80,7 +80,9 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the latter ignored
+                signal.signal(number, interrupt)
     with open(log, "wb") as output, tqdm(desc="starting", unit=" steps", disable=True if shown else None) as bar:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
