@@ -25,6 +25,9 @@ VIEWS = ("dependency-trees", "phrase-trees")
 VECTORS = "vectors"
 """The form of sentences that text encoders make."""
 
+MOST_SUGGESTED = 8
+"""Unknown words of a query for which a known one is looked for, which takes milliseconds each."""
+
 
 class Asker:
     """The model of a pipeline.storage.bundle.Bundle and what it needs for queries; parts are read when first needed."""
@@ -84,6 +87,11 @@ class Asker:
         """The known word that is nearest to an unknown one by its spelling; None where none is near."""
         return next(filter(None, (one.suggest(word) for one in self._forms.readers)), None)
 
+    def ignored(self, *texts: str) -> dict[str, str | None]:
+        """The words of some texts that are ignored, each of the first few with the known one that is spelt like it."""
+        words = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
+        return {word: self.suggest(word) if place < MOST_SUGGESTED else None for place, word in enumerate(words)}
+
     def require_words(self, minus: Sequence[str], plus: Sequence[str]) -> None:
         """Raises InputError where no words are given to change an image, and as `require_known` for each."""
         if not (*minus, *plus):
@@ -96,7 +104,7 @@ class Asker:
         if not sentence.strip():
             raise InputError("the sentence is empty; write some words")
         if not any(one.knows(sentence) for one in self._forms.readers):
-            words = ", ".join(self.unknown_words(sentence)) or "it has only stop words and signs"
+            words = spell(self.ignored(sentence)) or "it has only stop words and signs"
             raise InputError(f"no word of {sentence!r} is in the vocabulary ({words}); use other words")
 
     @property
@@ -202,3 +210,8 @@ class QueryParser:
             (parsed,) = self._parse([sentence])
         fitted = fit_trees([parsed.parse], [parsed.tree], [sentence], make_analyzer(vocabulary.settings))
         return pack_trees(fitted, vocabulary, self._labels)[VIEWS.index(view)]
+
+
+def spell(ignored: Mapping[str, str | None]) -> str:
+    """Words that are not known, and what may be meant: `purpel (purple?), zyx`."""
+    return ", ".join(f"{word} ({near}?)" if near else word for word, near in ignored.items())

@@ -1,6 +1,6 @@
 """What the API answers, as its documentation at /openapi.json describes it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -72,6 +72,7 @@ class WordsAnswer(BaseModel):
     model: str
     seconds: float = Field(description="that the search took, without waiting")
     unknown: list[str] = Field(description="words that are not in the vocabulary, and so were ignored")
+    near: dict[str, str] = Field(description="of some of these, the known word that is spelt like it")
 
 
 class ImagesAnswer(WordsAnswer):
@@ -115,15 +116,20 @@ BOX = ("width", "height", "box")
 
 
 class Found(NamedTuple):
-    """The hits for some words, and those of the words that were `unknown`."""
+    """The hits for some words, and those of the words that were `ignored`, each with the known one nearest to it."""
 
     hits: list[Hit]
-    unknown: list[str]
+    ignored: Mapping[str, str | None]
+
+    def answer(self, model: str, seconds: float) -> dict[str, Any]:
+        """What a WordsAnswer says of them."""
+        near = {word: known for word, known in self.ignored.items() if known}
+        return {"model": model, "seconds": seconds, "unknown": list(self.ignored), "near": near}
 
 
 def list_images(model: str, found: Found, seconds: float) -> ImagesAnswer:
     results = [ImageAnswer(rank=hit.rank, score=hit.score, **_describe_image(model, hit.row)) for hit in found.hits]
-    return ImagesAnswer(model=model, seconds=seconds, unknown=found.unknown, results=results)
+    return ImagesAnswer(**found.answer(model, seconds), results=results)
 
 
 def list_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
@@ -133,7 +139,7 @@ def list_regions(model: str, found: Found, seconds: float) -> RegionsAnswer:
         )
         for hit in found.hits
     ]
-    return RegionsAnswer(model=model, seconds=seconds, unknown=found.unknown, results=results)
+    return RegionsAnswer(**found.answer(model, seconds), results=results)
 
 
 def _describe_image(model: str, row: dict[str, Any]) -> dict[str, Any]:

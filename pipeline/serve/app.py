@@ -104,7 +104,7 @@ async def find_regions(
 def _find(
     gallery: ServedGallery, search: Callable[[str, int, str | None], list[Hit]], words: str, top: int, where: str | None
 ) -> answers.Found:
-    return answers.Found(search(words, top, where), gallery.unknown_words(words))
+    return answers.Found(search(words, top, where), gallery.ignored(words))
 
 
 @router.post("/api/models/{model}/sentences")
@@ -134,7 +134,7 @@ async def find_similar(
 
     def find() -> answers.Found:
         hits = gallery.similar(photograph, top, sentence, weight, where)
-        return answers.Found(hits, [] if sentence is None else gallery.unknown_words(sentence))
+        return answers.Found(hits, {} if sentence is None else gallery.ignored(sentence))
 
     return answers.list_images(model, *await service.run(service.decoding, find))
 
@@ -158,8 +158,7 @@ async def find_by_arithmetic(
 
     def find() -> answers.Found:
         hits = gallery.analogy(photograph, *words, top, service.limits.among, where)
-        unknown = dict.fromkeys(unknown for word in (*minus, *plus) for unknown in gallery.unknown_words(word))
-        return answers.Found(hits, list(unknown))
+        return answers.Found(hits, gallery.ignored(*minus, *plus))
 
     return answers.list_images(model, *await service.run(service.decoding, find))
 

@@ -38,7 +38,7 @@ class ServedGallery:
         side: int,
     ) -> None:
         searcher.open()
-        self.images, self.regions, self.unknown_words = searcher.images, searcher.regions, searcher.unknown_words
+        self.images, self.regions, self.ignored = searcher.images, searcher.regions, searcher.ignored
         self.features, self._searcher, self._read, self._decode, self._side = features, searcher, read, decode, side
         with suppress(InputError, UsageError):  # where it cannot be searched in words, each request is told so
             for sentence in self.examples[:1]:

@@ -55,6 +55,7 @@ def command(
 ) -> None:
     """Rank the images of an index for SENTENCE, its sentences or images for an image, or its images for both."""
     from pipeline.errors import UsageError
+    from pipeline.index.asking import spell
     from pipeline.index.columns import OURS
     from pipeline.index.search import Searcher
     from pipeline.printable import printable, printable_json
@@ -97,8 +98,8 @@ def command(
             hits = searcher.sentences(photograph, top, where)
 
     asked = [words for words in (sentence, text, *changed) if words is not None]
-    if unknown := list(dict.fromkeys(word for words in asked for word in searcher.unknown_words(words))):
-        click.echo(printable(f"not in the vocabulary, so ignored: {', '.join(unknown)}"), err=True)
+    if ignored := searcher.ignored(*asked):
+        click.echo(printable(f"not in the vocabulary, so ignored: {spell(ignored)}"), err=True)
     if as_json:
         click.echo(printable_json([_shown(hit) for hit in hits], str))
         return
@@ -127,7 +128,9 @@ def _answer_each(searcher: "Searcher", path: Path, top: int, where: str | None) 
         if isinstance(answer, InputError):
             found = {"error": str(answer)}
         else:
-            found = {"unknown": searcher.unknown_words(sentence), "results": [_shown(hit) for hit in answer]}
+            ignored = searcher.ignored(sentence)
+            near = {word: known for word, known in ignored.items() if known}
+            found = {"unknown": list(ignored), "near": near, "results": [_shown(hit) for hit in answer]}
         click.echo(printable_json({"query": sentence, **found}, str))
 
 

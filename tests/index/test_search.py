@@ -69,11 +69,14 @@ def test_words_that_nothing_is_searched_for_are_named_with_the_answer(bundle: Pa
     assert said == told and table.split()[0::2] == ["1", "dog-0.png"]
     listed, said = search("a purple dog, a unicorn", "--json")
     assert said == told and [hit["path"] for hit in json.loads(listed)] == ["dog-0.png"]
+    assert search("a dog, a hors")[1] == "not in the vocabulary, so ignored: hors (horse?)\n"
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
     (tmp_path / "batch.txt").write_text("a purple dog\na dog\na unicorn\n")
     answers = [json.loads(line) for line in search("--batch", tmp_path / "batch.txt")[0].splitlines()]
     assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
     assert "no word of 'a unicorn'" in answers[2]["error"]
+    with pytest.raises(InputError, match=r"in the vocabulary \(hors \(horse\?\), unicorn\); use other words"):
+        searcher.images("the hors, a unicorn", 1)
 
 
 def test_nothing_is_not_searched_for(bundle: Path) -> None:

@@ -46,6 +46,8 @@ def test_words_that_nothing_was_searched_for_are_named(client: TestClient, run: 
     answer = client.get("/api/models/ncca/images", params={"sentence": "the purple dog, a unicorn", "top": 1}).json()
     assert answer["unknown"] == ["purple", "unicorn"] and answer["results"][0]["name"] == "dog-0.png"
     assert client.get("/api/models/ncca/images?sentence=the+dog").json()["unknown"] == []
+    answer = client.get("/api/models/ncca/images?sentence=dog,+hors,+unicorn").json()
+    assert (answer["unknown"], answer["near"]) == (["hors", "unicorn"], {"hors": "horse"})
     words = {"minus": ["a purple dog"], "plus": ["cat of purple", "big cat"]}
     answer = client.post("/api/models/ncca/arithmetic?top=1", files=photograph(run), data=words).json()
     assert answer["unknown"] == ["purple", "of"] and answer["results"][0]["name"].startswith("cat")
