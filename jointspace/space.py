@@ -1,7 +1,7 @@
 """A joint space fitted to vectors that are already there: those of any image encoder and of any text encoder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeline.metrics.retrieval import CUTOFFS
 from pipeline.models.linear.accumulation import BLOCK_ROWS, MomentsAccumulator
 from pipeline.models.linear.cca import NormalizedCCA
 from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView
@@ -24,23 +25,37 @@ from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters, write_parameters
 
 Rows = np.ndarray | sparse.sparray | sparse.spmatrix
-FILE, NAME, VIEW = "model.safetensors", "ncca", "image"
+Views = Rows | Mapping[str, Rows]
+"""Vectors, one a row; or those of several encoders, by name, which stand side by side."""
+FILE, NAME, IMAGE, TEXT = "model.safetensors", "ncca", "image", "text"
 FEWEST, HELD_OUT, MOST_HELD_OUT = 10, 10, 1000
 """Images that a fit needs; one in so many is held out, and at most so many are."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images (n, D) float32, texts (m, d) sparse float32, and the image row of each text, `owners` (m,)."""
+    """Encoder -> image vectors (n, D) float32, encoder -> text vectors (m, d) dense or sparse float32, and the image
+    row of each text, `owners` (m,), ascending."""
 
-    images: np.ndarray
-    texts: sparse.csr_array
+    images: Mapping[str, np.ndarray]
+    texts: Mapping[str, Any]
     owners: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return next(iter(self.images.values())).shape[0]
 
     def of(self, chosen: np.ndarray) -> "Pairs":
         """Those of the images `chosen` (n,) bool."""
-        texts = np.flatnonzero(chosen[self.owners])
-        return Pairs(self.images[chosen], self.texts[texts], (np.cumsum(chosen) - 1)[self.owners[texts]])
+        return self.rows(
+            np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
+        )
+
+    def rows(self, images: Any, owners: np.ndarray, texts: Any) -> "Pairs":
+        """Some rows of either side, and the new `owners` (m,) of all texts."""
+        kept = {name: block[images] for name, block in self.images.items()}
+        return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
 
 
 class FittedSpace:
@@ -58,13 +73,15 @@ class FittedSpace:
         """c, the dimensions of the joint space."""
         return len(self.model.directions.values)
 
-    def embed_images(self, vectors: np.ndarray) -> np.ndarray:
-        """(n, c) float32 of unit length, from image vectors (n, D)."""
-        return self.model.embed_images({VIEW: _dense(vectors, "image_vectors", self.model.view.dim)})
+    def embed_images(self, vectors: Views) -> np.ndarray:
+        """(n, c) float32 of unit length, from image vectors (n, D) as they were fitted to."""
+        view = self.model.view
+        return self.model.embed_images(_views(vectors, IMAGE, dict(zip(view.encoders, view.dims, strict=True))))
 
-    def embed_texts(self, vectors: Rows) -> np.ndarray:
-        """(m, c) float32 of unit length, from text vectors (m, d), dense or sparse."""
-        return self.model.embed_sentences(_sparse(vectors, "text_vectors", len(self.model.mean_y)))
+    def embed_texts(self, vectors: Views) -> np.ndarray:
+        """(m, c) float32 of unit length, from text vectors (m, d) as they were fitted to."""
+        view = self.model.text
+        return self.model.embed_sentences(_views(vectors, TEXT, dict(zip(view.encoders, view.dims, strict=True))))
 
     def save(self, folder: str | Path) -> None:
         """Write it into a folder, from which FittedSpace.load reads it."""
@@ -85,16 +102,17 @@ class FittedSpace:
 
 
 def fit(
-    image_vectors: np.ndarray,
-    text_vectors: Rows,
+    image_vectors: Views,
+    text_vectors: Views,
     owners: np.ndarray | None = None,
     *,
-    weak: tuple[np.ndarray, Rows] | None = None,
+    weak: tuple[Views, Views] | None = None,
     normalise: tuple[str, ...] = ("l2",),
     seed: int = 0,
     **grid: Any,
 ) -> FittedSpace:
-    """The joint space of image vectors (n, D) and text vectors (m, d), dense or scipy's sparse.
+    """The joint space of image vectors (n, D) and text vectors (m, d), dense or scipy's sparse; of several encoders by
+    their names.
 
     Text j is of image `owners[j]`; without `owners`, of image j. `weak` are further pairs with noisier texts, such as
     titles or tags, in the same two spaces; how much they count is chosen too (Gong et al. 2014, section 4). `normalise`
@@ -120,67 +138,77 @@ def fit(
         settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:
         raise UsageError(f"fit: {error.errors()[0]['msg']}; there are {', '.join(GRID)}, lists of numbers") from error
-    view = ImageView((VIEW,), (pairs.images.shape[1],), tuple(normalise))
+    image_dims = {name: block.shape[1] for name, block in pairs.images.items()}
+    view, text = ImageView(tuple(image_dims), tuple(image_dims.values()), tuple(normalise)), TextView.of(pairs.texts)
     auxiliary = None
     if weak is not None:
-        auxiliary = _moments(view, _pairs(*weak, None, pairs.images.shape[1], pairs.texts.shape[1]))
+        text_dims = dict(zip(text.encoders, text.dims, strict=True))
+        auxiliary = _moments(view, text, _pairs(*weak, None, image_dims, text_dims))
     described = np.unique(pairs.owners)
     drawn = np.random.default_rng(seed).permutation(described)[: min(max(len(described) // HELD_OUT, 2), MOST_HELD_OUT)]
-    held_out = np.isin(np.arange(len(pairs.images)), drawn)
-    dev, train = pairs.of(held_out), _moments(view, pairs.of(~held_out))
-    training = "joint" if weak is not None else "target"
-    arrays = PairArrays({VIEW: dev.images}, dev.texts, dev.owners)
+    held_out = np.isin(np.arange(pairs.count), drawn)
+    dev, train = pairs.of(held_out), _moments(view, text, pairs.of(~held_out))
+    training, arrays = "joint" if weak is not None else "target", PairArrays(dev.images, dev.texts, dev.owners)
 
     def task(moments: Moments, chosen: Any = None) -> FitTask:
         sets = Sets(moments, auxiliary, tuple, tuple)
-        return FitTask(training, view, sets, arrays, settings, values.transfer, None, seed, chosen=chosen)
+        return FitTask(training, view, text, sets, arrays, settings, values.transfer, None, seed, chosen=chosen)
 
     tuned = NormalizedCCA.fit(task(train))
-    ranks = count_ranks(
-        tuned.model.embed_images(arrays.features), tuned.model.embed_sentences(dev.texts), dev.owners, "inner_product"
-    )
+    sides = tuned.model.embed_images(dev.images), tuned.model.embed_sentences(dev.texts)
+    ranks = count_ranks(*sides, dev.owners, NormalizedCCA.metric)
     recall = {
-        name: {f"recall@{k}": 100 * float(np.mean(found <= k)) for k in CUTOFFS}
-        for name, found in vars(ranks).items()
-        if isinstance(found, np.ndarray)
+        direction: {f"recall@{k}": 100 * float(np.mean(getattr(ranks, direction) <= k)) for k in CUTOFFS}
+        for direction in ("image_to_sentence", "sentence_to_image")
     }
-    whole = NormalizedCCA.fit(task(train + _moments(view, dev), tuned.chosen))
-    return FittedSpace(whole.model, vars(tuned.chosen), {"images": len(dev.images), **recall})
+    whole = NormalizedCCA.fit(task(train + _moments(view, text, dev), tuned.chosen))
+    return FittedSpace(whole.model, asdict(tuned.chosen), {"images": dev.count, **recall})
 
 
 def _pairs(
-    images: np.ndarray, texts: Rows, owners: np.ndarray | None, dim: int | None = None, terms: int | None = None
+    images: Views,
+    texts: Views,
+    owners: np.ndarray | None,
+    image_dims: Mapping[str, int] | None = None,
+    text_dims: Mapping[str, int] | None = None,
 ) -> Pairs:
-    x, y = _dense(images, "image_vectors", dim), _sparse(texts, "text_vectors", terms)
-    owners = np.arange(y.shape[0]) if owners is None else np.asarray(owners)
-    if len(owners) != y.shape[0] or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < len(x))).all():
-        raise InputError(
-            f"{y.shape[0]} texts of {len(x)} images need owners: for each text the row of its image, from 0"
-        )
-    order = np.argsort(owners, kind="stable")
-    return Pairs(x, y[order], owners[order].astype(np.int64))
+    x, y = _views(images, IMAGE, image_dims, dense=True), _views(texts, TEXT, text_dims)
+    n, m = (next(iter(blocks.values())).shape[0] for blocks in (x, y))
+    owners = np.arange(m) if owners is None else np.asarray(owners)
+    if owners.shape != (m,) or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < n)).all():
+        raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")
+    return Pairs(x, y, owners.astype(np.int64)).rows(
+        slice(None), owners.astype(np.int64), np.argsort(owners, kind="stable")
+    )
 
 
-def _dense(vectors: Any, name: str, dim: int | None) -> np.ndarray:
-    found = np.ascontiguousarray(vectors, np.float32)
-    if found.ndim != 2 or not np.isfinite(found).all() or (dim is not None and found.shape[1] != dim):
-        raise InputError(f"{name} must be (n, {dim or 'D'}) finite numbers, not {found.shape}")
+def _views(vectors: Views, name: str, dims: Mapping[str, int] | None, dense: bool = False) -> dict[str, Any]:
+    """The vectors of each encoder. Raises InputError where they are not finite, not of `dims`, or not of one number."""
+    blocks = vectors if isinstance(vectors, Mapping) else {name: vectors}
+    if dims is not None and blocks.keys() != dims.keys():
+        raise InputError(f"{name} vectors of {', '.join(dims)} are needed, not of {', '.join(blocks)}")
+    found = {}
+    for encoder, block in blocks.items():
+        is_sparse = sparse.issparse(block) and not dense
+        one = sparse.csr_array(block, dtype=np.float32) if is_sparse else _dense(block)
+        dim = (dims or {}).get(encoder)
+        finite = np.isfinite(one.data if is_sparse else one).all()
+        if one.ndim != 2 or not finite or dim not in (None, one.shape[1]):
+            raise InputError(f"{encoder} vectors must be (n, {dim or 'd'}) finite numbers, not {one.shape}")
+        found[encoder] = one
+    if len({block.shape[0] for block in found.values()}) != 1:
+        raise InputError(f"{name} vectors of each encoder must be as many: {[one.shape[0] for one in found.values()]}")
     return found
 
 
-def _sparse(vectors: Any, name: str, dim: int | None) -> sparse.csr_array:
-    if not sparse.issparse(vectors):
-        return sparse.csr_array(_dense(vectors, name, dim))
-    found = sparse.csr_array(vectors, dtype=np.float32)
-    if not np.isfinite(found.data).all() or (dim is not None and found.shape[1] != dim):
-        raise InputError(f"{name} must be (n, {dim or 'd'}) finite numbers, not {found.shape}")
-    return found
+def _dense(block: Any) -> np.ndarray:
+    return np.ascontiguousarray(block.toarray() if sparse.issparse(block) else block, np.float32)
 
 
-def _moments(view: ImageView, pairs: Pairs) -> Moments:
-    total = MomentsAccumulator(view.dim, pairs.texts.shape[1], runtime.threads())
-    for start in range(0, len(pairs.images), BLOCK_ROWS):
+def _moments(view: ImageView, text: TextView, pairs: Pairs) -> Moments:
+    total = MomentsAccumulator(view.dim, text.dim, runtime.threads())
+    for start in range(0, pairs.count, BLOCK_ROWS):
         first, last = np.searchsorted(pairs.owners, [start, start + BLOCK_ROWS])
-        x = view.stack({VIEW: pairs.images[start : start + BLOCK_ROWS]})
-        total.add(x, pairs.texts[first:last], pairs.owners[first:last] - start)
+        block = pairs.rows(slice(start, start + BLOCK_ROWS), pairs.owners - start, slice(first, last))
+        total.add(view.stack(block.images), text.stack(block.texts), block.owners)
     return total.result()

@@ -122,6 +122,18 @@ def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
         np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-3)
 
 
+def test_encoders_side_by_side_are_one_view() -> None:
+    x, y = correlated(300)
+    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
+    whole = jointspace.fit(x, y, **grid)
+    images, texts = {"a": x[:, :7], "b": x[:, 7:]}, {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
+    parts = jointspace.fit(images, texts, **grid)
+    expected = whole.embed_images(x) @ whole.embed_texts(y).T
+    np.testing.assert_allclose(parts.embed_images(images) @ parts.embed_texts(texts).T, expected, rtol=0, atol=2e-3)
+    with pytest.raises(InputError, match="vectors of a, b are needed, not of image"):
+        parts.embed_images(x)
+
+
 def test_weak_pairs_help_where_there_are_few_good_ones(tmp_path: Path) -> None:
     x, y = correlated(40)
     more, unseen = correlated(2000, 1), correlated(200, 2)
