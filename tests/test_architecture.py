@@ -12,6 +12,8 @@ GROUND = {
     "clusters",
     "device",
     "errors",
+    "hubs",
+    "hugging_face",
     "mapreduce",
     "multivectors",
     "plain_files",

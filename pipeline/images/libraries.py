@@ -1,17 +1,16 @@
 """Networks of other libraries as encoders: fetched by `prepare-encoder`, then restored from settings and tensors."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from pipeline.errors import MALFORMED, InputError, JointspaceError, brief
+from pipeline.errors import MALFORMED, InputError, brief
+from pipeline.hubs import fetching, offline
 from pipeline.images.encoders import EncoderMaterial
 from pipeline.images.modules import ModuleEncoder
 from pipeline.images.preprocess import Preprocessing
@@ -54,16 +53,9 @@ class LibraryEncoder(ModuleEncoder):
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "LibraryEncoder":
         """Raises InputError where the network cannot be had, or takes no images."""
-        try:
+        with fetching(entry.name, entry.architecture, cls.kind):
             found = cls.fetch(entry, material)
             body = found.body.float().eval()
-        except JointspaceError:
-            raise
-        except Exception as error:  # of the library's, its hub's, and of those that carry their requests
-            raise InputError(
-                f"encoder {entry.name}: cannot get {entry.architecture} from {cls.kind} ({brief(error)}); correct"
-                " architecture and weights, go online, or put the model's folder under weights_root"
-            ) from error
         preprocessing = choose_preprocessing(entry, found.preprocessing)
         about = {"architecture": entry.architecture, "layer": "output", "weights": found.weights, "flip": entry.flip}
         encoder = cls(preprocessing, body, about, found.config)
@@ -124,25 +116,3 @@ def only_side(size: Any) -> int:
     if len(sides) != 1:
         raise ValueError(f"its input {tuple(size)} is no square")
     return int(sides.pop())
-
-
-def own_folder(entry: Any, material: EncoderMaterial) -> tuple[Path | None, dict[str, str]]:
-    """The folder under weights_root that an entry's `architecture` names, if there is one, and what that makes the
-    origin of its weights."""
-    folder = material.folder(entry.architecture)
-    return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}
-
-
-@contextmanager
-def offline() -> Iterator[None]:
-    """Nothing is asked of Hugging Face's hub meanwhile, whatever a stored configuration names."""
-    try:
-        from huggingface_hub import constants
-    except ModuleNotFoundError:
-        yield
-        return
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before

@@ -9,8 +9,9 @@ import torch
 from open_clip.model import _build_vision_tower
 from torch import nn
 
+from pipeline.hubs import own_folder
 from pipeline.images.encoders import EncoderMaterial
-from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side, own_folder
+from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse
 
 HUB = "hf-hub:"
@@ -33,7 +34,7 @@ class OpenClipEncoder(LibraryEncoder):
 
     @staticmethod
     def fetch(entry: Any, material: EncoderMaterial) -> FetchedNetwork:
-        folder, weights = own_folder(entry, material)
+        folder, weights = own_folder(entry.architecture, material.folder)
         name, tag = entry.architecture, entry.weights
         if folder or name.startswith(HUB):
             name = f"local-dir:{folder}" if folder else name

@@ -7,8 +7,9 @@ import timm
 import torch
 from torch import nn
 
+from pipeline.hubs import own_folder
 from pipeline.images.encoders import EncoderMaterial
-from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side, own_folder
+from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
 from pipeline.images.weights import parse, select
 
 
@@ -17,7 +18,7 @@ class TimmEncoder(LibraryEncoder):
 
     @staticmethod
     def fetch(entry: Any, material: EncoderMaterial) -> FetchedNetwork:
-        folder, weights = own_folder(entry, material)
+        folder, weights = own_folder(entry.architecture, material.folder)
         name = f"local-dir:{folder}" if folder else entry.architecture
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(material.seed)

@@ -177,7 +177,7 @@ def test_a_missing_extra_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_hub_that_has_no_such_model_or_is_not_reached_is_told(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    from pipeline.images.libraries import offline
+    from pipeline.hubs import offline
 
     for kind, name in (
         ("transformers", "nobody/nothing"),

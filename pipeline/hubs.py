@@ -1,0 +1,43 @@
+"""Models of other libraries: where they come from, and that nothing is fetched but by the stages that prepare them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.errors import InputError, JointspaceError, brief
+
+
+def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple[Path | None, dict[str, str]]:
+    """The folder under weights_root that `architecture` names, if there is one, and what that makes the origin of its
+    weights."""
+    found = folder(architecture)
+    return found, {"origin": architecture if found else f"{architecture}, from its hub"}
+
+
+@contextmanager
+def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
+    """InputError in place of what a library, its hub, or those that carry their requests raise."""
+    try:
+        yield
+    except JointspaceError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"encoder {encoder}: cannot get {architecture} from {library} ({brief(error)}); correct architecture and"
+            " weights, go online, or put the model's folder under weights_root"
+        ) from error
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Nothing is asked of Hugging Face's hub meanwhile, whatever a stored configuration names."""
+    try:
+        from huggingface_hub import constants
+    except ModuleNotFoundError:
+        yield
+        return
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
