@@ -48,9 +48,14 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
         with opened(path) as stream:
             return read(stream, str(path), wanted, own.words)
 
+    def folder(name: str) -> Path | None:
+        return own.folder(config.weights_root)
+
     tokens = config.tokens
     words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
-    return TextMaterial(config.seed, words, lambda: run.manifest.training_texts[:most], vocabulary, corpus, file)
+    return TextMaterial(
+        config.seed, words, lambda: run.manifest.training_texts[:most], vocabulary, corpus, file, folder
+    )
 
 
 @contextmanager

@@ -37,10 +37,11 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     """`values` as a Config. Raises UsageError in one sentence that names the key and, if unknown, the legal ones."""
     values = dict(values)
     defaults, study = values.get("encoder_defaults"), values.get("study")
-    values |= _with_encoders(defaults, values, values)
-    values |= _with_encoders(_below_text(values, source), values, values, ("text_encoders",))
+    libraries = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
+    values |= _with_encoders(defaults, values, libraries)
+    values |= _with_encoders(_below_text(values, source), values, {}, ("text_encoders",))
     if isinstance(study, Mapping):
-        values["study"] = {**study, **_with_encoders(defaults, study, values)}
+        values["study"] = {**study, **_with_encoders(defaults, study, libraries)}
     for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
         if isinstance(values.get(section), Mapping):
             values[section] = _laid(values.get(below), values[section], values[section])
@@ -54,12 +55,11 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
 def _with_encoders(
     below: Any,
     section: Mapping[str, Any],
-    values: Mapping[str, Any],
+    own: Mapping[str, Any],
     keys: Sequence[str] = ("encoders", "query_encoders"),
 ) -> dict[str, Any]:
-    """The encoders of a section, each laid over `below` and what `values` have for its kind; what is not a mapping is
-    left for validation."""
-    own = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
+    """The encoders of a section, each laid over `below` and what its kind has of its `own`; what is not a mapping is left
+    for validation."""
     lists = {key: section[key] for key in keys if isinstance(section.get(key), list | tuple)}
     if not isinstance(below, Mapping):
         return {}

@@ -16,9 +16,10 @@ LEAST_MEMORY, LEAST_DISK = 3 * GIB, 2 * GIB
 NEEDED = ("click", "h5py", "numpy", "Pillow", "pyarrow", "pydantic", "PyYAML", "safetensors", "scipy", "snakemake")
 EXTRAS = {
     "standard": ("opencv-contrib-python-headless", "standard features and selective search"),
-    "open_clip": ("open_clip_torch", "image encoders of OpenCLIP"),
+    "open_clip": ("open_clip_torch", "image and text encoders of OpenCLIP"),
     "timm": ("timm", "image encoders of timm"),
-    "transformers": ("transformers", "image encoders of Hugging Face's transformers"),
+    "transformers": ("transformers", "image and text encoders of Hugging Face's transformers"),
+    "sentence-transformers": ("sentence-transformers", "text encoders of sentence-transformers"),
     "onnx": ("onnxruntime", "image encoders in ONNX files"),
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),

@@ -30,6 +30,10 @@ class TextKindSettings(Section):
         """The file that a person brought for it."""
         return None
 
+    def folder(self, weights_root: str) -> Path | None:
+        """The folder of a model that a person brought for it."""
+        return None
+
 
 class WordVectorSource(TextKindSettings):
     """Where the vectors of words come from, of which a text's vector is made."""
@@ -63,3 +67,14 @@ class WordVectorSource(TextKindSettings):
 
 class AveragedSettings(WordVectorSource):
     idf: bool
+
+
+class LibrarySettings(TextKindSettings):
+    """A model of another library: its name on the hub, or a folder."""
+
+    architecture: str | None
+    weights: str | None
+
+    def folder(self, weights_root: str) -> Path | None:
+        place = Path(weights_root) / (self.architecture or "")
+        return place if self.architecture and place.is_dir() else None

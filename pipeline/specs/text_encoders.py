@@ -50,10 +50,18 @@ def _spec(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
     return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
 
 
+def _library(name: str, place: str) -> TextEncoderSpec:
+    """Networks of another library, which is the extra of that name."""
+    return _spec(name, place, "Library", extra=name)
+
+
 TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _spec("tf-idf", "tfidf:TfidfEncoder", "pipeline.settings.collection:TextSettings", sparse=True,
           dim=lambda entry: entry.tf_idf.size),
     _spec("averaged", "averaged:AveragedEncoder", "Averaged"),
+    _library("transformers", "transformers_text:TransformersTextEncoder"),
+    _library("sentence-transformers", "transformers_text:SentenceTransformersEncoder"),
+    _library("open_clip", "open_clip_text:OpenClipTextEncoder"),
 )  # fmt: skip
 
 

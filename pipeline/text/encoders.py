@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,8 @@ CENTRED = "centred"
 class TextMaterial:
     """The inputs for making a text encoder, beside its entry: the `seed`; how a text becomes its `words`; and functions
     that return the training sentences, a vocabulary that a person brought (None: there is none), the run's own word
-    vectors with the words that they are of, and the vectors in the entry's file of its first words and those given."""
+    vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, and
+    a folder that lies with the weights by its name (None: there is none)."""
 
     seed: int
     words: TermSettings
@@ -31,6 +33,7 @@ class TextMaterial:
     vocabulary: Callable[[], Vocabulary | None]
     corpus: Callable[[], WordVectors]
     file: Callable[[Collection[str]], WordVectors]
+    folder: Callable[[str], Path | None] = lambda name: None
 
 
 class TextEncoder:

@@ -34,6 +34,8 @@ def _reads(config, layout, encoder: str) -> Inputs:
         reads |= {"vocabulary": layout.token_vocabulary, "words": layout.word_vectors}
     if path := own.outside(config.weights_root):
         reads["file"] = Outside(path)
+    if folder := own.folder(config.weights_root):
+        reads |= {f"file/{file.name}": Outside(file) for file in sorted(folder.iterdir()) if file.is_file()}
     return reads
 
 

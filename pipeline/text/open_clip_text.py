@@ -1,0 +1,55 @@
+"""The text sides of OpenCLIP's models as encoders."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import open_clip
+from open_clip.model import _build_text_tower
+from torch import nn
+
+from pipeline.hubs import own_folder
+from pipeline.text.encoders import TextMaterial
+from pipeline.text.libraries import FetchedText, LibraryTextEncoder
+
+HUB = "hf-hub:"
+
+
+class OpenClipTextEncoder(LibraryTextEncoder):
+    kind = "open_clip"
+
+    @staticmethod
+    def fetch(entry: Any, material: TextMaterial) -> FetchedText:
+        name, tag = entry.own.architecture, entry.own.weights
+        folder, weights = own_folder(name, material.folder)
+        if folder:
+            cfg = json.loads((folder / "open_clip_config.json").read_text(encoding="utf-8"))["model_cfg"]
+        else:
+            hub = name.startswith(HUB)
+            cfg = open_clip.factory._get_hf_config(name.removeprefix(HUB))["model_cfg"] if hub else None
+            cfg = cfg or open_clip.get_model_config(name)
+            if not hub and tag is None:
+                tags = ", ".join(open_clip.list_pretrained_tags_by_model(name)) or "none"
+                raise ValueError(f"name in weights which of its pretrained weights are meant: {tags}")
+        if any(key.startswith("hf_") for key in cfg["text_cfg"]):
+            raise ValueError("its text side is of transformers; name that model, kind transformers")
+        place = f"local-dir:{folder}" if folder else name
+        model = open_clip.create_model(place, pretrained=tag, require_pretrained=True).float().eval()
+        quick = any(isinstance(one, open_clip.transformer.QuickGELU) for one in model.modules())
+        config = {"embed_dim": cfg["embed_dim"], "text": cfg["text_cfg"], "quick_gelu": quick}
+        body, whole = OpenClipTextEncoder.build(config), getattr(model, "text", model).state_dict()
+        body.load_state_dict({key: whole[key] for key in body.state_dict()})
+        return FetchedText(body.float().eval(), None, config, weights | ({"tag": tag} if tag else {}))
+
+    @staticmethod
+    def build(config: Mapping[str, Any]) -> nn.Module:
+        if any(key.startswith("hf_") for key in config["text"]):
+            raise ValueError("a network inside another is not restored")
+        return _build_text_tower(config["embed_dim"], {**config["text"], "output_tokens": False}, config["quick_gelu"])
+
+    @staticmethod
+    def make_split(config: Mapping[str, Any], tokenizer: str | None) -> Any:
+        given = config["text"].get("tokenizer_kwargs") or {}
+        length = config["text"].get("context_length", open_clip.tokenizer.DEFAULT_CONTEXT_LENGTH)
+        known = open_clip.SimpleTokenizer(context_length=length, **{"clean": given.get("clean", "lower")})
+        return lambda texts: (known(texts),)

@@ -1,0 +1,141 @@
+"""Text networks of Hugging Face's transformers and of sentence-transformers as encoders."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from pipeline.hubs import own_folder
+from pipeline.hugging_face import build_model, config_of, fetch_model, remove, remove_unused, require_weights
+from pipeline.text.encoders import TextMaterial
+from pipeline.text.libraries import FetchedText, LibraryTextEncoder
+
+LONGEST = 512
+"""Tokens, where neither the tokenizer nor the model says how many."""
+SHARED = "shared"
+"""The pooling of a model of images and text: its text's vector in the shared space."""
+ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
+Split = Callable[[Sequence[str]], tuple[torch.Tensor, torch.Tensor]]
+
+
+class PooledText(nn.Module):
+    """The vector of a text: by `pooling` SHARED, or the mean, maximum, first or last of its tokens; then the layers of
+    `dense`."""
+
+    def __init__(self, model: nn.Module, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.pooling, self.masked = model, config["pooling"], config["masked"]
+        layers = [(nn.Linear(*one["shape"], one["bias"]), ACTIVATIONS[one["activation"]]()) for one in config["dense"]]
+        self.dense = nn.Sequential(*(layer for pair in layers for layer in pair))
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        given = {"input_ids": ids} | ({"attention_mask": mask} if self.masked else {})
+        if self.pooling == SHARED:
+            found = self.model.get_text_features(**given)
+            return self.dense(found if isinstance(found, torch.Tensor) else found.pooler_output)
+        states = self.model(**given).last_hidden_state
+        return self.dense(POOLINGS[self.pooling](states, mask[:, :, None]))
+
+
+POOLINGS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mean": lambda states, mask: (states * mask).sum(1) / mask.sum(1).clamp(min=1),
+    "max": lambda states, mask: states.masked_fill(mask == 0, -torch.inf).amax(1),
+    "cls": lambda states, mask: states[:, 0],
+    "lasttoken": lambda states, mask: states[torch.arange(len(states)), mask[:, :, 0].sum(1).clamp(min=1) - 1],
+}
+"""Pooling -> (n, d) of states (n, t, d) and the mask (n, t, 1) of a text's own tokens, which come first."""
+
+
+class TransformersTextEncoder(LibraryTextEncoder):
+    kind = "transformers"
+
+    @staticmethod
+    def fetch(entry: Any, material: TextMaterial) -> FetchedText:
+        from transformers import AutoTokenizer
+
+        folder, weights = own_folder(entry.own.architecture, material.folder)
+        place = folder or entry.own.architecture
+        model, missing = fetch_model(place)
+        require_weights(missing)
+        shared = hasattr(model, "get_text_features")
+        about = {"pooling": SHARED if shared else "mean", "dense": [], "full": shared}
+        return assemble(model, AutoTokenizer.from_pretrained(place, trust_remote_code=False), about, weights)
+
+    @staticmethod
+    def build(config: Mapping[str, Any]) -> nn.Module:
+        body = PooledText(build_model(config["model"]), config)
+        remove(body, config["unused"])
+        return body
+
+    @staticmethod
+    def make_split(config: Mapping[str, Any], tokenizer: str | None) -> Split:
+        known = Tokenizer.from_str(tokenizer)
+        known.enable_truncation(config["length"])
+        known.enable_padding(**config["padding"], length=config["length"] if config["full"] else None)
+
+        def split(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+            found = known.encode_batch([text.lower() if config["lower"] else text for text in texts])
+            return torch.tensor([one.ids for one in found]), torch.tensor([one.attention_mask for one in found])
+
+        return split
+
+
+class SentenceTransformersEncoder(TransformersTextEncoder):
+    """One transformer, one pooling, then dense layers; normalising is the text view's."""
+
+    kind = "sentence-transformers"
+
+    @staticmethod
+    def fetch(entry: Any, material: TextMaterial) -> FetchedText:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+        folder, weights = own_folder(entry.own.architecture, material.folder)
+        place = str(folder or entry.own.architecture)
+        whole = SentenceTransformer(place, device="cpu", model_kwargs={"use_safetensors": True})
+        first, pooling, *rest = whole
+        kept = [one for one in rest if not isinstance(one, Normalize)]
+        if not isinstance(first, Transformer) or not isinstance(pooling, Pooling) or len(kept) > 1:
+            raise ValueError("it is not a transformer, a pooling and at most one dense layer")
+        if kept and not isinstance(kept[0], Dense):
+            raise ValueError(f"its layer {type(kept[0]).__name__} is not known here")
+        if whole.default_prompt_name or pooling.pooling_mode not in POOLINGS:
+            raise ValueError("its prompt or its pooling is not known here")
+        dense = [
+            {
+                "shape": list(layer.linear.weight.shape[::-1]),
+                "bias": layer.linear.bias is not None,
+                "activation": type(layer.activation_function).__name__,
+            }
+            for layer in kept
+        ]
+        about = {"pooling": pooling.pooling_mode, "dense": dense, "full": False, "lower": first.do_lower_case}
+        about |= {"length": first.max_seq_length} if first.max_seq_length else {}
+        found = assemble(first.auto_model.float().eval(), first.tokenizer, about, weights)
+        for layer, own in zip(kept, found.body.dense[::2], strict=True):
+            own.load_state_dict(layer.linear.state_dict())
+        return found
+
+
+def assemble(model: nn.Module, tokenizer: Any, about: Mapping[str, Any], weights: dict[str, Any]) -> FetchedText:
+    """A model and its tokenizer as an encoder. Raises ValueError for a tokenizer that is not one of `tokenizers`."""
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
+        raise ValueError("it has no tokenizer.json")
+    sides = getattr(model.config, "text_config", model.config)
+    limits = (tokenizer.model_max_length, getattr(sides, "max_position_embeddings", LONGEST), LONGEST)
+    pad = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
+    padding = {name: value for name, value in pad.items() if value is not None}
+    masked = "attention_mask" in tokenizer.model_input_names
+    masked = masked and "attention_mask" in inspect.signature(model.forward).parameters
+    config = {"model": config_of(model), "length": int(min(limits)), "padding": padding, "masked": masked}
+    config |= {"lower": False, **about}
+    body = PooledText(model, config).eval()
+    text = backend.to_str()
+    split = TransformersTextEncoder.make_split(config, text)
+    config["unused"] = remove_unused(body, lambda: body(*split(["a text"])))
+    if commit := getattr(model.config, "_commit_hash", None):
+        weights["commit"] = commit
+    return FetchedText(body, text, config, weights)

@@ -1,0 +1,142 @@
+"""Text networks of other libraries make the vectors that their own library makes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.config import default_path, read_mapping, validate
+from pipeline.errors import InputError, IntegrityError
+from pipeline.settings.section import merge
+from pipeline.specs.stored import restore_text_encoder
+from pipeline.text.encoders import TextMaterial
+from pipeline.text.tokens import TermSettings
+
+WIDTH, DIM, LENGTH = 16, 12, 9
+SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "dog", "runs", "on", "the", "beach")
+TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach runs a dog on the red beach runs"]
+
+
+def prepare(root: Path, kind: str, **own: Any) -> Any:
+    """The text encoder of an entry, restored from what is stored of it."""
+    key = kind.replace("-", "_")
+    pytest.importorskip(key)
+    values = {"text_encoders": [{"name": "theirs", "kind": kind, key: own}]}
+    entry = validate(merge(read_mapping(default_path()), values)).text_encoder("theirs")
+    words = TermSettings(True, "words", False, (), 1)
+    folder = lambda name: root / name if (root / name).is_dir() else None  # noqa: E731
+    made = entry.spec.load().prepare(entry, TextMaterial(0, words, None, None, None, None, folder))
+    restored = restore_text_encoder(json.loads(json.dumps(made.settings())), made.tensors())
+    np.testing.assert_allclose(restored.encode(TEXTS), made.encode(TEXTS), rtol=1e-5, atol=1e-6)
+    return restored
+
+
+def make_tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=LENGTH, **names)
+
+
+def store_bert(folder: Path) -> tuple[Any, Any]:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**SIDES, vocab_size=len(WORDS), max_position_embeddings=32, pad_token_id=0)
+    model, tokenizer = transformers.BertModel(config).eval(), make_tokenizer()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model, tokenizer
+
+
+def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
+    """One text after another, so that nothing is padded."""
+    model, tokenizer = store_bert(tmp_path / "bert")
+    encoder = prepare(tmp_path, "transformers", architecture="bert")
+    for text, found in zip(TEXTS, encoder.encode(TEXTS), strict=True):
+        with torch.inference_mode():
+            states = model(**tokenizer(text, return_tensors="pt", truncation=True)).last_hidden_state
+        np.testing.assert_allclose(found, states[0].mean(0), rtol=1e-4, atol=1e-5)
+    assert encoder.dim == WIDTH and not [name for name in encoder.tensors() if "pooler" in name]
+
+
+def test_the_text_side_of_clip_is_what_it_is_there(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    text = {**SIDES, "vocab_size": len(WORDS), "max_position_embeddings": LENGTH, **ends}
+    vision = {**SIDES, "image_size": 32, "patch_size": 8}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=DIM)
+    model, tokenizer = transformers.CLIPModel(config).eval(), make_tokenizer()
+    model.save_pretrained(tmp_path / "clip")
+    tokenizer.save_pretrained(tmp_path / "clip")
+    encoder = prepare(tmp_path, "transformers", architecture="clip")
+    given = tokenizer(TEXTS, return_tensors="pt", truncation=True, padding=True)
+    with torch.inference_mode():
+        states = model.text_model(input_ids=given["input_ids"], attention_mask=given["attention_mask"]).pooler_output
+        expected = states @ model.text_projection.weight.T
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
+    assert not [name for name in encoder.tensors() if "vision" in name] and encoder.dim == DIM
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "lasttoken"])
+def test_sentence_transformers_is_what_it_is_there(tmp_path: Path, pooling: str) -> None:
+    theirs = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import models
+
+    store_bert(tmp_path / "bert")
+    parts = [models.Transformer(str(tmp_path / "bert")), models.Pooling(WIDTH, pooling)]
+    whole = theirs.SentenceTransformer(modules=[*parts, models.Dense(WIDTH, 5), models.Normalize()], device="cpu")
+    whole.save(str(tmp_path / "sbert"))
+    encoder = prepare(tmp_path, "sentence-transformers", architecture="sbert")
+    found = encoder.encode(TEXTS)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, whole.encode(TEXTS), rtol=1e-3, atol=1e-4)
+
+
+def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
+    open_clip = pytest.importorskip("open_clip")
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    vision = {"image_size": 32, "layers": 1, "width": WIDTH, "head_width": 8, "patch_size": 8}
+    text = {"context_length": LENGTH, "vocab_size": 49408, "width": WIDTH, "heads": 2, "layers": 2}
+    config = {"embed_dim": DIM, "vision_cfg": vision, "text_cfg": text}
+    (folder := tmp_path / "oc").mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    model = open_clip.CLIP(**config).eval()
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    encoder = prepare(tmp_path, "open_clip", architecture="oc")
+    with torch.inference_mode():
+        expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS))
+    np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
+    assert not [name for name in encoder.tensors() if "visual" in name]
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    from pipeline.hubs import offline
+
+    for kind in ("transformers", "sentence-transformers"):
+        with offline(), pytest.raises(InputError, match=f"encoder theirs: cannot get nobody/x from {kind} .*go online"):
+            prepare(tmp_path, kind, architecture="nobody/x")
+    with pytest.raises(InputError, match="name in weights which of its pretrained weights are meant: .*openai"):
+        prepare(tmp_path, "open_clip", architecture="ViT-B-32")
+
+
+def test_what_is_stored_can_fetch_nothing(tmp_path: Path) -> None:
+    for kind, key, value in (
+        ("transformers", "model", {"model_type": "evil"}),
+        ("open_clip", "text", {"hf_model_name": "evil/model"}),
+    ):
+        pytest.importorskip(kind)
+        config = {key: value, "pooling": "mean", "masked": True, "dense": [], "unused": [], "embed_dim": 3}
+        with pytest.raises(IntegrityError, match="the stored text encoder has another form"):
+            restore_text_encoder({"kind": kind, "config": config | {"quick_gelu": False}, "weights": {}}, {})
