@@ -25,7 +25,7 @@ MILLION = Sizes(
 )  # fmt: skip
 FILE = {"file": "x"}
 LEARNED = {
-    "models": [*(spec.name for spec in MODELS if spec.made_by != "combine"), "ncca-csls-refit", "both"],
+    "models": [*(spec.name for spec in MODELS if spec.made_by not in ("adopt", "combine")), "ncca-csls-refit", "both"],
     "ensembles": {"both": {"members": ["ncca", "kcca"]}},
     "generators": [spec.name for spec in GENERATORS],
     "mrnn_regions": {"snippets": "dvsa"},
@@ -54,7 +54,8 @@ FILES = {
     "text_encoders": [{"name": "words", "kind": "averaged", "averaged": {"source": "file", **FILE}}],
 }
 GIVEN = {
-    "models": ["ncca"],
+    "models": ["ncca", "zero-shot"],
+    "text_encoders": [{"name": "clip", "kind": "transformers", "transformers": {"architecture": "x"}}],
     "encoders": [{"name": "given", "kind": "imported", "path": "x.npy", "made_by": "net"}],
     "query_encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
 }

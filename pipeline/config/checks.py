@@ -153,6 +153,13 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
         raise ValueError(
             f"{name}: no text encoder has a positive weight; give one to {' or '.join(model.text_encoders)}"
         )
+    one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
+    if spec.made_by == "adopt" and not (one_of_each and not config.text_encoder(model.text_encoders[0]).spec.sparse):
+        named = ", ".join((*model.encoders, *model.text_encoders))
+        raise ValueError(
+            f"{name} takes the vectors of one encoder and of one dense text encoder as they are, not of {named}; name"
+            " one of each in a variant's encoders and text_encoders"
+        )
     if spec.made_by != "combine":
         _check_training(name, model)
     else:

@@ -58,8 +58,8 @@ def _with_encoders(
     own: Mapping[str, Any],
     keys: Sequence[str] = ("encoders", "query_encoders"),
 ) -> dict[str, Any]:
-    """The encoders of a section, each laid over `below` and what its kind has of its `own`; what is not a mapping is left
-    for validation."""
+    """The encoders of a section, each laid over `below` and what its kind has of its `own`; what is not a mapping is
+    left for validation."""
     lists = {key: section[key] for key in keys if isinstance(section.get(key), list | tuple)}
     if not isinstance(below, Mapping):
         return {}

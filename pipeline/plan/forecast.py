@@ -183,6 +183,9 @@ class _Work:
         ranked = sum(self._ranks(dev * dev * self.s.texts, min(size, kept)) for size in grid.dimensions)
         return (factors + pairs * solution) / EFFICIENCY["fit"] + pairs * powers * ranked
 
+    def adopt(self, name: str) -> float:
+        return self.rates.starts_light
+
     def embed(self, name: str) -> float:
         """The vectors of a model, all shards; those of multi-vector models are made by networks, counted alike."""
         vectors, model = self._vectors(name), self.config.model(name)

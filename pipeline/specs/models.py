@@ -27,7 +27,7 @@ class ModelSpec:
 
     name: str
     place: str
-    made_by: Literal["fit", "train", "combine"]
+    made_by: Literal["fit", "train", "adopt", "combine"]
     section: str | None = None
     defaults: str | None = None
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
@@ -124,6 +124,7 @@ MODELS: tuple[ModelSpec, ...] = (
              **REGIONS | {"regions": "its-encoders"}),
     _trained("ncca-refined", "refinement:RefinedCCA", sentences="vectors", starts_from="ncca"),
     _trained("ncca-recurrent", "word_towers:RecurrentCCA", "RecurrentTrain", starts_from="ncca"),
+    ModelSpec(name="zero-shot", place="pipeline.models.linear.zero_shot:ZeroShot", made_by="adopt"),
     ModelSpec(name="ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine", sentences="each"),
     ModelSpec(name="fragment-ensemble", place="pipeline.models.linear.ensemble:Ensemble", made_by="combine",
               sentences="each", multi_vector=True),

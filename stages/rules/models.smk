@@ -12,6 +12,17 @@ rule accumulate:
     shell: FLOW.shell("accumulate")
 
 
+rule adopt:
+    input: FLOW.input("adopt")
+    output: FLOW.output("adopt")
+    wildcard_constraints: **FLOW.constraints("adopt")
+    params: **FLOW.params("adopt")
+    threads: FLOW.threads("adopt")
+    benchmark: FLOW.benchmark("adopt")
+    resources: **FLOW.resources("adopt")
+    shell: FLOW.shell("adopt")
+
+
 rule embed:
     input: FLOW.input("embed")
     output: FLOW.output("embed")
