@@ -23,7 +23,8 @@ def adopt(run: Run, job: Job, model: str) -> None:
         )
     origins = {"encoders": {encoder: origin_of(features.sidecar)}}
     origins["text_encoders"] = {text_encoder: origin_of(sentences.sidecar)}
-    details = {**describe_model(run, model), **origins, "inputs": job.inputs}
+    inputs = {f"features/{encoder}": features.fingerprint, f"text/{text_encoder}": sentences.sidecar.fingerprint}
+    details = {**describe_model(run, model), **origins, "inputs": inputs}
     run.write_model(job, known.spec.load()(encoder, text_encoder), details)
 
 
