@@ -195,5 +195,5 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", [spec.name for spec in MODELS])
 def test_a_stored_model_of_another_form_is_refused_with_the_command_that_makes_it(name: str) -> None:
-    with pytest.raises(IntegrityError, match=f"the stored {name} has another form .* run (fit|train|adopt|combine) again"):
+    with pytest.raises(IntegrityError, match=f"stored {name} has another form .* run (fit|train|adopt|combine) again"):
         restore(name, {}, {})
