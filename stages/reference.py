@@ -67,9 +67,9 @@ HEAD = """# Stages: what they are made of, their keys and what they cost
 A run has one job of a stage for each of what the second column says; a part is a range of shards. A stage is made again
 when what it reads has changed, or its version, or one of the keys that decide it; it looks at those named here (each is
 explained in [configuration.md](configuration.md)). With a section count the defaults that it is laid over:
-`encoder_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults` and `text`;
-`train_defaults` and `language_defaults` stand here for the own sections of
-all models and generators that are laid over them. No results depend on where and by how many processes they are made:
+`encoder_defaults`, `library_defaults` and `ensemble_defaults`, and with `text_encoders` both `text_encoder_defaults`
+and `text`; `train_defaults` and `language_defaults` stand here for the own sections of all models and generators that
+are laid over them. No results depend on where and by how many processes they are made:
 `results_root`, `shards_per_job`, `workers`, `scheduler`, `cluster` and `device` are every stage's, and `serve` is the
 server's.
 
