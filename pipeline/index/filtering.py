@@ -57,6 +57,10 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
 def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     """(k, c) float32: the vectors that the index has under `ids`. RuntimeError where it has none to give."""
+    if type(index := faiss.downcast_index(index)) is faiss.IndexIDMap:  # which cannot look them up
+        known = faiss.vector_to_array(index.id_map)
+        order = np.argsort(known)
+        return reconstruct(index.index, order[np.searchsorted(known, ids, sorter=order)])
     with _mapping:  # threads share an index
         for part in _parts(index):
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():

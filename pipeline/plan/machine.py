@@ -26,6 +26,8 @@ EXTRAS = {
     "parse": ("spacy", "parse trees by spaCy"),
     "words": ("gensim", "word vectors learned on the corpus"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
+    "lancedb": ("lancedb", "bundles as LanceDB databases"),
+    "qdrant": ("qdrant-client", "bundles as Qdrant databases"),
     "test": ("pytest", "the tests"),
 }
 """Extra of this distribution -> a distribution that it brings, and what for."""

@@ -1,0 +1,167 @@
+"""The vectors of a bundle and what they are of, in files that other programs open as they are."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import UsageError
+
+VECTOR = "vector"
+BATCH = 1000
+"""Points that are handed to a database at once."""
+
+
+@dataclass(frozen=True)
+class ExportedSide:
+    """The `images` or `sentences` of a bundle: `vectors` (n, c) float32, of which row i is described by row i of
+    `table`; `index` are the bytes of a Flat index of them in FAISS's format."""
+
+    vectors: np.ndarray
+    table: pa.Table
+    index: memoryview
+
+    @property
+    def with_vectors(self) -> pa.Table:
+        flat = pa.array(self.vectors.reshape(-1), pa.float32())
+        column = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
+        name = VECTOR
+        while name in self.table.column_names:
+            name += "_"
+        return self.table.append_column(name, column)
+
+    @property
+    def plain(self) -> pa.Table:
+        """The table with dates as text, for JSON."""
+        table = self.table
+        for at, field in enumerate(table.schema):
+            if pa.types.is_temporal(field.type):
+                table = table.set_column(at, field.name, table[at].cast(pa.string()))
+        return table
+
+
+Sides = Mapping[str, ExportedSide]
+
+
+def export(kind: str, output: Path, sides: Sides, card: Mapping[str, Any]) -> None:
+    """Write `sides` (modality -> ExportedSide) as the `kind`, one of EXPORTS, into the new folder `output`, which is
+    there when it is whole; export.json in it has the bundle's `card`: model, metric, dim.
+
+    Raises UsageError where `output` exists, or a package is missing.
+    """
+    if os.path.lexists(output):
+        raise UsageError(f"{output} exists; give --output a new folder")
+    write = EXPORTS[kind]
+    with _new_folder(output) as folder:
+        write(folder, sides, card)
+        counts = {modality: len(side.vectors) for modality, side in sides.items()}
+        (folder / "export.json").write_text(json.dumps({**card, "kind": kind, "counts": counts}, indent=1) + "\n")
+
+
+@contextmanager
+def _new_folder(output: Path) -> Iterator[Path]:
+    """A folder that becomes `output` if the block succeeds, and is removed otherwise."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        folder.chmod(0o777 & ~_umask())
+        yield folder
+        os.rename(folder, output)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _write_npy(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:
+    """`images.npy`, and `images.jsonl` with a line for each row."""
+    for modality, side in sides.items():
+        np.save(folder / f"{modality}.npy", side.vectors)
+        with open(folder / f"{modality}.jsonl", "w", encoding="utf-8") as file:
+            for batch in side.plain.to_batches(max_chunksize=BATCH):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+
+def _write_parquet(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:
+    """`images.parquet`: the table, and its column `vector`."""
+    for modality, side in sides.items():
+        pq.write_table(side.with_vectors, folder / f"{modality}.parquet", compression="zstd")
+
+
+def _write_clip_retrieval(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:
+    """A folder for each side as `clip-retrieval inference` and `index` write it, and `indices_paths.json` of both, for
+    `clip-retrieval back`, started in this folder. Row i of the metadata is of vector i."""
+    for modality, side in sides.items():
+        kind = {"images": ("img_emb", "image"), "sentences": ("text_emb", "text")}[modality]
+        place, metadata = folder / modality, folder / modality / "metadata"
+        for one in (place / kind[0], metadata):
+            one.mkdir(parents=True)
+        np.save(place / kind[0] / f"{kind[0]}_0.npy", side.vectors)
+        (place / f"{kind[1]}.index").write_bytes(side.index)
+        table, root = side.plain, card["data_root"]
+        if "path" in table.column_names:
+            paths = [os.path.join(root, path) for path in table["path"].to_pylist()]
+            table = table.append_column("image_path", pa.array(paths, pa.string()))
+        if "text" in table.column_names:
+            table = table.append_column("caption", table["text"])
+        pq.write_table(table, metadata / "metadata_0.parquet")
+    paths = {f"{card['model']}-{modality}": modality for modality in sides}
+    (folder / "indices_paths.json").write_text(json.dumps(paths, indent=1) + "\n")
+
+
+def _write_lancedb(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:
+    """A database with a table for each side, searched by its column `vector`."""
+    try:
+        import lancedb
+    except ImportError as error:
+        raise UsageError("this needs LanceDB: pip install 'jointspace[lancedb]'") from error
+    database = lancedb.connect(str(folder))
+    for modality, side in sides.items():
+        database.create_table(modality, side.with_vectors)
+
+
+def _write_qdrant(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:
+    """A local database, `QdrantClient(path=...)`, with a collection for each side; what a table says of a row is its
+    payload."""
+    try:
+        from qdrant_client import QdrantClient, models
+    except ImportError as error:
+        raise UsageError("this needs Qdrant's client: pip install 'jointspace[qdrant]'") from error
+    distance = models.Distance.DOT if card["metric"] == "inner_product" else models.Distance.EUCLID
+    client = QdrantClient(path=str(folder))
+    try:
+        for modality, side in sides.items():
+            size = side.vectors.shape[1]
+            client.create_collection(modality, vectors_config=models.VectorParams(size=size, distance=distance))
+            table = side.plain
+            for start in range(0, len(side.vectors), BATCH):
+                vectors, rows = side.vectors[start : start + BATCH], table.slice(start, BATCH).to_pylist()
+                given = enumerate(zip(vectors, rows, strict=True), start)
+                points = [models.PointStruct(id=at, vector=one.tolist(), payload=row) for at, (one, row) in given]
+                client.upsert(modality, points)
+    finally:
+        client.close()
+
+
+EXPORTS: Mapping[str, Callable[[Path, Sides, Mapping[str, Any]], None]] = {
+    "npy": _write_npy,
+    "parquet": _write_parquet,
+    "clip-retrieval": _write_clip_retrieval,
+    "lancedb": _write_lancedb,
+    "qdrant": _write_qdrant,
+}
+"""What a bundle is exported to -> what writes it into an empty folder."""
