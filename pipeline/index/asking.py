@@ -112,6 +112,15 @@ class Asker:
         """The encoders whose features `sentences` takes."""
         return self._model.encoders
 
+    @property
+    def model(self) -> Any:
+        return self._model
+
+    @property
+    def text_encoders(self) -> dict[str, TextEncoder]:
+        """By name; none for a model that reads words one by one."""
+        return self._forms.encoders
+
     def _encode(self, sentence: str) -> Any:
         """`sentence` alone in the form that the model takes."""
         return self._forms([sentence])

@@ -58,18 +58,17 @@ def export(kind: str, output: Path, sides: Sides, card: Mapping[str, Any]) -> No
 
     Raises UsageError where `output` exists, or a package is missing.
     """
-    if os.path.lexists(output):
-        raise UsageError(f"{output} exists; give --output a new folder")
-    write = EXPORTS[kind]
-    with _new_folder(output) as folder:
-        write(folder, sides, card)
+    with new_folder(output) as folder:
+        EXPORTS[kind](folder, sides, card)
         counts = {modality: len(side.vectors) for modality, side in sides.items()}
         (folder / "export.json").write_text(json.dumps({**card, "kind": kind, "counts": counts}, indent=1) + "\n")
 
 
 @contextmanager
-def _new_folder(output: Path) -> Iterator[Path]:
-    """A folder that becomes `output` if the block succeeds, and is removed otherwise."""
+def new_folder(output: Path) -> Iterator[Path]:
+    """A folder that becomes `output` if the block succeeds, and is removed otherwise. UsageError where that exists."""
+    if os.path.lexists(output):
+        raise UsageError(f"{output} exists; give --output a new folder")
     output.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import faiss
@@ -49,7 +51,7 @@ def right(bundle: Path) -> list[str]:
 
 
 def test_every_kind_can_be_named() -> None:
-    assert tuple(EXPORTS) == KINDS
+    assert (*EXPORTS, "onnx") == KINDS
 
 
 def test_arrays_and_lines(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
@@ -135,3 +137,15 @@ def test_what_cannot_be_exported_is_said(
     several = build_bundle(run, model="dvsa", output="several")
     with pytest.raises(UsageError, match="dvsa has several vectors an image"):
         run_command("export", several, "--to", "npy", "--output", tmp_path / "out")
+
+
+@pytest.mark.parametrize("model", ["ncca", "cca"])
+def test_a_service_needs_neither_torch_nor_us(model: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="ONNX is not installed: pip install 'jointspace[onnx]'")
+    bundle = build_bundle(make_run(tmp_path, model), model=model)
+    run_command("export", bundle, "--to", "onnx", "--output", tmp_path / "out")
+    searcher = Searcher(Bundle(bundle))
+    for text in ("the big dog", "A cat, and a dog. Boat!", "unicorn", ""):
+        code = [sys.executable, "-I", tmp_path / "out" / "consume.py", text]
+        done = subprocess.run(list(map(str, code)), capture_output=True, text=True, check=True)
+        np.testing.assert_allclose(json.loads(done.stdout), searcher.embed_sentence(text)[0], atol=1e-5)
