@@ -32,6 +32,11 @@ def text_graph(asker: Any) -> tuple[bytes, dict[str, Any]]:
         f"the text side of {asker.bundle.card['model']} is not linear in one tf-idf vector, so that it cannot be"
         " exported to ONNX; export one such as ncca"
     )
+    if vocabulary is not None and vocabulary.settings.tokenizer != "words":
+        raise UsageError(
+            f"the tokenizer of {name} is {vocabulary.settings.tokenizer}, which is not in the exported files; export a"
+            " model with text.tokenizer words"
+        )
     if len(encoders) != 1 or vocabulary is None or parts is None or len(parts.u) != len(vocabulary.terms):
         raise refused
     counts = np.random.default_rng(0).integers(0, 3, (PROBES, len(vocabulary.terms))).astype(np.float32)
@@ -42,7 +47,9 @@ def text_graph(asker: Any) -> tuple[bytes, dict[str, Any]]:
         data = _graph(vocabulary, model, scale, unit)
         session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
         found = session.run(None, {"counts": counts})[0]
-        if found.shape == right.shape and np.allclose(found, right, atol=TOLERANCE * max(1.0, float(np.abs(right).max()))):
+        if found.shape == right.shape and np.allclose(
+            found, right, atol=TOLERANCE * max(1.0, float(np.abs(right).max()))
+        ):
             return data, {**vocabulary.to_dict(), "lemmas": _lemmas(vocabulary)}
     raise refused
 
