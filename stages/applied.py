@@ -23,7 +23,6 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
     import numpy as np
 
     from pipeline.index.asking import Asker
-    from pipeline.multivectors import concatenate
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.embeddings import write_embeddings
     from pipeline.storage.fingerprint import require_same
@@ -39,8 +38,8 @@ def embed_with_bundle(run: Run, bundle: str) -> Callable[[Job], None]:
         made_by = {name: {str(one.path): origin_of(one.sidecar)} for name, one in shards.items()}
         require_origins(known["encoders"], bundle, made_by)
         images = asker.embed_image({name: one["features"] for name, one in shards.items()})
-        sentences = [asker.embed_sentence(text) for text in run.manifest.texts(job.rows)]
-        sides = {"images": images, "sentences": concatenate(sentences) if sentences else images[:0]}
+        texts = run.manifest.texts(job.rows)
+        sides = {"images": images, "sentences": asker.embed_sentences(texts) if texts else images[:0]}
         ids = {"images": job.image_id, "sentences": job.sentence_id}
         details = {
             "model": known["model"], "refits": known.get("refits"), "registered": known["registered"],
@@ -107,7 +106,7 @@ def apply_bundle(
     _ingest(run, known["ingest"])
     for encoder in encoders:
         make(run, known["extract"], (encoder,))
-    make(run, STAGE, (str(bundle.folder),))
+    make(run, STAGE, (str(bundle.folder.absolute()),))
     return Bundle(_index(run, bundle, asker, name or run.config.name))
 
 
@@ -218,10 +217,9 @@ def _queries(bundle: "Bundle", asker: "Asker") -> "np.ndarray | None":
     from pipeline.errors import UsageError
     from pipeline.index.build import QUERIES
     from pipeline.index.vectors import evenly_spaced
-    from pipeline.multivectors import concatenate
 
     table = bundle.packed_table("sentences")
     texts = [one["text"] for one in table.records(evenly_spaced(table.num_rows, QUERIES)) if one["text"]]
     with suppress(UsageError):
-        return concatenate([asker.embed_sentence(text) for text in texts]) if texts else None
+        return asker.embed_sentences(texts) if texts else None
     return None

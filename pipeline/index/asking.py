@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import MALFORMED, InputError, IntegrityError, UsageError, brief
 from pipeline.index.format import REBUILD
-from pipeline.multivectors import Items, MultiVectors
+from pipeline.multivectors import Items, MultiVectors, concatenate
 from pipeline.specs.stored import restore, restore_text_encoder
 from pipeline.text.encoders import TextEncoder
 from pipeline.text.parsing import BatchParser, require_spacy
@@ -44,6 +44,13 @@ class Asker:
         """`sentence` in the joint space: (1, c) float32, or one item of several vectors."""
         form = self._encode(sentence)
         return self._computed(lambda: self._model.embed_sentences(form))
+
+    def embed_sentences(self, sentences: Sequence[str]) -> Items:
+        """One or more `sentences` in the joint space, (n, c) float32 or n items; those that are parsed one by one."""
+        if set(VIEWS) & set(self._forms.views):
+            return concatenate([self.embed_sentence(sentence) for sentence in sentences])
+        forms = self._forms(sentences)
+        return self._computed(lambda: self._model.embed_sentences(forms))
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(1, c) float32. Raises UsageError where an encoder of the model is missing among the features."""
