@@ -107,7 +107,7 @@ def apply_bundle(
     for encoder in encoders:
         make(run, known["extract"], (encoder,))
     make(run, STAGE, (str(bundle.folder.absolute()),))
-    return Bundle(_index(run, bundle, asker, name or run.config.name))
+    return Bundle(_index(run, bundle, asker, name or output.absolute().name))
 
 
 def _require_whole_images(bundle: "Bundle", asker: "Asker") -> None:
@@ -136,7 +136,7 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
     from pipeline import config
     from pipeline.collections.detect import detect
     from pipeline.errors import UsageError
-    from pipeline.settings.section import SPLITS
+    from pipeline.settings.section import SPLITS, as_name
     from pipeline.storage.atomic import publish_json, publish_text
 
     folder = output.absolute()
@@ -146,7 +146,7 @@ def _begin(photographs: Path, output: Path, changes: Mapping[str, Any]) -> Run:
         raise UsageError(f"{output} holds a run of its own; choose another --output")
     found = detect(photographs.absolute())
     values: dict[str, Any] = {
-        "name": folder.name,
+        "name": as_name(folder.name),
         "data_root": str(found.root),
         "results_root": str(folder.parent),
         "demo": {"generate": False},

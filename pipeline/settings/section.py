@@ -47,6 +47,11 @@ DESCRIBED, SPLITS, PROTOCOLS = get_args(Described), get_args(Split), get_args(Pr
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
+def as_name(text: str) -> str:
+    """`text` with a hyphen for all that no Name has."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -82,11 +82,10 @@ def _configure(
     found: "Detected", weak: bool, weights: Path | None, architecture: str | None, output: Path | None
 ) -> dict[str, Any]:
     """What differs from config/default.yaml. Raises UsageError where that cannot be a configuration."""
-    import re
-
     from pipeline import config
+    from pipeline.settings.section import as_name
 
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", (output.stem if output else found.root.name)).lstrip("-._+") or "mine"
+    name = as_name(output.stem if output else found.root.name)
     values: dict[str, Any] = {"name": name, "data_root": str(found.root), "demo": {"generate": False}}
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")

@@ -43,6 +43,7 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
     import sys
 
     from pipeline import config, runtime
+    from pipeline.storage.locks import hold
     from stages.closing import closing_lines
 
     if config_path is not None and str(config_path).startswith("-"):
@@ -52,8 +53,8 @@ def command(config_path: Path | None, further: tuple[str, ...], cores: int | Non
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     words += ["--configfile", str(config_path)] if config_path else []
     log = folder / "run.log"
-    folder.mkdir(parents=True, exist_ok=True)
-    code = _watch([*words, *further], log, shown=bool(further))
+    with hold(log):
+        code = _watch([*words, *further], log, shown=bool(further))
     if code:
         raise _explain(log, code, shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])]))
     if not further:

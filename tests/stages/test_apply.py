@@ -100,6 +100,9 @@ def test_what_it_refuses(source: Path, applied: Path, tmp_path: Path) -> None:
     assert (own / "config.yaml").read_text() == config
     with pytest.raises(UsageError, match="would lie in the collection"):
         apply(source, applied / "photos", applied / "photos" / "out")
+    (tmp_path / "one.png").touch()
+    with pytest.raises(UsageError, match="one.png is not a folder of photographs, a .tar shard or a table"):
+        apply(source, tmp_path / "one.png", tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no photographs"):
         apply(source, tmp_path / "empty", tmp_path / "out")
