@@ -24,6 +24,7 @@ EXTRAS = {
     "cluster": ("distributed", "Dask schedulers, and Snakemake on any queue"),
     "serve": ("fastapi", "the page and the JSON API"),
     "parse": ("spacy", "parse trees by spaCy"),
+    "fisher": ("scikit-image", "Fisher vectors of texts"),
     "words": ("gensim", "word vectors learned on the corpus"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of descriptions, METEOR with Java"),
     "lancedb": ("lancedb", "bundles as LanceDB databases"),

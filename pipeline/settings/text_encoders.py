@@ -1,9 +1,9 @@
 """Sections about text encoders."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipeline.settings.section import Positive, Section
 
@@ -67,6 +67,12 @@ class WordVectorSource(TextKindSettings):
 
 class AveragedSettings(WordVectorSource):
     idf: bool
+
+
+class FisherSettings(WordVectorSource):
+    components: Annotated[Positive, Field(ge=2)]
+    principal: Positive | None
+    sample: Positive
 
 
 class LibrarySettings(TextKindSettings):

@@ -59,6 +59,8 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _spec("tf-idf", "tfidf:TfidfEncoder", "pipeline.settings.collection:TextSettings", sparse=True,
           dim=lambda entry: entry.tf_idf.size),
     _spec("averaged", "averaged:AveragedEncoder", "Averaged"),
+    _spec("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",
+          dim=lambda entry: entry.fisher.principal and entry.fisher.components * (2 * entry.fisher.principal + 1)),
     _library("transformers", "transformers_text:TransformersTextEncoder"),
     _library("sentence-transformers", "transformers_text:SentenceTransformersEncoder"),
     _library("open_clip", "open_clip_text:OpenClipTextEncoder"),

@@ -87,7 +87,7 @@ class AveragedEncoder(WordsEncoder):
     def __init__(self, split: TermSettings, known: WordVectors, idf: np.ndarray | None = None) -> None:
         super().__init__(split, known)
         self.idf = np.ones(len(self.terms), np.float32) if idf is None else idf
-        if self.idf.shape != (len(self.terms),) or not (self.idf > 0).all():
+        if self.idf.shape != (len(self.terms),) or not ((self.idf > 0) & np.isfinite(self.idf)).all():
             raise ValueError("its words have not one positive idf each")
         self.dim = self.vectors.shape[1]
 

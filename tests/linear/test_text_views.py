@@ -1,0 +1,210 @@
+"""Text views of sparse and dense blocks side by side: their moments, weights and models against dense float64."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_settings import TRANSFER, make_grid, own_settings
+from scipy import sparse
+
+from pipeline.errors import IntegrityError
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.columns import Columns, as_sparse, cross, one_matrix, parts_of, stack_rows
+from pipeline.models.linear.mapped import ViewBlock
+from pipeline.models.linear.moments import Moments
+from pipeline.models.linear.sets import Restriction
+from pipeline.models.linear.text_views import TextView, weightings
+from pipeline.models.linear.training import FitTask, Sets, fit_best
+from pipeline.models.linear.tuning import PairArrays
+from pipeline.models.linear.views import ImageView
+from pipeline.specs.models import made_by, model_spec
+
+DIMS = {"terms": 30, "words": 7, "more": 5, "rare": 11}
+SPARSE = {"terms", "rare"}
+VIEW = ImageView(("one",), (9,), ())
+
+
+def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
+    """Vectors of `count` texts; dense ones lie far from zero."""
+    rng, found = np.random.default_rng(seed), {}
+    for name in names:
+        if name in SPARSE:
+            shape = (count, DIMS[name])
+            found[name] = sparse.random_array(shape, density=0.2, rng=rng, dtype=np.float32, format="csr")
+        else:
+            found[name] = (rng.standard_normal((count, DIMS[name])) + 20).astype(np.float32)
+    return found
+
+
+def dense(texts: dict, view: TextView) -> np.ndarray:
+    """(n, dim) float64 by what a view is said to be."""
+    columns = []
+    for name, steps, weight in zip(view.encoders, view.steps, view.weights, strict=True):
+        rows = texts[name].toarray() if name in SPARSE else texts[name]
+        rows = rows.astype(float)
+        for step in steps:
+            length = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows / np.where(length > 0, length, 1) if step == "l2" else np.sign(rows) * np.sqrt(np.abs(rows))
+        columns.append(weight * rows)
+    return np.hstack(columns)
+
+
+@pytest.mark.parametrize("wide", [9, 1100], ids=["double", "single"])
+@pytest.mark.parametrize(
+    "names",
+    [("words",), ("terms",), ("terms", "words"), ("words", "rare", "more", "terms"), ("words", "more")],
+    ids="-".join,
+)
+def test_moments_of_blocks_are_those_of_dense_rows(names: tuple[str, ...], wide: int) -> None:
+    rng = np.random.default_rng(1)
+    accumulator, xs, ys = MomentsAccumulator(wide, sum(map(DIMS.get, names)), threads=2), [], []
+    for seed, counts in enumerate((rng.integers(0, 4, 300), np.ones(90, int), np.zeros(4, int), np.full(200, 2))):
+        owners = np.repeat(np.arange(len(counts)), counts)
+        x = (rng.standard_normal((len(counts), wide)) - 4).astype(np.float32)
+        texts = make_texts(len(owners), names, seed)
+        view = TextView.of(texts)
+        accumulator.add(x, view.stack(texts), owners)
+        xs.append(x[owners].astype(float))
+        ys.append(dense(texts, view))
+    found, x, y = accumulator.result(), np.concatenate(xs), np.concatenate(ys)
+    a, b = x - x.mean(axis=0), y - y.mean(axis=0)
+    expected = Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
+    assert found.n == expected.n
+    for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
+        right = getattr(expected, name)
+        np.testing.assert_allclose(getattr(found, name), right, atol=3e-6 * np.abs(right).max(), err_msg=name)
+
+
+def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
+    texts = make_texts(40, ("terms", "words", "more"))
+    texts["terms"] = sparse.csr_array(texts["terms"] * np.sign(np.arange(30) - 15))
+    view = TextView.of(texts, {"terms": ("sqrt", "l2"), "words": ("l2",)}).weighted({"words": 0.5, "more": 3.0})
+    before = {name: block.copy() for name, block in texts.items()}
+    np.testing.assert_allclose(as_sparse(view.stack(texts)).toarray(), dense(texts, view), rtol=1e-5)
+    for name, block in texts.items():
+        assert (abs(block - before[name])).sum() == 0
+    some = view.select(["more", "terms"])
+    assert (
+        some.encoders == ("terms", "more")
+        and some.weights == (1.0, 3.0)
+        and some.is_part_of(TextView.of(texts, {"terms": ("sqrt", "l2")}))
+    )
+    assert TextView.from_dict(view.to_dict()) == view
+    assert view.columns(some).tolist() == [*range(30), *range(37, 42)]
+    with pytest.raises(IntegrityError, match="vectors of text encoder words are missing"):
+        view.stack({"terms": texts["terms"]})
+    with pytest.raises(IntegrityError, match="vectors of text encoder more have shape"):
+        view.stack({**texts, "more": texts["words"]})
+    with pytest.raises(IntegrityError, match="no vectors of text encoder other"):
+        view.select(["other"])
+
+
+def test_columns_behave_as_one_matrix() -> None:
+    texts = make_texts(20, ("terms", "words"))
+    rows = Columns(list(texts.values()))
+    matrix = np.hstack([texts["terms"].toarray(), texts["words"]])
+    other, left = np.random.default_rng(0).random((37, 3)), np.random.default_rng(1).random((20, 4))
+    np.testing.assert_allclose(rows @ other, matrix @ other, rtol=1e-5)
+    np.testing.assert_allclose(cross(rows, left), matrix.T @ left, rtol=1e-5)
+    np.testing.assert_array_equal(one_matrix(stack_rows([rows[:5], rows[np.arange(5, 20)]])).toarray(), matrix)
+    assert len(parts_of(texts["words"])) == 1
+
+
+def test_only_combinations_with_a_positive_weight_are_tried() -> None:
+    assert weightings({"a": (0, 1), "b": (0, 2)}) == [{"a": 0, "b": 2}, {"a": 1, "b": 0}, {"a": 1, "b": 2}]
+
+
+def make_task(name: str, training: str, weights: dict[str, float], names: tuple[str, ...]) -> FitTask:
+    """200 target and 100 auxiliary images whose one sentence each says what is in their features, and 40 others."""
+    rng = np.random.default_rng(3)
+    hidden = rng.random((340, 5))
+    x = (hidden @ rng.random((5, 9))).astype(np.float32)
+    texts = {
+        one: np.maximum(hidden @ rng.standard_normal((5, DIMS[one])) + 0.1 * rng.standard_normal((340, DIMS[one])), 0)
+        for one in names
+    }
+    texts = {
+        one: sparse.csr_array(t.astype(np.float32)) if one in SPARSE else t.astype(np.float32)
+        for one, t in texts.items()
+    }
+    stored, restriction = TextView.of(texts), Restriction(("one",), weights)
+    text = restriction.text(stored)
+
+    def block(rows: slice) -> ViewBlock:
+        part = {one: texts[one][rows] for one in names}
+        return ViewBlock(x[rows], text.stack(restriction.cut(part)), np.arange(rows.stop - rows.start))
+
+    def moments(rows: slice) -> Moments:
+        accumulator = MomentsAccumulator(9, stored.dim, 1)
+        accumulator.add(
+            x[rows], stored.stack({one: texts[one][rows] for one in names}), np.arange(rows.stop - rows.start)
+        )
+        total = accumulator.result().select_y(stored.columns(text))
+        return total.scaled_y(text.factors())
+
+    target, weak, dev = slice(0, 200), slice(200, 300), slice(300, 340)
+    rows = PairArrays({"one": x[dev]}, {one: texts[one][dev] for one in names}, np.arange(40))
+    sets = Sets(moments(target), moments(weak), lambda: [block(target)], lambda: [block(weak)])
+    grid = make_grid([4], [0.01, 0.1], [0.1, 1], [1])
+    return FitTask(
+        training, VIEW, text, sets, replace(rows, sentences=restriction.cut(rows.sentences)), grid, TRANSFER,
+        own_settings(name), seed=0,
+    )  # fmt: skip
+
+
+FITTED = [(spec.name, "target") for spec in made_by("fit")]
+CASES = [
+    *FITTED,
+    *(("ncca", training) for training in ("auxiliary", "joint", "text-feature", "stacked", "sae-linear", "sae")),
+]
+
+
+@pytest.mark.parametrize(("name", "training"), CASES, ids="-".join)
+def test_a_block_of_weight_zero_changes_nothing(name: str, training: str) -> None:
+    registered = model_spec(name).load()
+    alone = make_task(name, training, {"terms": 1.0}, ("terms",))
+    beside = make_task(name, training, {"terms": 1.0, "words": 0.0}, ("terms", "words"))
+    # The other block draws random numbers too, so the first one's are compared by giving both tasks the same sets.
+    beside = replace(beside, sets=alone.sets, dev=alone.dev)
+    assert beside.text == alone.text
+    found, expected = (registered.fit(task).model for task in (beside, alone))
+    np.testing.assert_array_equal(
+        found.embed_sentences(alone.dev.sentences), expected.embed_sentences(alone.dev.sentences)
+    )
+
+
+@pytest.mark.parametrize(("name", "training"), CASES, ids="-".join)
+def test_every_model_and_training_takes_sparse_and_dense_blocks(name: str, training: str) -> None:
+    task = make_task(name, training, {"terms": 1.0, "words": 2.0}, ("terms", "words"))
+    model = model_spec(name).load().fit(task).model
+    sentences = model.embed_sentences(task.dev.sentences)
+    assert sentences.shape == (40, 4) and np.isfinite(sentences).all()
+    twin = type(model).from_parts(model.settings(), model.tensors())
+    assert twin.text == task.text and twin.text_encoders == ("terms", "words")
+    np.testing.assert_array_equal(twin.embed_sentences(task.dev.sentences), sentences)
+
+
+@pytest.mark.parametrize("training", ["target", "joint", "sae-linear"])
+def test_weights_from_moments_are_weights_of_the_columns(training: str) -> None:
+    """The same as from one encoder whose stored vectors had the weight already."""
+    weighted = make_task("ncca", training, {"terms": 1.0, "words": 3.0}, ("terms", "words"))
+    named = {
+        name: one_matrix(weighted.text.select([name]).stack(weighted.dev.sentences)) for name in ("terms", "words")
+    }
+    plain = replace(
+        weighted, text=TextView.of(named), dev=replace(weighted.dev, sentences=named), memory={}
+    )  # whose sets are weighted
+    ours, theirs = (model_spec("ncca").load().fit(task) for task in (weighted, plain))
+    assert ours.chosen.recall_sum == theirs.chosen.recall_sum
+    np.testing.assert_allclose(
+        ours.model.embed_sentences(weighted.dev.sentences), theirs.model.embed_sentences(named), atol=1e-5
+    )
+
+
+def test_the_best_weights_on_dev_are_chosen_and_told() -> None:
+    tried = weightings({"terms": (1.0,), "words": (0.0, 1.0)})
+    tasks = [make_task("ncca", "target", weights, ("terms", "words")) for weights in tried]
+    best = fit_best(model_spec("ncca").load(), tasks)
+    each = [model_spec("ncca").load().fit(task).chosen.recall_sum for task in tasks]
+    assert best.chosen.recall_sum == max(each) and len(best.trials) == 2 * 4
+    assert best.chosen.text_weights == best.model.text.weight_of

@@ -1,0 +1,138 @@
+"""The contract of every registered text encoder, and what each stands for."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from pipeline.config import default_path, merge, read_mapping, validate
+from pipeline.errors import IntegrityError
+from pipeline.specs.stored import restore_text_encoder
+from pipeline.specs.text_encoders import TEXT_ENCODERS
+from pipeline.text.averaged import AveragedEncoder
+from pipeline.text.encoders import Centred, TextEncoder, TextMaterial
+from pipeline.text.tokens import TermSettings
+from pipeline.text.wordvectors import WordVectors
+
+WORDS = ("dog", "cat", "horse", "red", "blue", "green", "runs", "sits")
+PLAIN = TermSettings(True, "words", False, (), 1)
+TEXTS = [f"A {WORDS[3 + i % 3]} {WORDS[i % 3]} {WORDS[6 + i % 2]}." for i in range(60)]
+VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
+SMALL = {
+    "text_encoder_defaults": {"fisher": {"components": 2, "principal": 4}},
+    "text": {"lemmatise": False, "min_count": 1},
+}
+MATERIAL = TextMaterial(
+    0,
+    PLAIN,
+    lambda: TEXTS,
+    lambda: None,
+    lambda: WordVectors(WORDS, VECTORS),
+    lambda wanted: WordVectors(WORDS, VECTORS),
+)
+OFFLINE = [spec.name for spec in TEXT_ENCODERS if spec.place.startswith("pipeline.text.") and spec.section]
+
+
+def prepare(kind: str, **own: object) -> TextEncoder:
+    entry = {"name": "one", "kind": kind, **own}
+    config = validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]}))
+    chosen = config.text_encoder("one")
+    if chosen.spec.extra == "fisher":
+        pytest.importorskip("skimage")
+    made = chosen.spec.load().prepare(chosen, MATERIAL)
+    return made if chosen.centre == "none" else Centred.fit(made, TEXTS, chosen.centre == "whiten")
+
+
+def dense(rows: object) -> np.ndarray:
+    return rows.toarray() if sparse.issparse(rows) else rows
+
+
+@pytest.mark.parametrize("kind", OFFLINE)
+def test_vectors_are_finite_alike_alone_and_come_back_from_parts(kind: str) -> None:
+    made, spec = prepare(kind), next(one for one in TEXT_ENCODERS if one.name == kind)
+    rows = made.encode(TEXTS[:7])
+    assert sparse.issparse(rows) == spec.sparse and rows.dtype == np.float32 and rows.shape == (7, made.dim)
+    assert np.isfinite(dense(rows)).all() and len(np.unique(dense(rows), axis=0)) > 1
+    assert made.encode([]).shape == (0, made.dim) and not dense(made.encode(["Zebra!", ""])).any()
+    np.testing.assert_allclose(dense(made.encode(TEXTS[3:4])), dense(rows)[3:4], atol=1e-6)
+    twin = restore_text_encoder(made.settings(), made.tensors())
+    np.testing.assert_allclose(dense(twin.encode(TEXTS)), dense(made.encode(TEXTS)), atol=1e-6)
+    assert made.encode_words(["dog", "zebra"]).shape == (2, made.dim)
+
+
+@pytest.mark.parametrize("kind", OFFLINE)
+def test_it_says_which_words_it_does_not_know_and_what_was_meant(kind: str) -> None:
+    made = prepare(kind)
+    assert made.unknown("A hoarse zebra, a zebra runs") in (["hoarse", "zebra"], ["a", "hoarse", "zebra"])
+    assert made.knows("the dog") and not made.knows("zebra") and not made.knows("")
+    assert made.suggest("hoarse") == "horse" and made.suggest("xylophone") is None
+    assert {"dog", "horse"} <= set(made.terms)
+
+
+@pytest.mark.parametrize("kind", OFFLINE)
+@pytest.mark.parametrize("part", ["settings", "tensors"])
+def test_parts_of_another_form_are_refused(kind: str, part: str) -> None:
+    made = prepare(kind)
+    settings, tensors = made.settings(), made.tensors()
+    if part == "settings":
+        for name in set(settings) - {"kind", "n_sentences"}:
+            for value in (None, 3, ["a", "a"], {"a": 1}):
+                with pytest.raises(IntegrityError, match="another form than this version reads"):
+                    restore_text_encoder({**settings, name: value}, tensors)
+    for name in tensors if part == "tensors" else ():
+        for value in (tensors[name][:1], tensors[name][..., None], -np.abs(tensors[name]) * np.inf):
+            with pytest.raises(IntegrityError, match="another form than this version reads"):
+                restore_text_encoder(settings, {**tensors, name: value})
+    with pytest.raises(IntegrityError, match="another form than this version reads"):
+        restore_text_encoder({}, {})
+
+
+@pytest.mark.parametrize("centre", ["mean", "whiten"])
+def test_dense_vectors_are_centred_and_whitened_by_the_training_sentences(centre: str) -> None:
+    plain, made = prepare("averaged"), prepare("averaged", centre=centre)
+    rows, moved = plain.encode(TEXTS).astype(float), made.encode(TEXTS).astype(float)
+    np.testing.assert_allclose(moved.mean(axis=0), 0, atol=1e-5)
+    if centre == "mean":
+        np.testing.assert_allclose(moved, rows - rows.mean(axis=0), atol=1e-5)
+    else:
+        values = np.linalg.eigvalsh(np.cov(moved, rowvar=False, bias=True))
+        rank = np.linalg.matrix_rank(rows - rows.mean(axis=0), tol=1e-3)
+        np.testing.assert_allclose(np.sort(values)[-rank:], 1, atol=1e-3)
+    twin = restore_text_encoder(made.settings(), made.tensors())
+    np.testing.assert_allclose(twin.encode(TEXTS), moved, atol=1e-6)
+    assert twin.suggest("hoarse") == "horse" and twin.knows("a dog") and not twin.knows("zebra")
+
+
+def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
+    known = WordVectors(("dog", "runs"), np.array([[1, 0], [0, 1]], np.float32))
+    entry = SimpleNamespace(own=SimpleNamespace(corpus=True, idf=True))
+    texts = ["dog dog", "dog runs", "dog", "cat"]
+    made = AveragedEncoder.prepare(entry, TextMaterial(0, PLAIN, lambda: texts, None, lambda: known, None))
+    dog, runs = np.log(5 / 4) + 1, np.log(5 / 2) + 1
+    found = made.encode(["Dog dog runs cat", "runs", "cat"])
+    np.testing.assert_allclose(
+        found, [[2 * dog / (2 * dog + runs), runs / (2 * dog + runs)], [0, 1], [0, 0]], atol=1e-6
+    )
+
+
+def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
+    """By finite differences of the mean log-likelihood of a text's words, scaled as Perronnin et al. 2010 print it."""
+    made = prepare("fisher")
+    mixture, x = made.mixture, made.vectors[made.rows("a red dog runs")].astype(float)
+    means, step = mixture.means_.copy(), 1e-5
+    gradient = np.zeros_like(means)
+    for place in np.ndindex(*means.shape):
+        for sign in (1, -1):
+            mixture.means_ = means.copy()
+            mixture.means_[place] += sign * step
+            gradient[place] += sign * mixture.score(x) / (2 * step)
+    mixture.means_ = means
+    expected = gradient * np.sqrt(mixture.covariances_) / np.sqrt(mixture.weights_)[:, None]
+    found = made.encode(["a red dog runs"])[0]
+    k, size = len(mixture.weights_), means.size
+    part = found[k : k + size]
+    signed = np.sign(part) * part.astype(float) ** 2  # undoes the square root; unit length is one factor
+    factor = (signed @ expected.ravel()) / (expected.ravel() @ expected.ravel())
+    np.testing.assert_allclose(signed, factor * expected.ravel(), atol=1e-4 * np.abs(signed).max() + 1e-7)
+    np.testing.assert_allclose(np.linalg.norm(found), 1, atol=1e-6)
