@@ -110,9 +110,9 @@ def test_a_wrong_scheduler_is_refused(scheduler: str, message: str, monkeypatch:
         map_reduce(draw, [0], add, scheduler)
 
 
-def encode_sentences(run: Run) -> Callable[[Job], None]:
+def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """As the stage's own, slowly, leaving a trace of the process that has begun a shard."""
-    make, begun = encoding.STAGE.function(run), run.root / "begun"
+    make, begun = encoding.STAGE.function(run, encoder), run.root / "begun"
     begun.mkdir(exist_ok=True)
 
     def slowly(job: Job) -> None:
@@ -134,7 +134,7 @@ IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "clu
 def encoded(run: Path, how: dict, again: bool = True) -> dict[str, bytes]:
     """The shards of sentences and their sidecars, made as the configuration `how` says."""
     write_config(run, how)
-    runner.make(Run(run), STAGE, again=again)
+    runner.make(Run(run), STAGE, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
 
 
@@ -171,7 +171,7 @@ def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp
     assert others, "nothing was made elsewhere"
     for part in range(5):
         write_config(run, {"shards_per_job": 1})
-        runner.make(Run(run), STAGE, part=part, again=True)
+        runner.make(Run(run), STAGE, ("tfidf",), part=part, again=True)
     assert encoded(run, IN_PROCESS, again=False) == expected
 
 

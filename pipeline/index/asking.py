@@ -156,6 +156,8 @@ class QueryForms:
         self.views = model.views if self.each else (model.sentence_view,)
         self.encoders: dict[str, TextEncoder] = {}
         if VECTORS in self.views:
+            if not model.text_encoders:
+                raise IntegrityError(f"the model in {bundle.folder} names no text encoder; {REBUILD}")
             stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
                 name: restore_text_encoder(one.settings, one.tensors, bundle.folder) for name, one in stored.items()

@@ -57,7 +57,7 @@ def read_lines(data: bytes, form: type[Form], path: Path, remedy: str) -> list[A
 
 
 def read_vocabulary(path: Path) -> Any:
-    """What `build-vocabulary`, `build-token-vocabulary` or `combine` wrote."""
+    """What `build-token-vocabulary` or `combine` wrote."""
     value = read_json(path)
     return read_record(path, JointVocabulary if isinstance(value, Mapping) and "views" in value else VocabularyFile)
 

@@ -1,5 +1,6 @@
 """Moments by torch are those by numpy, also where a GPU has no room for a whole block."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from pipeline.models.linear.device_moments import DeviceAccumulator
 from pipeline.models.linear.device_views import sparse_on, stack_on, stack_tensors
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.passes import sum_blocks
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 from pipeline.storage.gather import SplitRows
 
 
-def make_blocks(dims: tuple[int, int], terms: int) -> list[SplitRows]:
+def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[SplitRows]:
     """Blocks of images far from zero, in half precision and in single, with 0 to 3 sentences each, or 2."""
     rng, blocks = np.random.default_rng(0), []
     for n, counts in ((300, None), (1, np.array([1])), (700, None), (256, np.full(256, 2)), (5, np.zeros(5, int))):
@@ -31,7 +33,10 @@ def make_blocks(dims: tuple[int, int], terms: int) -> list[SplitRows]:
             "half": (rng.standard_normal((n, dims[0])) + 3).astype(np.float16),
             "single": (rng.standard_normal((n, dims[1])) - 5).astype(np.float32),
         }
-        blocks.append(SplitRows(np.arange(n), features, {"tfidf": y}, np.arange(len(owners)), owners))
+        texts = {"tfidf": y}
+        if dense:
+            texts["words"] = (rng.standard_normal((len(owners), dense)) + 9).astype(np.float16)
+        blocks.append(SplitRows(np.arange(n), features, texts, np.arange(len(owners)), owners))
     return blocks
 
 
@@ -59,6 +64,16 @@ def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, 
     np.testing.assert_array_equal(found.xx, found.xx.T)
     twin = Moments.from_arrays(found.to_arrays())
     np.testing.assert_array_equal(twin.xx, found.xx)
+
+
+@pytest.mark.parametrize(("dims", "tolerance"), [((9, 4), 1e-12), ((700, 500), 2e-5)])
+def test_sparse_and_dense_texts_side_by_side_are_those_of_numpy(device: torch.device, dims, tolerance: float) -> None:
+    blocks = make_blocks(dims, 30, dense=12)
+    for names in (("tfidf", "words"), ("words", "tfidf"), ("words",)):
+        chosen = [replace(block, sentences={name: block.sentences[name] for name in names}) for block in blocks]
+        text = TextView.of(chosen[0].sentences)
+        found, expected = (sum_blocks(chosen, view_of(dims), text, 1, where) for where in (device, None))
+        assert_same(found, expected, tolerance)
 
 
 def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
