@@ -25,7 +25,7 @@ from pipeline.models.linear.cca import CCASolver  # noqa: E402
 HIDDEN, DIMENSIONS, RIDGES = 64, 128, (0.01, 0.1, 1.0)
 
 
-class Pairs:
+class CausedPairs:
     """Blocks of pairs that share HIDDEN causes; noise is drawn once and rolled."""
 
     def __init__(self, dim: int) -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=768)
     given = parser.parse_args()
-    pairs = Pairs(given.dim)
+    pairs = CausedPairs(given.dim)
     seconds, processor = ({name: 0.0 for name in ("rows", "moments", "products", "fit")} for _ in range(2))
 
     def timed(name: str, work: Callable[[], Any], times: int = 1) -> Any:
