@@ -31,7 +31,7 @@ from pipeline.models.linear.tuning import PairArrays  # noqa: E402
 from pipeline.models.linear.views import ImageView  # noqa: E402
 from pipeline.models.linear.zero_shot import ZeroShot  # noqa: E402
 
-PAIRS, TEST = (100, 1000, 10_000), 1000
+PAIRS, TEST = (100, 300, 1000, 3000, 10_000), 1000
 DIM, LATENT, PRIVATE = 256, 48, 24
 MISFIT, NUISANCE, NOISE, GAP = 0.8, 2.5, 1.2, 6.0
 """Of the second matrix, private directions and noise in standard deviations; the length of the gap. A latent value has

@@ -14,7 +14,7 @@ FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_impl
 def fetch_model(place: Any) -> tuple[nn.Module, list[str]]:
     """The model in a folder or of the hub, in float32, and the parameters that its weights lack. Only safetensors are
     read, and no code of the hub's is run."""
-    safe = {"use_safetensors": True, "trust_remote_code": False, "attn_implementation": "sdpa"}
+    safe = {"use_safetensors": True, "trust_remote_code": False}
     model, loading = AutoModel.from_pretrained(place, **safe, output_loading_info=True)
     return model.float().eval(), sorted(loading["missing_keys"])
 
@@ -26,16 +26,24 @@ def require_weights(missing: Sequence[str], but: str = "pooler.") -> None:
 
 
 def config_of(model: nn.Module) -> dict[str, Any]:
-    return {key: value for key, value in model.config.to_dict().items() if key not in FOREIGN}
+    """The configuration that `build_model` takes."""
+    return without_foreign(model.config.to_dict())
+
+
+def without_foreign(config: Any) -> Any:
+    """`config` without the keys of FOREIGN, however deep."""
+    if isinstance(config, Mapping):
+        return {key: without_foreign(value) for key, value in config.items() if key not in FOREIGN}
+    return config
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
     """The model of `config_of`, without its weights. Raises ValueError for one that would fetch another."""
-    values = {key: value for key, value in config.items() if key not in FOREIGN}
+    values = without_foreign(config)
     kind = values.pop("model_type")
     if "timm" in kind or values.get("use_pretrained_backbone"):
         raise ValueError("a network inside another is not restored")
-    return AutoModel.from_config(AutoConfig.for_model(kind, **values), attn_implementation="sdpa")
+    return AutoModel.from_config(AutoConfig.for_model(kind, **values))
 
 
 def remove_unused(body: nn.Module, compute: Callable[[], torch.Tensor]) -> list[str]:

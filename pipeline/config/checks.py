@@ -117,6 +117,9 @@ def _check_text_encoders(config: "Config") -> None:
         raise ValueError(f"two text encoders of one name among {', '.join(names)}")
     if taken := [name for name in names if name in RESERVED]:
         raise ValueError(f"text_encoders: {taken[0]} is the name of another folder of a run's texts; choose another")
+    for encoder in config.text_encoders:
+        if encoder.own.lacks:
+            raise ValueError(f"text encoder {encoder.name} needs {encoder.spec.key}.{encoder.own.lacks}; give it")
 
 
 def _check_regions(config: "Config") -> None:

@@ -34,6 +34,11 @@ class TextKindSettings(Section):
         """The folder of a model that a person brought for it."""
         return None
 
+    @property
+    def lacks(self) -> str | None:
+        """The key that an entry of the kind has to have and does not."""
+        return None
+
 
 class WordVectorSource(TextKindSettings):
     """Where the vectors of words come from, of which a text's vector is made."""
@@ -84,3 +89,7 @@ class LibrarySettings(TextKindSettings):
     def folder(self, weights_root: str) -> Path | None:
         place = Path(weights_root) / (self.architecture or "")
         return place if self.architecture and place.is_dir() else None
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.architecture else "architecture"

@@ -113,8 +113,8 @@ def _measure_texts(run: Run) -> tuple[dict, dict[str, int]]:
     for chosen in run.config.text_encoders:
         if run.layout.text_encoder(chosen.name).commit.exists():
             made = texts.open_text_encoder(run, chosen.name)
-        elif chosen.own.corpus:
-            found["encoded"][chosen.name] = None  # its word vectors are yet to be learned
+        elif chosen.own.corpus or chosen.spec.extra:
+            found["encoded"][chosen.name] = None  # its word vectors are yet to be learned, its network to be fetched
             continue
         else:
             made = chosen.spec.load().prepare(chosen, texts.read_text_material(run, chosen.name, SAMPLE_SENTENCES))

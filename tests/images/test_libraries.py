@@ -72,6 +72,31 @@ def test_a_vision_transformer_without_pooling_weights_gives_its_first_token(tmp_
     assert any("pooler" in name for name in encoder.tensors()) == pooled
 
 
+@pytest.mark.parametrize("kind", ["ConvNext", "Swin", "Dinov2"])
+def test_networks_of_many_kinds_come_back_as_they_are_there(tmp_path: Path, kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "ConvNext": {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]},
+        "Swin": {
+            "image_size": SIDE,
+            "patch_size": 4,
+            "embed_dim": 8,
+            "depths": [1, 1],
+            "num_heads": [2, 2],
+            "window_size": 4,
+        },
+        "Dinov2": {**SIDES, "image_size": SIDE, "patch_size": 8},
+    }
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**sizes[kind])).eval()
+    save_transformers(theirs, SIDE, tmp_path)
+    encoder = prepare(tmp_path, "transformers", architecture="transformers")
+    pixels = encoder.normalise(torch.from_numpy(np.stack([np.asarray(one.resize((SIDE, SIDE))) for one in IMAGES])))
+    with torch.inference_mode():
+        expected = theirs(pixels).pooler_output.flatten(1)
+        np.testing.assert_allclose(encoder.body(pixels), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_weights_that_are_missing_are_named(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     safetensors = pytest.importorskip("safetensors.torch")

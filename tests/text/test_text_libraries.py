@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline.config import default_path, read_mapping, validate
-from pipeline.errors import InputError, IntegrityError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.settings.section import merge
 from pipeline.specs.stored import restore_text_encoder
 from pipeline.text.encoders import TextMaterial
@@ -119,6 +119,11 @@ def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
         expected = model.encode_text(open_clip.get_tokenizer(f"local-dir:{folder}")(TEXTS))
     np.testing.assert_allclose(encoder.encode(TEXTS), expected, rtol=1e-4, atol=1e-5)
     assert not [name for name in encoder.tensors() if "visual" in name]
+
+
+def test_an_entry_names_its_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="text encoder theirs needs transformers.architecture; give it"):
+        prepare(tmp_path, "transformers")
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
