@@ -9,6 +9,7 @@ from scipy import sparse
 
 from pipeline.config import default_path, merge, read_mapping, validate
 from pipeline.errors import IntegrityError
+from pipeline.specs.places import import_place
 from pipeline.specs.stored import restore_text_encoder
 from pipeline.specs.text_encoders import TEXT_ENCODERS
 from pipeline.text.averaged import AveragedEncoder
@@ -39,8 +40,9 @@ def entry_of(kind: str, **own: object) -> Any:
     return validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]})).text_encoder("one")
 
 
-LEARNED = [spec.name for spec in TEXT_ENCODERS if entry_of(spec.name).own.learns]
-"""The others are networks of other libraries."""
+FETCHED = [spec.name for spec in TEXT_ENCODERS if "architecture" in import_place(spec.section).model_fields]
+"""Networks of other libraries."""
+LEARNED = [spec.name for spec in TEXT_ENCODERS if spec.name not in FETCHED]
 
 
 def prepare(kind: str, **own: object) -> TextEncoder:
