@@ -24,11 +24,11 @@ BATCH = 1000
 @dataclass(frozen=True)
 class ExportedSide:
     """The `images` or `sentences` of a bundle: `vectors` (n, c) float32, of which row i is described by row i of
-    `table`; `index` are the bytes of a Flat index of them in FAISS's format."""
+    `table`; `index` makes the bytes of a Flat index of them in FAISS's format."""
 
     vectors: np.ndarray
     table: pa.Table
-    index: memoryview
+    index: Callable[[], memoryview]
 
     @property
     def with_vectors(self) -> pa.Table:
@@ -110,7 +110,7 @@ def _write_clip_retrieval(folder: Path, sides: Sides, card: Mapping[str, Any]) -
         for one in (place / kind[0], metadata):
             one.mkdir(parents=True)
         np.save(place / kind[0] / f"{kind[0]}_0.npy", side.vectors)
-        (place / f"{kind[1]}.index").write_bytes(side.index)
+        (place / f"{kind[1]}.index").write_bytes(side.index())
         table, root = side.plain, card["data_root"]
         if "path" in table.column_names:
             paths = [os.path.join(root, path) for path in table["path"].to_pylist()]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.exports import ExportedSide
 
-EXACT = re.compile(r"Flat$|^(IDMap,)?HNSW\d+$")
+EXACT = re.compile(r"(IDMap,)?((IVF\d+(_HNSW\d+)?,)?Flat|HNSW\d+(,Flat)?)|.*,(RFlat|Refine\(Flat\))")
 """Factory strings of indices that hold their vectors as they were."""
 KINDS = ("npy", "parquet", "clip-retrieval", "lancedb", "qdrant", "onnx")
 
@@ -63,13 +63,17 @@ def _read(bundle: "Bundle", modality: str) -> "ExportedSide":
     table, card, index = bundle.table(modality), bundle.card[modality], open_index(bundle, modality)
     rows = np.flatnonzero(~is_removed(table))
     vectors = reconstruct(index, rows)
-    if not EXACT.search(card["factory"]):
+    if not EXACT.fullmatch(card["factory"]):
         logging.getLogger(__name__).warning(
             "the index of %s (%s) has rounded its vectors: these are the ones that it has", modality, card["factory"]
         )
-    flat = faiss.IndexFlat(vectors.shape[1], METRICS[card["metric"]])
-    flat.add(vectors)
-    return ExportedSide(vectors, table.take(rows), to_bytes(flat))
+
+    def index_bytes() -> memoryview:
+        flat = faiss.IndexFlat(vectors.shape[1], METRICS[card["metric"]])
+        flat.add(vectors)
+        return to_bytes(flat)
+
+    return ExportedSide(vectors, table.take(rows), index_bytes)
 
 
 def _write_onnx(bundle: "Bundle", output: Path) -> None:
