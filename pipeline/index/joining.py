@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.format import from_bytes
 from pipeline.index.vectors import ArrayVectors
 
@@ -23,7 +23,7 @@ class JoinedBundles:
     Photographs that both have (by their sha256) are those of `first`, and so are their sentences. `fresh` are the ids
     that come from `second`, by modality, and `roots` the folders of photographs beside the first's data_root. Raises
     UsageError for bundles of multi-vector models, for indices that do not give their vectors back exactly, and where
-    `second` alone has sentences.
+    `second` alone has sentences, and for another model's.
     """
 
     multi_vector = False
@@ -34,6 +34,10 @@ class JoinedBundles:
                 f"{first.folder} has several vectors an image; add to it from a run that has grown (--run)"
             )
         self.folder, self.model = second.folder, second.card["inputs"]["model"]
+        if self.model != first.card["inputs"]["model"]:
+            raise UsageError(
+                f"{second.folder} was made by another model than {first.folder}; apply {first.folder} to it"
+            )
         self.metric = self.comparison = first.card["metric"]
         self.inputs = {"joined": second.card["fingerprint"]}
         self._bundles, self._root_column = (first, second), root_column
@@ -59,7 +63,7 @@ class JoinedBundles:
     def _join_images(self, places: list[int]) -> pa.Table:
         """The images by id; `places` are the numbers of the second's roots among all."""
         first, second = (one.table("images") for one in self._bundles)
-        here = {digest: row for row, digest in enumerate(first["sha256"].to_pylist()) if digest}
+        here = set(first["sha256"].to_pylist())
         digests = second["sha256"].to_pylist()
         rows = np.array([row for row, digest in enumerate(digests) if digest and digest not in here], np.int64)
         start = self._start("images", first)
@@ -69,8 +73,10 @@ class JoinedBundles:
         more = second.take(rows)
         if any(places):
             name = self._root_column
-            own = more[name].to_pylist() if name in more.column_names else [0] * len(rows)
-            more = _replaced(more, name, pa.array([places[one or 0] or None for one in own], pa.int64()))
+            own = [one or 0 for one in more[name].to_pylist()] if name in more.column_names else [0] * len(rows)
+            if not set(own) <= set(range(len(places))):
+                raise IntegrityError(f"{self.folder}/images.parquet names folders that its card does not; make it anew")
+            more = _replaced(more, name, pa.array([places[one] or None for one in own], pa.int64()))
         return self._append("images", first, _replaced(more, "image_id", pa.array(ids[rows])), rows)
 
     def _join_sentences(self) -> pa.Table:

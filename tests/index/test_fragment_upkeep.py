@@ -133,6 +133,18 @@ def test_what_cannot_be_done_is_named(runs: dict[str, Path], tmp_path: Path) -> 
     assert not (tmp_path / "a").exists()
 
 
+def test_what_needs_one_vector_an_image_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    bundle, output = runs["small"] / "exact", ("--output", tmp_path / "out")
+    with pytest.raises(UsageError, match="dvsa compares regions, and a bundle does not say how to find these"):
+        run_command("apply", bundle, runs["small"] / "data", *output)
+    with pytest.raises(UsageError, match="has several vectors an image; add to it from a run"):
+        run_command("index_add", "--index", bundle, "--from", bundle, *output)
+    for arguments in ((), ("--run", runs["large"], "--from", bundle)):
+        with pytest.raises(UsageError, match="give either --run, .* or --from"):
+            run_command("index_add", "--index", bundle, *arguments, *output)
+    assert not (tmp_path / "out").exists()
+
+
 def test_sets_of_a_model_with_globals_grow_and_shrink() -> None:
     rng = np.random.default_rng(0)
     sets = MultiVectors(None, np.array([0, 2, 5, 6]), rng.random((3, 4)), rng.random((6, 4)))

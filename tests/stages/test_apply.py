@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import run_command
+from made_up import retell, run_command
 from made_up_colours import COLOURS, CONFIG, draw, make_colours
 
 from pipeline.errors import InputError, UsageError
-from pipeline.index.joining import exact_vectors
+from pipeline.index.joining import JoinedBundles, exact_vectors
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
@@ -152,3 +152,12 @@ def test_what_both_have_is_there_once(source: Path, applied: Path, joined: Path,
     assert Bundle(tmp_path / "fourth").card["images"]["count"] == 68
     with pytest.raises(UsageError, match="has no sentences and .* has"):
         run_command("index_add", "--index", applied / "out", "--from", joined, "--output", tmp_path / "fifth")
+
+
+def test_bundles_of_another_model_are_not_joined(source: Path, applied: Path, joined: Path, tmp_path: Path) -> None:
+    shutil.copytree(source / "bundle", tmp_path / "other")
+    retell(tmp_path / "other/card.json", "inputs", "model", value="another")
+    with pytest.raises(UsageError, match="was made by another model"):
+        run_command("index_add", "--index", tmp_path / "other", "--from", applied / "out", "--output", tmp_path / "new")
+    foreign = JoinedBundles(Bundle(source / "bundle"), Bundle(joined), "merged_root")
+    assert foreign.fresh["images"].tolist() == list(range(40, 64)) and foreign.roots == [str(applied / "photos")]
