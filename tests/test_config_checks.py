@@ -65,6 +65,26 @@ def read(text: str):
             "two encoders of one name among net, net",
         ),
         (
+            "text_encoders: [{name: one, kind: tf-idf}, {name: one, kind: averaged}]",
+            "two text encoders of one name among one, one",
+        ),
+        (
+            "text_encoders: [{name: tokens, kind: tf-idf}]",
+            "text_encoders: tokens is the name of another folder of a run's texts; choose another",
+        ),
+        (
+            "text_encoders: [{name: one, kind: tf-idf, centre: mean}]",
+            "text encoder one: sparse vectors are not centred; set centre to none",
+        ),
+        (
+            "text_encoders: [{name: one, kind: tf-idf, weight: 0}]",
+            "no text encoder has a positive weight; give one to one",
+        ),
+        (
+            "variants: {other: {model: ncca, text_encoders: [two]}}",
+            "variants.other: unknown text encoder two; there are tfidf",
+        ),
+        (
             "encoders: [{name: net, architecture: standard}]\nregions: {encoders: [net]}",
             "regions.encoders: net describes whole images only; name a network",
         ),

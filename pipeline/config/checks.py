@@ -120,6 +120,8 @@ def _check_text_encoders(config: "Config") -> None:
     for encoder in config.text_encoders:
         if encoder.own.lacks:
             raise ValueError(f"text encoder {encoder.name} needs {encoder.spec.key}.{encoder.own.lacks}; give it")
+    if centred := [one for one in config.text_encoders if one.spec.sparse and one.centre != "none"]:
+        raise ValueError(f"text encoder {centred[0].name}: sparse vectors are not centred; set centre to none")
 
 
 def _check_regions(config: "Config") -> None:

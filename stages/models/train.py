@@ -151,9 +151,9 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     """
     from pipeline.errors import IntegrityError
     from pipeline.models.neural.word_towers import WordStart
-    from pipeline.specs.stored import restore
-    from pipeline.storage.provenance import require_same_origins
-    from stages.texts import open_text_encoder
+    from pipeline.specs.stored import restore, restore_text_encoder
+    from pipeline.storage.parameters import TEXT_ENCODER
+    from pipeline.storage.provenance import encoders_of, read_own_encoders, require_same_origins
 
     spec, layout, name = run.config.model(model).spec, run.layout, run.config.start(model)
     folder, parameters = layout.model(name).path, run.model(name)
@@ -169,7 +169,9 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     start = restore(held, parameters.settings, parameters.tensors, folder)
     if spec.starts_from_terms:
         words = [*_read_terms(run, learned["vocabulary"]), ""]
-        encoders = {name: open_text_encoder(run, name) for name in start.text_encoders}
+        origins = encoders_of(folder, known["text_encoders"], start.text_encoders)
+        stored = read_own_encoders(layout.text_encoder("").path, origins, folder, TEXT_ENCODER)
+        encoders = {name: restore_text_encoder(one.settings, one.tensors) for name, one in stored.items()}
         start = WordStart(
             start, start.text.unnormalised.stack({n: one.encode_words(words) for n, one in encoders.items()})
         )

@@ -68,6 +68,8 @@ class MomentsAccumulator:
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
         """Add the sums of sentences alone; returns (n, d) the sum of each image's sentences, and (n,) their number."""
+        if not len(owners):
+            return sum_by_owner(y, owners, n), np.zeros(n, int)
         if self._shift_y is None:
             self._columns = [(columns, sparse.issparse(part)) for columns, part in spans(y)]
             self._shift_y = [0 if sparse.issparse(part) else self._mean_of(part) for part in parts_of(y)]
