@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WIDEST = 2048
 """Dimensions that features have at most, where nobody says how many."""
+WORD = 300
+"""Dimensions of word vectors in a file: the published ones of word2vec, GloVe and fastText have no more."""
 SIDE = 224
 """Pixels of a picture's side, where the model itself says how many."""
 TEXTS = 5
@@ -21,8 +23,7 @@ TEXTS = 5
 class Sizes:
     """Counts of `images` and `sentences`; `shard_images` of the largest shard; the `splits`' images; the dimension of
     each encoder's features (`dims`), and of each text encoder's vectors (`text_dims`); the largest number of joint
-    `dimensions`; the
-    `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
+    `dimensions`; the `batch_images` of 224 x 224 pixels that have as many as what goes through a network at once."""
 
     images: int
     sentences: int
@@ -111,4 +112,4 @@ def width(config: "Config", encoder: Any) -> int:
 
 def text_width(config: "Config", encoder: Any) -> int:
     """The dimension of a text encoder's vectors, or the most that it can be."""
-    return encoder.spec.dim(encoder) or (config.word_vectors.dim if encoder.own.corpus else WIDEST)
+    return encoder.spec.dim(encoder, config.word_vectors.dim if encoder.own.corpus else WORD) or WIDEST

@@ -84,7 +84,6 @@ class LibrarySettings(TextKindSettings):
     """A model of another library: its name on the hub, or a folder."""
 
     architecture: str | None
-    weights: str | None
 
     def folder(self, weights_root: str) -> Path | None:
         place = Path(weights_root) / (self.architecture or "")
@@ -93,3 +92,7 @@ class LibrarySettings(TextKindSettings):
     @property
     def lacks(self) -> str | None:
         return None if self.architecture else "architecture"
+
+
+class OpenClipTextSettings(LibrarySettings):
+    weights: str | None

@@ -24,10 +24,12 @@ class TextEncoderSpec:
     place: str
     sparse: bool = False
     section: str | None = None
+    adds_words: bool = False
+    """Whether the vector of a sentence is the sum of those of its words (see `encode_words`), but for a factor."""
     extra: str | None = None
     """The extra of the distribution that it needs."""
-    dim: Callable[[Any], int | None] = lambda entry: None
-    """The most dimensions that its vectors have by its entry, or None."""
+    dim: Callable[[Any, int], int | None] = lambda entry, word: None
+    """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
 
     @property
     def key(self) -> str:
@@ -50,20 +52,20 @@ def _spec(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:
     return TextEncoderSpec(name=name, place=f"pipeline.text.{place}", section=section, **more)
 
 
-def _library(name: str, place: str) -> TextEncoderSpec:
+def _library(name: str, place: str, section: str = "Library") -> TextEncoderSpec:
     """Networks of another library, which is the extra of that name."""
-    return _spec(name, place, "Library", extra=name)
+    return _spec(name, place, section, extra=name)
 
 
 TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _spec("tf-idf", "tfidf:TfidfEncoder", "pipeline.settings.collection:TextSettings", sparse=True,
-          dim=lambda entry: entry.tf_idf.size),
-    _spec("averaged", "averaged:AveragedEncoder", "Averaged"),
+          adds_words=True, dim=lambda entry, word: entry.tf_idf.size),
+    _spec("averaged", "averaged:AveragedEncoder", "Averaged", adds_words=True, dim=lambda entry, word: word),
     _spec("fisher", "fisher:FisherEncoder", "Fisher", extra="fisher",
-          dim=lambda entry: entry.fisher.principal and entry.fisher.components * (2 * entry.fisher.principal + 1)),
+          dim=lambda entry, word: entry.fisher.components * (2 * (entry.fisher.principal or word) + 1)),
     _library("transformers", "transformers_text:TransformersTextEncoder"),
     _library("sentence-transformers", "transformers_text:SentenceTransformersEncoder"),
-    _library("open_clip", "open_clip_text:OpenClipTextEncoder"),
+    _library("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText"),
 )  # fmt: skip
 
 

@@ -100,14 +100,19 @@ class AveragedEncoder(WordsEncoder):
         return made
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
+        bags = self._bags(texts)
+        bags.data /= np.repeat(bags.sum(axis=1), np.diff(bags.indptr))
+        return bags @ self.vectors
+
+    def word_factors(self, words: Sequence[str]) -> np.ndarray:
+        return self._bags(words).sum(axis=1)
+
+    def _bags(self, texts: Sequence[str]) -> sparse.csr_array:
+        """(n, V) float32: the idf of every word of each text."""
         found = [self.rows(text) for text in texts]
         columns = np.fromiter(chain.from_iterable(found), np.int64)
-        lengths = np.array([len(rows) for rows in found], np.int64)
-        weights, owners = self.idf[columns], np.repeat(np.arange(len(found)), lengths)
-        totals = np.bincount(owners, weights, minlength=len(found))
-        weights = (weights / totals[owners]).astype(np.float32)
-        bags = sparse.csr_array((weights, columns, np.cumsum([0, *lengths])), shape=(len(found), len(self.terms)))
-        return bags @ self.vectors
+        indptr = np.cumsum([0, *map(len, found)])
+        return sparse.csr_array((self.idf[columns], columns, indptr), shape=(len(found), len(self.terms)))
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {**super().tensors(), "idf": self.idf}

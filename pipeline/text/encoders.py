@@ -49,8 +49,14 @@ class TextEncoder:
         raise NotImplementedError
 
     def encode_words(self, words: Sequence[str]) -> Rows:
-        """(n, dim): what each word alone adds to the vector of a sentence, up to the sentence's own factor."""
-        return self.encode(words)
+        """(n, dim): what each word alone adds to the vector of a sentence, up to the sentence's own factor; zeros for
+        an unknown word. Only of a kind whose spec says that it `adds_words`."""
+        return self.encode(words) * self.word_factors(words)[:, None]
+
+    def word_factors(self, words: Sequence[str]) -> np.ndarray:
+        """(n,): how much each word counts in the vector of a sentence, which is the weighted mean of those of its
+        words."""
+        raise NotImplementedError
 
     def knows(self, text: str) -> bool:
         """Whether the vector of `text` means anything."""
@@ -83,7 +89,8 @@ class TextEncoder:
 
 
 class Centred(TextEncoder):
-    """The dense vectors of another `encoder` as (y - mean) M; `matrix` M is (dim, dim) or None, the identity."""
+    """The dense vectors of another `encoder` as (y - mean) M, and zeros still for a text that it does not know;
+    `matrix` M is (dim, dim) or None, the identity."""
 
     def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:
         if mean.shape != (encoder.dim,) or (matrix is not None and matrix.shape != (encoder.dim, encoder.dim)):
@@ -93,8 +100,9 @@ class Centred(TextEncoder):
 
     @classmethod
     def fit(cls, encoder: TextEncoder, texts: Sequence[str], whiten: bool) -> "Centred":
-        """By the mean of `texts`, and with `whiten` by their covariance: all variances become 1, but for directions
-        without any."""
+        """By the mean of the `texts` that it knows, and with `whiten` by their covariance: all variances become 1, but
+        for directions without any."""
+        texts = [text for text in texts if encoder.knows(text)]
         n, total, square = len(texts), np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
         for block in blocks(texts):
             rows = encoder.encode(block).astype(np.float64)
@@ -110,14 +118,13 @@ class Centred(TextEncoder):
         return cls(encoder, mean.astype(np.float32), matrix)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        return self._moved(self.encoder.encode(texts))
+        rows = self.encoder.encode(texts) - self.mean
+        rows = rows if self.matrix is None else rows @ self.matrix
+        rows[[not self.knows(text) for text in texts]] = 0
+        return rows
 
-    def encode_words(self, words: Sequence[str]) -> np.ndarray:
-        return self._moved(self.encoder.encode_words(words))
-
-    def _moved(self, rows: np.ndarray) -> np.ndarray:
-        rows = rows - self.mean
-        return rows if self.matrix is None else rows @ self.matrix
+    def word_factors(self, words: Sequence[str]) -> np.ndarray:
+        return self.encoder.word_factors(words)
 
     def knows(self, text: str) -> bool:
         return self.encoder.knows(text)

@@ -45,7 +45,7 @@ def _reads(config, layout, documents: str, encoder: str) -> Inputs:
 
 STAGE = Stage(
     encode_documents,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: process(PYTHON + 1500, images=0.002)(s) + 8 * s.shard_images * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.widest_text / MB,

@@ -23,7 +23,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 STAGE = Stage(
     encode_sentences,
-    version=4,
+    version=5,
     needs=Need(
         lambda s: process(PYTHON + 1500)(s) + 8 * s.shard_images * s.texts * s.widest_text / MB,
         lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,

@@ -67,7 +67,30 @@ def test_vectors_are_finite_alike_alone_and_come_back_from_parts(kind: str) -> N
     np.testing.assert_allclose(dense(made.encode(TEXTS[3:4])), dense(rows)[3:4], atol=1e-6)
     twin = restore_text_encoder(made.settings(), made.tensors())
     np.testing.assert_allclose(dense(twin.encode(TEXTS)), dense(made.encode(TEXTS)), atol=1e-6)
-    assert made.encode_words(["dog", "zebra"]).shape == (2, made.dim)
+    assert spec.dim(entry_of(kind), VECTORS.shape[1]) >= made.dim
+
+
+ADDING = [
+    (one.name, centre)
+    for one in TEXT_ENCODERS
+    for centre in (["none"] if one.sparse else ["none", "mean", "whiten"])
+    if one.adds_words
+]
+
+
+@pytest.mark.parametrize(("kind", "centre"), ADDING, ids="-".join)
+def test_words_add_up_to_their_sentence_but_for_a_factor(kind: str, centre: str) -> None:
+    made = prepare(kind, centre=centre, tf_idf={"max_ngram": 1})
+    words = ["a", "red", "dog", "runs"]
+    total, whole = dense(made.encode_words(words)).sum(axis=0), dense(made.encode(["A red dog runs"]))[0]
+    assert total @ whole / (np.linalg.norm(total) * np.linalg.norm(whole)) > 1 - 1e-6
+    assert not dense(made.encode_words(["zebra", ""])).any()
+
+
+@pytest.mark.parametrize("principal", [None, 4])
+def test_a_fisher_vector_is_as_wide_as_was_planned(principal: int | None) -> None:
+    entry = entry_of("fisher", fisher={"principal": principal})
+    assert entry.spec.dim(entry, VECTORS.shape[1]) == prepare("fisher", fisher={"principal": principal}).dim
 
 
 @pytest.mark.parametrize("kind", LEARNED)
@@ -110,6 +133,9 @@ def test_dense_vectors_are_centred_and_whitened_by_the_training_sentences(centre
         np.testing.assert_allclose(np.sort(values)[-rank:], 1, atol=1e-3)
     twin = restore_text_encoder(made.settings(), made.tensors())
     np.testing.assert_allclose(twin.encode(TEXTS), moved, atol=1e-6)
+    assert not twin.encode(["zebra", ""]).any()
+    again = Centred.fit(plain, [*TEXTS, "zebra", "", "xylophone"], centre == "whiten")
+    np.testing.assert_allclose(again.encode(TEXTS), moved, atol=1e-6)
     assert twin.suggest("hoarse") == "horse" and twin.knows("a dog") and not twin.knows("zebra")
 
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.errors import UsageError
+from pipeline.models.linear.columns import Rows
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import load_arrays
 from pipeline.models.neural.packing import Packed
@@ -27,11 +27,11 @@ SAMPLE = 4096
 
 @dataclass(frozen=True)
 class WordStart:
-    """A fitted ncca, and every word in its terms: `terms` (V + 1, d) tf-idf of each word of the token vocabulary alone,
-    not of unit length; a row of zeros for the unknown word."""
+    """A fitted ncca, and every word in its text view: `terms` (V + 1, d) has what each word of the token vocabulary
+    alone adds to the vector of a sentence, before any normalising; the last, zeros, is the unknown word."""
 
     model: Any
-    terms: sparse.csr_array
+    terms: Rows
 
 
 class InitialTowers(NamedTuple):
