@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.errors import InputError, JointspaceError, brief
+from pipeline.errors import InputError, JointspaceError, UsageError, brief
 
 
 def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple[Path | None, dict[str, str]]:
@@ -16,11 +16,15 @@ def own_folder(architecture: str, folder: Callable[[str], Path | None]) -> tuple
 
 @contextmanager
 def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
-    """InputError in place of what a library, its hub, or those that carry their requests raise."""
+    """InputError in place of what a library, its hub, or those that carry their requests raise; UsageError where a
+    library is missing."""
     try:
         yield
     except JointspaceError:
         raise
+    except ModuleNotFoundError as error:
+        remedy = f"pip install 'jointspace[{library}]', or {error.name} by itself"
+        raise UsageError(f"encoder {encoder}: {library} encoders need {error.name}; {remedy}") from error
     except Exception as error:
         raise InputError(
             f"encoder {encoder}: cannot get {architecture} from {library} ({brief(error)}); correct architecture and"

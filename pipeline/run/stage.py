@@ -35,6 +35,16 @@ Input = Artefact | Shards | Outside
 Inputs = Mapping[str, Input]
 
 
+def outside_files(name: str, folder: Path) -> dict[str, Input]:
+    """All files below a person's folder as `name`/path, but hidden ones."""
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        f"{name}/{own.as_posix()}": Outside(path)
+        for own, path in paths.items()
+        if not any(part.startswith(".") for part in own.parts)
+    }
+
+
 @dataclass(frozen=True)
 class Job:
     """One call of a stage's function: what it writes, and what its commit must record.

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.plan.needs import TORCH, Need, fixed, process
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
@@ -50,7 +50,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
     if chosen.file is not None:
         reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
     if chosen.spec.defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():
-        reads |= {f"weights/{file.name}": Outside(file) for file in sorted(folder.iterdir()) if file.is_file()}
+        reads |= outside_files("weights", folder)
     return reads
 
 

@@ -1,7 +1,7 @@
 """`prepare-text-encoder`: a text encoder of the configuration, as an artefact of the run."""
 
 from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
 def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
@@ -35,7 +35,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
     if path := own.outside(config.weights_root):
         reads["file"] = Outside(path)
     if folder := own.folder(config.weights_root):
-        reads |= {f"file/{file.name}": Outside(file) for file in sorted(folder.iterdir()) if file.is_file()}
+        reads |= outside_files("file", folder)
     return reads
 
 
@@ -51,7 +51,7 @@ def _words(config, encoder: str) -> dict:
 
 STAGE = Stage(
     prepare_text_encoder,
-    version=1,
+    version=2,
     needs=Need(
         process(PYTHON + 1500, sentences=0.003),
         fixed(600),
