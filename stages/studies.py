@@ -55,7 +55,7 @@ def read_study(run: "Run") -> "Study":
         own=lambda model: settings.section(model_spec(model)),
         protocol=settings.study.protocol,
         seed=settings.seed,
-        text_weights={one.name: one.weight for one in settings.text_encoders} | settings.study.fit.text_weights,
+        text_weights=settings.study_text_weights,
         device=run.gpu,
     )
 

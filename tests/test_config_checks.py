@@ -70,7 +70,27 @@ def read(text: str):
         ),
         (
             "text_encoders: [{name: tokens, kind: tf-idf}]",
-            "text_encoders: tokens is the name of another folder of a run's texts; choose another",
+            "text_encoders: tokens is the name of something else among a run's texts; choose another",
+        ),
+        (
+            "text_encoders: [{name: labels, kind: tf-idf}]",
+            "text_encoders: labels is the name of something else among a run's texts; choose another",
+        ),
+        (
+            "text_encoders: [{name: Word-Vectors.safetensors, kind: tf-idf}]",
+            "text_encoders: Word-Vectors.safetensors is the name of something else among a run's texts",
+        ),
+        (
+            "text_encoders: [{name: one, kind: transformers, transformers: {weights: openai}}]",
+            "unknown key text_encoders.0.transformers.weights; legal here: architecture",
+        ),
+        ("text_encoders: [{name: one, kind: [tf-idf]}]", "text_encoders.0.kind: "),
+        ("encoders: [{name: one, kind: {}}]", "encoders.0.kind: "),
+        ("study: {fit: {text_weights: {nope: [2]}}}", "study: fit.text_weights has weights of nope"),
+        ("study: {fit: {text_weights: {tfidf: [0]}}}", "study: no text encoder has a positive weight; give one to tfi"),
+        (
+            "models: [ncca-recurrent]\ntext_encoders: [{name: one, kind: tf-idf}, {name: two, kind: fisher}]",
+            "ncca-recurrent starts from what each word adds to a sentence's vector, and those of two are not sums",
         ),
         (
             "text_encoders: [{name: one, kind: tf-idf, centre: mean}]",
@@ -182,6 +202,8 @@ def test_what_cannot_be_done_is_said_in_one_sentence(text: str, message: str) ->
         "variants: {unused: {model: kcca, training: sae}}",
         "encoders: [{name: net, architecture: alexnet, layer: fc6}]",
         "device: cuda:3",
+        "models: [ncca-recurrent]\ntext_encoders: [{name: one, kind: tf-idf}, {name: two, kind: averaged}]",
+        "text_encoder_defaults: {centre: whiten}",
     ],
 )
 def test_what_can_be_done_is_left_alone(text: str) -> None:

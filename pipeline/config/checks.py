@@ -1,6 +1,6 @@
 """Checks of a configuration whose keys are legal one by one, before any job runs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import require_detector
@@ -27,6 +27,7 @@ def check(config: "Config") -> None:
         raise ValueError(f"models: {error}") from error
     for name, model in models.items():
         _check_model(config, name, model)
+    _check_text_weights(config, "study", config.study.fit.text_weights, config.study_text_weights)
     _check_generators(config, models)
     _check_parser(config, models.values())
 
@@ -115,8 +116,8 @@ def _check_text_encoders(config: "Config") -> None:
     names = [encoder.name for encoder in config.text_encoders]
     if len(set(names)) < len(names):
         raise ValueError(f"two text encoders of one name among {', '.join(names)}")
-    if taken := [name for name in names if name in RESERVED]:
-        raise ValueError(f"text_encoders: {taken[0]} is the name of another folder of a run's texts; choose another")
+    if taken := [name for name in names if name.partition(".")[0].lower() in RESERVED]:
+        raise ValueError(f"text_encoders: {taken[0]} is the name of something else among a run's texts; choose another")
     for encoder in config.text_encoders:
         if encoder.own.lacks:
             raise ValueError(f"text encoder {encoder.name} needs {encoder.spec.key}.{encoder.own.lacks}; give it")
@@ -152,12 +153,7 @@ def _check_regions(config: "Config") -> None:
 
 def _check_model(config: "Config", name: str, model: Model) -> None:
     spec, described = model.spec, config.regions.encoders
-    if unknown := set(model.fit.text_weights) - {one.name for one in config.text_encoders}:
-        raise ValueError(f"{name}: fit.text_weights has weights of {min(unknown)}, which is not among text_encoders")
-    if not any(weight > 0 for tried in model.text_weights.values() for weight in tried):
-        raise ValueError(
-            f"{name}: no text encoder has a positive weight; give one to {' or '.join(model.text_encoders)}"
-        )
+    _check_text_weights(config, name, model.fit.text_weights, model.text_weights)
     one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
     if spec.made_by == "adopt" and not (one_of_each and not config.text_encoder(model.text_encoders[0]).spec.sparse):
         named = ", ".join((*model.encoders, *model.text_encoders))
@@ -169,6 +165,12 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
         _check_training(name, model)
     else:
         _check_members(config, name)
+    whole = [one for one in model.text_encoders if not config.text_encoder(one).spec.adds_words]
+    if spec.starts_from_terms and not config.scaled(name) and whole:
+        raise ValueError(
+            f"{name} starts from what each word adds to a sentence's vector, and those of {whole[0]} are not sums of"
+            f" words; make it a variant, and {spec.starts_from} another, with text_encoders without {whole[0]}"
+        )
     if config.scaled(name) and not model.unit:
         raise ValueError(f"{name}: {spec.name} does not compare by cosine, and cannot be scaled; take ncca")
     if spec.own_score and model.settings.score != "cosine":
@@ -185,6 +187,13 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
         raise ValueError(f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa")
     if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):
         raise ValueError(f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
+
+
+def _check_text_weights(config: "Config", name: str, given: Iterable[str], used: Mapping[str, Iterable]) -> None:
+    if unknown := set(given) - {one.name for one in config.text_encoders}:
+        raise ValueError(f"{name}: fit.text_weights has weights of {min(unknown)}, which is not among text_encoders")
+    if not any(weight > 0 for tried in used.values() for weight in tried):
+        raise ValueError(f"{name}: no text encoder has a positive weight; give one to {' or '.join(used)}")
 
 
 def _check_training(name: str, model: Model) -> None:

@@ -16,6 +16,7 @@ from pipeline.config.variants import OWN
 from pipeline.errors import UsageError
 from pipeline.settings.section import merge
 from pipeline.specs.encoders import ENCODERS
+from pipeline.specs.text_encoders import TEXT_ENCODERS
 
 
 def default_path() -> Path:
@@ -39,7 +40,8 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     defaults, study = values.get("encoder_defaults"), values.get("study")
     libraries = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
     values |= _with_encoders(defaults, values, libraries)
-    values |= _with_encoders(_below_text(values, source), values, {}, ("text_encoders",))
+    kinds = {spec.name: {"centre": "none"} for spec in TEXT_ENCODERS if spec.sparse}  # whatever the defaults say
+    values |= _with_encoders(_below_text(values, source), values, kinds, ("text_encoders",))
     if isinstance(study, Mapping):
         values["study"] = {**study, **_with_encoders(defaults, study, libraries)}
     for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):
@@ -65,7 +67,8 @@ def _with_encoders(
         return {}
 
     def laid(one: Any) -> Any:
-        between = own.get(one.get("kind")) if isinstance(one, Mapping) else None
+        kind = one.get("kind") if isinstance(one, Mapping) else None
+        between = own.get(kind) if isinstance(kind, str) else None
         under = merge(below, between) if isinstance(between, Mapping) else below
         return merge(under, one) if isinstance(one, Mapping) else one
 

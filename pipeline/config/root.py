@@ -176,6 +176,11 @@ class Config(OwnKeys):
         return list(product(self.generators, [*splits, *boxes]))
 
     @property
+    def study_text_weights(self) -> dict[str, tuple[float, ...]]:
+        """The weights of each text encoder that the study tries."""
+        return {one.name: one.weight for one in self.text_encoders} | self.study.fit.text_weights
+
+    @property
     def every_encoder(self) -> tuple[Encoder, ...]:
         """The encoders of the run, and those that only the study measures with."""
         return (*self.encoders, *self.study.encoders)

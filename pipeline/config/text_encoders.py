@@ -13,8 +13,8 @@ OWN = {spec.key: import_place(spec.section) for spec in TEXT_ENCODERS if spec.se
 """Key of an entry -> the section of the kind of text encoder whose settings it holds."""
 ELSEWHERE = {"tf_idf": "text"}
 """Key of an entry -> the section of the configuration that stands below it, where that is not of the defaults."""
-RESERVED = ("documents", "encoders", "parses", "simulated", "tokens", "trees", "word-vectors")
-"""Names that something else has in a run's folder `text`."""
+RESERVED = ("documents", "encoders", "labels", "parses", "simulated", "tokens", "trees", "word-vectors")
+"""Names that something else has in a run's folder `text`, with or without an ending."""
 
 
 def _listed(value: Any) -> Any:
