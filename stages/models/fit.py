@@ -67,7 +67,7 @@ def fit(run: Run, job: Job, model: str) -> None:
     details = {**describe_model(run, model), **learned, "inputs": inputs, "training_log": tuned.log()}
     run.write_model(job, tuned.model, details)
     log = logging.getLogger(__name__)
-    log.info("%s, chosen on %d dev images: %s", model, len(dev.image_id), tuned.chosen)
+    log.info("%s on %d pairs, chosen on %d dev images: %s", model, folded.n, len(dev.image_id), tuned.chosen)
     log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
     if tuned.dev_correlations is not None:
         log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())

@@ -19,9 +19,8 @@ def command(folder: Path | None, config_path: Path | None) -> None:
 
     findings = examine(folder or Path(config.load(config_path).results_root))
     for finding in findings:
-        click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}")
-        if finding.remedy:
-            click.echo(f"{'':20}-> {finding.remedy}")
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
     if missing := [finding.what for finding in findings if finding.mark == "MISS"]:
         click.echo(f"missing: {', '.join(missing)}", err=True)
         sys.exit(1)

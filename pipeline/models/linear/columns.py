@@ -54,7 +54,7 @@ def map_parts(rows: Rows, function: Callable[[Any], Any]) -> Rows:
     return side_by_side([function(part) for part in parts_of(rows)])
 
 
-def stack_rows(blocks: Sequence[Rows]) -> Rows:
+def stack_blocks(blocks: Sequence[Rows]) -> Rows:
     """The rows of all `blocks`, one after another."""
     return side_by_side([_stacked(parts) for parts in zip(*map(parts_of, blocks), strict=True)])
 

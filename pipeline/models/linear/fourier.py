@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.device import upload
 from pipeline.errors import InputError
-from pipeline.models.linear.columns import Rows, stack_rows
+from pipeline.models.linear.columns import Rows, stack_blocks
 
 if TYPE_CHECKING:
     import torch
@@ -163,7 +163,7 @@ class ReservoirSample:
             chosen = np.sort(np.argpartition(keys, self.count - 1)[: self.count])
         old, new = chosen[chosen < before], chosen[chosen >= before] - before
         if len(new):
-            self._kept = stack_rows([self._kept[old], rows[new]])
+            self._kept = stack_blocks([self._kept[old], rows[new]])
             self._keys = keys[chosen]
 
     def rows(self) -> Rows:

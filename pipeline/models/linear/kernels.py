@@ -10,7 +10,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from pipeline.errors import InputError, UsageError
 from pipeline.models.linear.cca import NormalizedCCA
-from pipeline.models.linear.columns import Rows, one_matrix, stack_rows
+from pipeline.models.linear.columns import Rows, one_matrix, stack_blocks
 from pipeline.models.linear.feature_maps import FeatureMaps, from_sparse_parts, sparse_parts
 from pipeline.models.linear.passes import mapped_moments
 from pipeline.models.linear.training import FitTask
@@ -85,7 +85,7 @@ class KernelCCA(NormalizedCCA):
             raise UsageError(f"kcca learns from target pairs only, not by training {task.training}; take ncca")
         blocks, settings = list(task.sets.target_blocks()), task.settings
         x = np.concatenate([block.x for block in blocks])
-        y = one_matrix(stack_rows([block.y for block in blocks]))
+        y = one_matrix(stack_blocks([block.y for block in blocks]))
         maps = FeatureMaps(
             KernelFeatures.fit(x, settings.image_kernel, settings.image_gamma, settings.landmarks, task.seed),
             KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),

@@ -74,6 +74,11 @@ class FoldedMoments:
         self.view, self.text = ImageView.from_dict(source.view), TextView.from_dict(source.text)
         self._folds: dict[int, Moments] = {}
 
+    @property
+    def n(self) -> float:
+        """Pairs in the folds that were read."""
+        return sum(fold.n for fold in self._folds.values())
+
     def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments | None:
         """The moments of the pairs of `folds` in the restricted views; None without folds."""
         if not folds:

@@ -9,7 +9,7 @@ from scipy import sparse
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.linear.columns import as_sparse, stack_rows
+from pipeline.models.linear.columns import as_sparse, stack_blocks
 from pipeline.models.linear.feature_maps import project
 from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.training import FitTask
@@ -85,4 +85,4 @@ def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[np.ndarray, sparse.csr_a
     starts = np.cumsum([0] + [len(block.x) for block in blocks])
     owners = [block.owners + start for block, start in zip(blocks, starts, strict=False)]
     images = np.concatenate([block.x for block in blocks]) - mean_x
-    return images, as_sparse(stack_rows([block.y for block in blocks])), np.concatenate(owners)
+    return images, as_sparse(stack_blocks([block.y for block in blocks])), np.concatenate(owners)
