@@ -23,7 +23,7 @@ from pipeline.storage.bundle import Bundle
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import TABLES, Manifest
-from pipeline.storage.parameters import read_parameters
+from pipeline.storage.parameters import TEXT_ENCODER, read_parameters
 from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import Shard
 from pipeline.storage.text_shards import TokenShard, VectorShard
@@ -71,6 +71,8 @@ def read(run: Path, file: Path) -> list:
         return bundle_values(run / "index" / parts[1])
     if parts[0] in ("models", "encoders"):
         return parameter_values(file.with_suffix(".safetensors"), parts[0].removesuffix("s"))
+    if parts[:2] == ("text", "encoders"):
+        return parameter_values(file.with_suffix(".safetensors"), TEXT_ENCODER)
     if artefact.name in OTHERS:
         return shard_values(OTHERS[artefact.name](artefact))
     if artefact.stem == "parses":
@@ -80,7 +82,8 @@ def read(run: Path, file: Path) -> list:
         if parts[0] == "text":
             return shard_values(SHARDS[parts[1]](artefact))
         return shard_values(Shard(artefact, {"features": "features"}.get(parts[0], parts[0])))
-    return [atomic.read_json(file)]
+    value = atomic.read_json(file)
+    return [value[key] for key in ("name", "fingerprint", "shards")] if parts[-2] == "parts" else [value]
 
 
 @cache

@@ -78,6 +78,15 @@ def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[
     return [fitted.embed_images({"one": sound}), fitted.embed_images({"one": x}), fitted.embed_sentences(dev_texts)]
 
 
+def embed_adopted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Embed sound and spoilt vectors by a model that learns nothing."""
+    model = model_spec(name).load()("one", "texts")
+    x, words = make_pairs(change, TRAIN, seed=0)
+    sound, _ = make_pairs(lambda features: features, DEV, seed=1)
+    images = [model.embed_images({"one": vectors}) for vectors in (sound, x)]
+    return [*images, model.embed_sentences({"texts": words.toarray()})]
+
+
 def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """Train two epochs on spoilt pairs, embed sound and spoilt ones."""
     from made_up_pairs import make_task_of
@@ -126,7 +135,7 @@ def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndar
         warnings.simplefilter("ignore")
         if spec.multi_vector:
             return embed_sets(name, change)
-        return (embed_trained if spec.made_by == "train" else embed_fitted)(name, change)
+        return {"train": embed_trained, "fit": embed_fitted, "adopt": embed_adopted}[spec.made_by](name, change)
 
 
 @pytest.mark.parametrize("case", FEATURES)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 WIDTH, DIM = 16, 12
@@ -33,6 +34,7 @@ def store(kind: str, side: int, root: Path) -> Path:
 
 
 def _store_transformers(side: int, root: Path) -> None:
+    pytest.importorskip("transformers")
     from transformers import CLIPConfig, CLIPModel
 
     text = {**SIDES, "vocab_size": 99, "bos_token_id": 1, "eos_token_id": 2}
@@ -50,7 +52,7 @@ def save_transformers(model: object, side: int, root: Path) -> None:
 
 
 def _store_open_clip(side: int, root: Path) -> None:
-    import open_clip
+    open_clip = pytest.importorskip("open_clip")
     from safetensors.torch import save_file
 
     vision = {"image_size": side, "layers": 2, "width": WIDTH, "head_width": 8, "patch_size": 8}

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.models.linear.projection import unit_rows
+from pipeline.precision import require_finite
 
 
 class ZeroShot:
@@ -25,11 +26,11 @@ class ZeroShot:
 
     def embed_images(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """(n, dim) float32 from `features`, encoder -> (n, dim)."""
-        return unit_rows(features[self.encoders[0]][:].astype(np.float32))
+        return _unit(self.encoders[0], features[self.encoders[0]][:])
 
     def embed_sentences(self, sentences: Mapping[str, Any]) -> np.ndarray:
         """(n, dim) float32 from `sentences`, text encoder -> (n, dim)."""
-        return unit_rows(sentences[self.text_encoders[0]].astype(np.float32))
+        return _unit(self.text_encoders[0], sentences[self.text_encoders[0]])
 
     def settings(self) -> dict[str, Any]:
         return {"encoder": self.encoders[0], "text_encoder": self.text_encoders[0]}
@@ -40,3 +41,9 @@ class ZeroShot:
     @classmethod
     def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "ZeroShot":
         return cls(**settings)
+
+
+def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
+    """(n, dim) float32 of unit length, whatever the size of the numbers. IntegrityError where one is not finite."""
+    require_finite(name, "vectors", vectors)
+    return unit_rows(vectors.astype(np.float64)).astype(np.float32)
