@@ -83,7 +83,7 @@ def read(run: Path, file: Path) -> list:
             return shard_values(SHARDS[parts[1]](artefact))
         return shard_values(Shard(artefact, {"features": "features"}.get(parts[0], parts[0])))
     value = atomic.read_json(file)
-    return [value[key] for key in ("name", "fingerprint", "shards")] if parts[-2] == "parts" else [value]
+    return [value[key] for key in ("name", "fingerprint", "shards")] if "parts" in parts[:-1] else [value]
 
 
 @cache
