@@ -1,7 +1,6 @@
 """The columns of a table, and values to compare them with."""
 
 import difflib
-import math
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -76,10 +75,11 @@ def _scalar(value: Any, kind: str, column: str) -> pa.Scalar:
     if kind == "dates" and found == "text":
         try:
             given = datetime.fromisoformat(value)
-        except ValueError:
+            given = given.astimezone(UTC).replace(tzinfo=None) if given.tzinfo else given
+        except (ValueError, OverflowError):
             raise UsageError(f"{value[:40]!r} is not a date like '2024-01-31'; {column} holds dates") from None
-        return pa.scalar(given.astimezone(UTC).replace(tzinfo=None) if given.tzinfo else given, TIME)
+        return pa.scalar(given, TIME)
     if found != kind:
         quoted = {"text": f"'{value}'", "numbers": "a number", "truth": "true or false", "dates": "'2024-01-31'"}
         raise UsageError(f"the column {column} holds {kind}; compare it with {quoted.get(kind, 'null')}, not {value!r}")
-    return pa.scalar(float(value) if isinstance(value, float) and math.isinf(value) else value)
+    return pa.scalar(value)

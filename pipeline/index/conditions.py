@@ -32,6 +32,7 @@ SIGNS = {
     "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
     "=": pc.equal, "==": pc.equal, "!=": pc.not_equal, "<>": pc.not_equal,
 }  # fmt: skip
+INT64 = np.iinfo(np.int64)
 WORDS = ("and", "or", "not", "in", "is", "null", "none", "true", "false")
 
 Test = Callable[[pa.Table], Any]
@@ -180,7 +181,9 @@ def _tokens(text: str) -> Iterator[Token]:
             raise UsageError(f"the condition {text!r} cannot be read from {text[at:].strip()[:30]!r} on")
         kind, value = found.lastgroup, found[found.lastgroup]
         if kind == "number":
-            yield Token(kind, int(value) if re.fullmatch(r"-?\d{1,18}", value) else float(value), at)
+            whole = int(value) if re.fullmatch(r"-?\d+", value) else None
+            fits = whole is not None and INT64.min <= whole <= INT64.max
+            yield Token(kind, whole if fits else float(value), at)
         elif kind in ("single", "double"):
             quote = "'" if kind == "single" else '"'
             yield Token("text", value.replace(2 * quote, quote), at)
