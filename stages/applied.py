@@ -203,7 +203,7 @@ def _index(run: Run, bundle: "Bundle", asker: "Asker", name: str) -> Path:
     writer.copy(bundle, but=own)
     inputs = {one: digest for one, digest in source["inputs"].items() if not one.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": source["fingerprint"]}
-    card = {key: value for key, value in source.items() if key not in ("files", *ids)}
+    card = {key: value for key, value in source.items() if key not in ("files", "more_roots", *ids)}
     digest = fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs)
     about |= {"splits": list(settings.splits), "data_root": str(manifest.root), "name": name}
     writer.commit({**card, **about, "inputs": inputs, "fingerprint": digest})

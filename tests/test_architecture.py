@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 GROUND = {
+    "arrow_tables",
     "clusters",
     "device",
     "errors",

@@ -71,6 +71,16 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     return index.reconstruct_batch(ids)
 
 
+def is_exact(index: faiss.Index) -> bool:
+    """Whether `reconstruct` gives the vectors back as they were added."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexIDMap):
+        return is_exact(index.index)
+    if isinstance(index, faiss.IndexRefine):
+        return is_exact(index.refine_index)
+    return isinstance(index, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexHNSWFlat)
+
+
 def _parts(index: faiss.Index) -> Iterator[faiss.Index]:
     """The index, and what it wraps."""
     index = faiss.downcast_index(index)

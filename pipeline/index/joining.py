@@ -1,53 +1,40 @@
-"""Two bundles of one model as one numbered set of images and sentences, so that the first can take in the second."""
+"""The items of a bundle, or of two of one model, as one numbered set, so that the bundle can change without its run."""
 
 from types import SimpleNamespace
 from typing import Any
 
-import faiss
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow_tables import append_rows
 from pipeline.errors import IntegrityError, UsageError
-from pipeline.index.format import from_bytes
+from pipeline.index.filtering import is_exact, reconstruct
+from pipeline.index.format import open_index
 from pipeline.index.vectors import ArrayVectors
 
 REMOVED = {"images": "sha256", "sentences": "text"}
 """The column that is null in the rows of removed items."""
 
 
-class JoinedBundles:
-    """The rows of the bundle `first` under the ids that they have, and after them those of `second`, as a
-    pipeline.storage.embeddings.Embeddings has those of a run.
+class BundleItems:
+    """The items of a bundle by id, with the vectors that its indices hold, as a pipeline.storage.embeddings.Embeddings
+    has those of a run.
 
-    `root_column` is that of images in another folder than the card's `data_root`: in which of its `more_roots`, from 1.
-    Photographs that both have (by their sha256) are those of `first`, and so are their sentences. `fresh` are the ids
-    that come from `second`, by modality, and `roots` the folders of photographs beside the first's data_root. Raises
-    UsageError for bundles of multi-vector models, for indices that do not give their vectors back exactly, and where
-    `second` alone has sentences, and for another model's.
+    Raises UsageError for a bundle of a multi-vector model, and for indices that do not give their vectors back exactly.
     """
 
     multi_vector = False
 
-    def __init__(self, first: Any, second: Any, root_column: str) -> None:
-        if "fragments" in (first.card.get("kind"), second.card.get("kind")):
-            raise UsageError(
-                f"{first.folder} has several vectors an image; add to it from a run that has grown (--run)"
-            )
-        self.folder, self.model = second.folder, second.card["inputs"]["model"]
-        if self.model != first.card["inputs"]["model"]:
-            raise UsageError(
-                f"{second.folder} was made by another model than {first.folder}; apply {first.folder} to it"
-            )
-        self.metric = self.comparison = first.card["metric"]
-        self.inputs = {"joined": second.card["fingerprint"]}
-        self._bundles, self._root_column = (first, second), root_column
-        given = [second.card["data_root"], *second.card.get("more_roots", [])]
-        known = [first.card["data_root"], *first.card.get("more_roots", [])]
-        roots = list(dict.fromkeys([*known, *given]))
-        self.roots, self.fresh, self._vectors = roots[1:], {}, {}
-        images = self._join_images([roots.index(root) for root in given])
-        sentences = self._join_sentences()
-        self.manifest = SimpleNamespace(folder=second.folder, images=images, sentences=sentences)
+    def __init__(self, bundle: Any) -> None:
+        if bundle.card.get("kind") == "fragments":
+            raise UsageError(f"{bundle.folder} has several vectors an image; change it by its run (--run)")
+        self.folder, self.model = bundle.folder, bundle.card["inputs"]["model"]
+        self.metric = self.comparison = bundle.card["metric"]
+        self.inputs: dict[str, str] = {}
+        self._vectors: dict[str, np.ndarray] = {}
+        self.manifest = SimpleNamespace(folder=bundle.folder)
+        for modality in REMOVED:
+            setattr(self.manifest, modality, self._by_id(bundle, modality))
 
     def rows_of(self, modality: str, ids: np.ndarray) -> ArrayVectors:
         """The vectors of some `images` or `sentences`."""
@@ -60,82 +47,97 @@ class JoinedBundles:
     def outline(self, modality: str, ids: np.ndarray) -> None:
         """No item has several vectors."""
 
-    def _join_images(self, places: list[int]) -> pa.Table:
-        """The images by id; `places` are the numbers of the second's roots among all."""
-        first, second = (one.table("images") for one in self._bundles)
-        here = set(first["sha256"].to_pylist())
-        digests = second["sha256"].to_pylist()
-        rows = np.array([row for row, digest in enumerate(digests) if digest and digest not in here], np.int64)
-        start = self._start("images", first)
-        ids = np.full(len(digests), -1)
-        ids[rows] = start + np.arange(len(rows))
-        self._owners = dict(zip(second["image_id"].to_pylist(), ids.tolist(), strict=True))
-        more = second.take(rows)
-        if any(places):
-            name = self._root_column
-            own = [one or 0 for one in more[name].to_pylist()] if name in more.column_names else [0] * len(rows)
-            if not set(own) <= set(range(len(places))):
-                raise IntegrityError(f"{self.folder}/images.parquet names folders that its card does not; make it anew")
-            more = _replaced(more, name, pa.array([places[one] or None for one in own], pa.int64()))
-        return self._append("images", first, _replaced(more, "image_id", pa.array(ids[rows])), rows)
-
-    def _join_sentences(self) -> pa.Table:
-        first, second = (one.table("sentences") for one in self._bundles)
-        texts, owners = second["text"].to_pylist(), second["image_id"].to_pylist()
-        kept = [row for row, text in enumerate(texts) if text is not None and self._owners.get(owners[row], -1) >= 0]
-        rows = np.array(kept, np.int64)
-        if len(rows) and not self._bundles[0].card.get("sentences"):
-            raise UsageError(f"{self._bundles[0].folder} has no sentences and {self.folder} has: start from the latter")
-        more = _replaced(
-            second.take(rows), "image_id", pa.array([self._owners[owners[row]] for row in kept], pa.int64())
-        )
-        ids = self._start("sentences", first) + np.arange(len(rows))
-        return self._append("sentences", first, _replaced(more, "sentence_id", pa.array(ids)), rows)
-
-    def _append(self, modality: str, first: pa.Table, more: pa.Table, rows: np.ndarray) -> pa.Table:
-        """The items of a modality by id: `first`, and `more`, the `rows` (k,) of the second's table."""
-        start, number = self._start(modality, first), first[f"{modality.removesuffix('s')}_id"].to_numpy()
-        self.fresh[modality] = start + np.arange(len(rows))
-        places = np.full(start, -1)
-        places[number] = np.arange(first.num_rows)
-        spread = first.take(pa.array(places, mask=places < 0))
-        alive = np.flatnonzero(first[REMOVED[modality]].is_valid().to_numpy(zero_copy_only=False))
-        vectors = np.zeros((start + len(rows), self._bundles[0].card["dim"]), np.float32)
+    def _by_id(self, bundle: Any, modality: str) -> pa.Table:
+        """The table of a modality whose row i has the id i, all null where there is no such item."""
+        table = bundle.table(modality)
+        number = table[f"{modality.removesuffix('s')}_id"].to_numpy()
+        places = np.full(int(number.max(initial=-1)) + 1, -1)
+        places[number] = np.arange(len(number))
+        alive = np.flatnonzero(table[REMOVED[modality]].is_valid().to_numpy())
+        vectors = np.zeros((len(places), bundle.card["dim"]), np.float32)
         if len(alive):
-            vectors[number[alive]] = exact_vectors(self._bundles[0], modality, alive)
-        if len(rows):
-            vectors[start:] = exact_vectors(self._bundles[1], modality, rows)
+            vectors[number[alive]] = exact_vectors(bundle, modality, alive)
         self._vectors[modality] = vectors
-        try:
-            return pa.concat_tables([spread, more], promote_options="default")
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise UsageError(
-                f"{self.folder} and {self._bundles[0].folder} have a column of one name and two types ({error}); rename"
-                " it in one of the collections"
-            ) from error
+        return table.take(pa.array(places, mask=places < 0))
 
-    @staticmethod
-    def _start(modality: str, first: pa.Table) -> int:
-        """The first id that is free."""
-        return int(first[f"{modality.removesuffix('s')}_id"].to_numpy().max(initial=-1)) + 1
+
+class JoinedBundles(BundleItems):
+    """The items of the bundle `first` under the ids that they have, and after them those of `second`.
+
+    `root_column` is that of images in another folder than the card's `data_root`: in which of its `more_roots`, from 1.
+    Photographs that both have (by their sha256) are those of `first`, and so are their sentences. `fresh` are the ids
+    that come from `second`, by modality, and `roots` the folders of photographs beside the first's data_root. Raises
+    as BundleItems, UsageError where `second` alone has sentences or is of another model, and IntegrityError where its
+    images are in folders that its card does not name.
+    """
+
+    def __init__(self, first: Any, second: Any, root_column: str) -> None:
+        if first.card["inputs"]["model"] != second.card["inputs"]["model"]:
+            raise UsageError(
+                f"{second.folder} was made by another model than {first.folder}; apply {first.folder} to it"
+            )
+        super().__init__(first)
+        added = BundleItems(second)
+        self.inputs = {"joined": second.card["fingerprint"]}
+        given = [second.card["data_root"], *second.card.get("more_roots", [])]
+        known = [first.card["data_root"], *first.card.get("more_roots", [])]
+        roots = list(dict.fromkeys([*known, *given]))
+        self.roots, self.fresh = roots[1:], {}
+        owners = self._join_images(added, root_column, [roots.index(root) for root in given])
+        self._join_sentences(added, owners)
+        self.folder = self.manifest.folder = second.folder
+
+    def _join_images(self, added: BundleItems, root_column: str, places: list[int]) -> np.ndarray:
+        """(n,) int64: the id that each image of `added` has here, -1 for those that are not taken.
+
+        `places` are the numbers of its folders of photographs among all.
+        """
+        images, here = added.manifest.images, set(self.manifest.images["sha256"].to_pylist())
+        digests = images["sha256"].to_pylist()
+        rows = np.array([row for row, digest in enumerate(digests) if digest and digest not in here], np.int64)
+        more = images.take(rows)
+        if any(places) or root_column in more.column_names:
+            own = more[root_column].to_pylist() if root_column in more.column_names else [None] * len(rows)
+            if not {one or 0 for one in own} <= set(range(len(places))):
+                raise IntegrityError(
+                    f"{added.folder}/images.parquet names folders that its card does not; make it anew"
+                )
+            numbers = pa.array([places[one or 0] or None for one in own], pa.int64())
+            more = _replaced(more, root_column, numbers)
+        owners = np.full(len(digests), -1)
+        owners[rows] = self._append("images", "image_id", more, added.read("images", rows))
+        return owners
+
+    def _join_sentences(self, added: BundleItems, owners: np.ndarray) -> None:
+        sentences = added.manifest.sentences
+        known = sentences["text"].is_valid().to_numpy()
+        image_id = sentences["image_id"].fill_null(-1).to_numpy()
+        rows = np.flatnonzero(known & (image_id >= 0) & (image_id < len(owners)))
+        rows = rows[owners[image_id[rows]] >= 0]
+        if len(rows) and not self.manifest.sentences.num_rows:
+            raise UsageError(f"{self.folder} has no sentences and {added.folder} has: start from the latter")
+        more = _replaced(sentences.take(rows), "image_id", pa.array(owners[image_id[rows]]))
+        self._append("sentences", "sentence_id", more, added.read("sentences", rows))
+
+    def _append(self, modality: str, number: str, more: pa.Table, vectors: np.ndarray) -> np.ndarray:
+        """The ids that the items in the table `more` get, which have these `vectors` (k, c)."""
+        table = getattr(self.manifest, modality)
+        self.fresh[modality] = ids = table.num_rows + np.arange(more.num_rows)
+        setattr(self.manifest, modality, append_rows(table, _replaced(more, number, pa.array(ids))))
+        self._vectors[modality] = np.concatenate([self._vectors[modality], vectors])
+        return ids
 
 
 def exact_vectors(bundle: Any, modality: str, rows: np.ndarray) -> np.ndarray:
     """(k, c) float32, the vectors of the `rows` (k,) of a bundle's table. Raises UsageError where its index has rounded
     them."""
-    index = from_bytes(bundle.index(modality), f"{bundle.folder}/{modality}.faiss", bundle.card[modality])
-    if isinstance(index, faiss.IndexIDMap):
-        ids = faiss.vector_to_array(index.id_map)
-        order = np.argsort(ids)
-        index, rows = faiss.downcast_index(index.index), order[np.searchsorted(ids[order], rows)]
-    if isinstance(index, faiss.IndexIVFFlat):
-        index.make_direct_map()
-    elif not isinstance(index, faiss.IndexFlat | faiss.IndexHNSWFlat):
+    index = open_index(bundle, modality)
+    if not is_exact(index):
         raise UsageError(
-            f"the index of {modality} in {bundle.folder} ({bundle.card[modality]['factory']}) has rounded its vectors,"
-            " and they cannot be joined with others; build it with a greater index.exact_limit"
+            f"the index of {modality} in {bundle.folder} ({bundle.card[modality]['factory']}) has rounded its vectors;"
+            " change it by its run (--run), or build it with a greater index.exact_limit"
         )
-    return index.reconstruct_batch(rows)
+    return reconstruct(index, rows)
 
 
 def _replaced(table: pa.Table, name: str, column: pa.Array) -> pa.Table:

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import UsageError
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.sources import ROOT
 
-VECTOR = "vector"
+VECTOR, OWN = "vector", "own_"
 BATCH = 1000
 """Points that are handed to a database at once."""
 
@@ -33,11 +34,7 @@ class ExportedSide:
     @property
     def with_vectors(self) -> pa.Table:
         flat = pa.array(self.vectors.reshape(-1), pa.float32())
-        column = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
-        name = VECTOR
-        while name in self.table.column_names:
-            name += "_"
-        return self.table.append_column(name, column)
+        return _with_column(self.table, VECTOR, pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1]))
 
     @property
     def plain(self) -> pa.Table:
@@ -54,7 +51,7 @@ Sides = Mapping[str, ExportedSide]
 
 def export(kind: str, output: Path, sides: Sides, card: Mapping[str, Any]) -> None:
     """Write `sides` (modality -> ExportedSide) as the `kind`, one of EXPORTS, into the new folder `output`, which is
-    there when it is whole; export.json in it has the bundle's `card`: model, metric, dim.
+    there when it is whole; export.json in it has the bundle's `card`: model, metric, dim, data_root, more_roots.
 
     Raises UsageError where `output` exists, or a package is missing.
     """
@@ -111,15 +108,34 @@ def _write_clip_retrieval(folder: Path, sides: Sides, card: Mapping[str, Any]) -
             one.mkdir(parents=True)
         np.save(place / kind[0] / f"{kind[0]}_0.npy", side.vectors)
         (place / f"{kind[1]}.index").write_bytes(side.index())
-        table, root = side.plain, card["data_root"]
-        if "path" in table.column_names:
-            paths = [os.path.join(root, path) for path in table["path"].to_pylist()]
-            table = table.append_column("image_path", pa.array(paths, pa.string()))
-        if "text" in table.column_names:
-            table = table.append_column("caption", table["text"])
+        table = side.plain
+        if modality == "images":
+            table = _with_column(table, "image_path", pa.array(_paths(table, card), pa.string()))
+        else:
+            table = _with_column(table, "caption", table["text"])
         pq.write_table(table, metadata / "metadata_0.parquet")
     paths = {f"{card['model']}-{modality}": modality for modality in sides}
     (folder / "indices_paths.json").write_text(json.dumps(paths, indent=1) + "\n")
+
+
+def _paths(images: pa.Table, card: Mapping[str, Any]) -> list[str]:
+    """Where each photograph is. Raises IntegrityError where one is in a folder that the card does not name."""
+    roots = [card["data_root"], *card["more_roots"]]
+    numbers = images[ROOT].to_pylist() if ROOT in images.column_names else [None] * images.num_rows
+    if not {number or 0 for number in numbers} <= set(range(len(roots))):
+        raise IntegrityError(
+            f"the images of {card['model']} name folders that their card does not; make the bundle anew"
+        )
+    paths = images["path"].to_pylist()
+    return [os.path.join(roots[number or 0], path) for number, path in zip(numbers, paths, strict=True)]
+
+
+def _with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """`table` with this column; one of the user's own that is called so has OWN before its name."""
+    taken, names = name, table.column_names
+    while taken in names:
+        taken = OWN + taken
+    return table.rename_columns([taken if one == name else one for one in names]).append_column(name, column)
 
 
 def _write_lancedb(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow_tables import append_rows
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.multivectors import Items, MultiVectors
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import EmbeddedRows, Embeddings
 from pipeline.storage.fingerprint import fingerprint, require_same
-from pipeline.storage.tables import append_rows
 
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}  # the columns that identify a row in a manifest
@@ -60,14 +60,14 @@ class Modality:
 class Revision:
     """The bundle `folder`, to be written to `output` with other indices and tables.
 
-    `embeddings` are a run's, or a pipeline.index.joining.JoinedBundles. Raises as `open_parts` does, and UsageError if
-    the two folders are the same.
+    `embeddings` are a run's, or a pipeline.index.joining.BundleItems. Raises as `open_parts` does, and UsageError if
+    `output` is one of the bundles that are read.
     """
 
     def __init__(self, folder: Path, embeddings: "Embeddings | Any", output: Path) -> None:
-        if folder.resolve() == output.resolve():
-            raise UsageError(f"{output} is the bundle to start from; give --output another folder")
         self.bundle, self.parts = open_parts(folder, embeddings)
+        if output.resolve() in (self.bundle.folder.resolve(), embeddings.folder.resolve()):
+            raise UsageError(f"{output} is a bundle to start from; give --output another folder")
         if any(name.endswith(".lists") for name in self.bundle.card["files"]):
             raise UsageError(f"{folder} has its inverted lists on disk, which cannot change; run build-index again")
         self.embeddings, self.writer = embeddings, BundleWriter(output)

@@ -128,27 +128,6 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
     return max(values, sum(column.total_uncompressed_size for column in columns))
 
 
-def append_rows(table: pa.Table, more: pa.Table) -> pa.Table:
-    """Both tables one after the other: a column that one of them lacks is null there, and one of other types in the two
-    is text, unless both hold numbers."""
-    for name in set(table.column_names) & set(more.column_names):
-        if not _agree(kinds := [one.schema.field(name).type for one in (table, more)]):
-            kind = pa.float64() if all(map(_is_number, kinds)) else pa.string()
-            table, more = (
-                one.set_column(one.column_names.index(name), name, one[name].cast(kind, safe=False))
-                for one in (table, more)
-            )
-    return pa.concat_tables([table, more], promote_options="default")
-
-
-def _agree(kinds: list[pa.DataType]) -> bool:
-    return kinds[0] == kinds[1] or pa.null() in kinds
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
-
 def read_numbers(path: Path) -> list[int]:
     """The whole numbers in a text file, one a line. Raises InputError naming the first line that is not one."""
     try:

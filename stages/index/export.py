@@ -1,6 +1,5 @@
 """`export`: the vectors of a bundle for other programs."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.exports import ExportedSide
 
-EXACT = re.compile(r"(IDMap,)?((IVF\d+(_HNSW\d+)?,)?Flat|HNSW\d+(,Flat)?)|.*,(RFlat|Refine\(Flat\))")
-"""Factory strings of indices that hold their vectors as they were."""
 KINDS = ("npy", "parquet", "clip-retrieval", "lancedb", "qdrant", "onnx")
 
 
@@ -43,6 +40,7 @@ def command(bundle_folder: Path, kind: str, output: Path) -> None:
         )
     sides = {name: _read(bundle, name) for name in ("images", "sentences") if bundle.card.get(name)}
     card = {key: bundle.card[key] for key in ("model", "metric", "dim", "data_root", "fingerprint")}
+    card["more_roots"] = bundle.card.get("more_roots", [])
     export(kind, output, sides, card)
     counts = " and ".join(f"{len(side.vectors)} {name}" for name, side in sides.items())
     logging.getLogger(__name__).info("%s are in %s", counts, output)
@@ -55,7 +53,7 @@ def _read(bundle: "Bundle", modality: str) -> "ExportedSide":
     import faiss
     import numpy as np
 
-    from pipeline.index.filtering import reconstruct
+    from pipeline.index.filtering import is_exact, reconstruct
     from pipeline.index.format import METRICS, open_index, to_bytes
     from pipeline.storage.exports import ExportedSide
     from pipeline.storage.revision import is_removed
@@ -63,7 +61,7 @@ def _read(bundle: "Bundle", modality: str) -> "ExportedSide":
     table, card, index = bundle.table(modality), bundle.card[modality], open_index(bundle, modality)
     rows = np.flatnonzero(~is_removed(table))
     vectors = reconstruct(index, rows)
-    if not EXACT.fullmatch(card["factory"]):
+    if not is_exact(index):
         logging.getLogger(__name__).warning(
             "the index of %s (%s) has rounded its vectors: these are the ones that it has", modality, card["factory"]
         )

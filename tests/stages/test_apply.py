@@ -154,6 +154,11 @@ def test_what_both_have_is_there_once(source: Path, applied: Path, joined: Path,
         run_command("index_add", "--index", applied / "out", "--from", joined, "--output", tmp_path / "fifth")
 
 
+def test_what_was_joined_is_applied_to_one_folder(joined: Path, applied: Path, tmp_path: Path) -> None:
+    apply(joined, applied / "photos", tmp_path / "out")
+    assert Bundle(tmp_path / "out").card.get("more_roots", []) == []
+
+
 def test_bundles_of_another_model_are_not_joined(source: Path, applied: Path, joined: Path, tmp_path: Path) -> None:
     shutil.copytree(source / "bundle", tmp_path / "other")
     retell(tmp_path / "other/card.json", "inputs", "model", value="another")

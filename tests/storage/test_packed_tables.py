@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.arrow_tables import append_rows
 from pipeline.errors import IntegrityError
-from pipeline.storage.tables import GROUP_ROWS, PackedTable, append_rows, to_parquet
+from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
 
 
 def test_some_rows_are_those_of_the_whole_table() -> None:
