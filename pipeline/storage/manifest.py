@@ -118,12 +118,15 @@ def _own_shard(path: Path) -> dict[str, Any]:
 
 
 def _table_digest(table: pa.Table) -> str:
-    """A hash of the values, independent of their layout in memory; in blocks, since Python objects are large."""
+    """A hash of the values, and of the types of the user's own columns, independent of their layout in memory; in
+    blocks, since Python objects are large."""
+    ours = {field for schema in TABLES.values() for field in schema}
+    columns = [field.name if field in ours else [field.name, str(field.type)] for field in table.schema]
     for at, field in enumerate(table.schema):
         if pa.types.is_temporal(field.type):  # which JSON has not
             table = table.set_column(at, field.name, table[at].cast(pa.string()))
     parts = (table.slice(start, DIGEST_ROWS).to_pydict() for start in range(0, table.num_rows, DIGEST_ROWS))
-    return fingerprint("table", VERSION, [table.column_names, *(fingerprint("rows", VERSION, p) for p in parts)])
+    return fingerprint("table", VERSION, [columns, *(fingerprint("rows", VERSION, p) for p in parts)])
 
 
 def shard_fingerprints(tables: Mapping[str, pa.Table], shard_size: int) -> list[dict[str, Any]]:

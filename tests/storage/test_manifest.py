@@ -103,6 +103,16 @@ def test_fingerprint_is_of_the_values_and_not_of_their_layout(tmp_path: Path, mo
     assert module._table_digest(changed) != module._table_digest(whole["images"])
 
 
+def test_fingerprint_is_of_the_types_of_own_columns(tmp_path: Path) -> None:
+    day, images = ["2024-01-31"] * 10, tables(10)["images"]
+    digests = set()
+    for number, values in enumerate((pa.array(day), pa.array(day).cast(pa.date32()))):
+        given = tables(10) | {"images": images.append_column("taken", values)}
+        write_manifest(tmp_path / str(number), Path("data"), given, [], {}, SHARD_SIZE)
+        digests.add(Manifest(tmp_path / str(number)).fingerprint)
+    assert len(digests) == 2
+
+
 def test_counts_that_do_not_add_up_publish_nothing(tmp_path: Path) -> None:
     counts = {"images": {"given": 11, "kept": 10, "rejected": 0, "duplicate": 0}}
     with pytest.raises(IntegrityError, match="images are not conserved"):
