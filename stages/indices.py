@@ -104,8 +104,17 @@ def _add_index(writer: "BundleWriter", model: str, name: str, built: "BuiltIndex
 
 def describe_training(run: "Run", model: str) -> dict[str, Any]:
     """What a bundle's card says its model was trained on: the run, the splits and how many of their images have
-    sentences, the sentences, and the fingerprint of the manifest."""
-    splits = ["train", "dev"] if run.config.refitted(model) else ["train"]
-    pairs = run.pairs(*splits)
-    counts = {"images": len(pairs.image_id), "sentences": len(pairs.sentence_id)}
-    return {"run": run.root.absolute().name, "splits": splits, **counts, "manifest": run.manifest.fingerprint}
+    sentences, the sentences, and the fingerprint of the manifest. Nothing for a model that has learned from none."""
+    import numpy as np
+
+    from pipeline.storage.embeddings import split_ids
+
+    config, manifest = run.config, run.manifest
+    splits = ["train", "dev"] if config.refitted(model) else ["train"]
+    sentences = split_ids(manifest, splits)["sentences"]
+    learned = any(config.model(one).spec.made_by != "adopt" for one in config.members(model) or [model])
+    if not learned or not len(sentences):
+        return {}
+    counts = {"images": len(np.unique(manifest.sentence_images[sentences])), "sentences": len(sentences)}
+    told = {"run": run.root.absolute().name, "splits": splits, **counts, "manifest": manifest.fingerprint}
+    return {"trained_on": told}

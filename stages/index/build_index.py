@@ -75,7 +75,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             **about,
             "splits": list(settings.splits),
             "name": run.root.absolute().name,
-            "trained_on": describe_training(run, model),
+            **describe_training(run, model),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
             "text_encoders": {name: {"kind": encoder.settings["kind"]} for name, encoder in texts.items()},
@@ -125,7 +125,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     build_index,
-    version=5,
+    version=6,
     needs=Need(
         lambda s: TORCH + 600 + manifest_mb(s) + 3 * embeddings_mb(s),
         embeddings_mb,

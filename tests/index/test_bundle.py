@@ -5,15 +5,17 @@ from pathlib import Path
 
 import faiss
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, TEXTS_BY, build_bundle, make_run, retell
+from made_up import ENCODER_SETTINGS, TEXTS_BY, build_bundle, make_run, open_run, retell
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.atomic import CHECK
 from pipeline.storage.bundle import Bundle, BundleWriter
 from pipeline.storage.embeddings import Embeddings
-from pipeline.storage.manifest import Manifest
+from pipeline.storage.manifest import Manifest, write_manifest
+from stages.indices import describe_training
 
 FILES = [
     "images.faiss",
@@ -46,6 +48,22 @@ def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
         vectors = embeddings.read(modality, np.arange(count))
         np.testing.assert_array_equal(index.reconstruct_n(0, count), vectors)
         assert table.equals(getattr(manifest, modality))
+
+
+def test_a_card_claims_no_training_where_there_was_none(tmp_path: Path) -> None:
+    """Neither of a model without training sentences, nor of one that takes two encoders' space as it is."""
+    folder = make_run(tmp_path / "run")
+    text = {"name": "theirs", "kind": "transformers", "transformers": {"architecture": "x"}}
+    adopted = open_run(folder, {"models": ["zero-shot", "ncca"], "text_encoders": [text]})
+    assert describe_training(adopted, "zero-shot") == {}
+    assert describe_training(adopted, "ncca")["trained_on"]["sentences"] == 32
+    manifest = Manifest(folder / "manifest")
+    images = manifest.images.drop_columns("split").append_column("split", pa.array(["test"] * 24))
+    tables = {"images": images.select(manifest.images.column_names)}
+    tables |= {name: getattr(manifest, name) for name in ("sentences", "documents", "boxes")}
+    write_manifest(folder / "manifest", manifest.root, tables, [], {}, manifest.shard_size)
+    card = Bundle(build_bundle(folder, {"index": {"splits": ["test"]}})).card
+    assert "trained_on" not in card and card["images"]["count"] == 24
 
 
 def test_the_card_says_what_is_in_it(run: Path) -> None:
