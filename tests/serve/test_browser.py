@@ -156,6 +156,23 @@ def test_photographs_like_one_in_the_address_are_found(run: Path, tmp_path: Path
             )
 
 
+def test_an_address_keeps_how_much_its_words_count(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from visiting import serve
+
+    from pipeline.serve.app import read_page
+
+    told = "until(() => document.querySelector('ol.strip')).then(() => (document.title = location.search))"
+    script = "<script>const until = async (done) => { while (!done()) await new Promise((go) => setTimeout(go, 20)); };"
+    acting = read_page().replace("</body>", f"{script}{told};</script></body>")
+    monkeypatch.setattr("pipeline.serve.app.read_page", lambda: acting)
+    with listening(serve(run)) as address:
+        for weight, first in (("0", "cat"), ("1", "dog")):
+            one = f"{address}/?photograph=/api/models/ncca/photographs/1&like=a+dog&weight={weight}&top=2"
+            dom = browse(tmp_path, one, "--dump-dom")
+            assert {found.partition("-")[0] for found in re.findall('alt="(.*?)" title', dom)} == {first}
+            assert f"weight={weight}" in re.search("<title>(.*?)</title>", dom)[1]
+
+
 def test_the_photographs_can_be_seen(address: str, tmp_path: Path) -> None:
     browse(tmp_path, f"{address}/?q=a+dog&top=3", f"--screenshot={tmp_path / 'page.png'}")
     image = Image.open(tmp_path / "page.png").convert("RGB")
