@@ -105,7 +105,8 @@ def _graph(vocabulary: Any, model: Any, scale: np.ndarray, unit: bool) -> bytes:
 
 
 def _lemmas(vocabulary: Any) -> dict[str, str]:
-    """Every form in simplemma's English dictionary of a word of the vocabulary -> that word."""
+    """What of simplemma's English dictionary bears on the vocabulary: a form -> its lemma, where one of both is in a
+    term, or the lemma is a stop word."""
     if not vocabulary.settings.lemmatise:
         return {}
     import simplemma
@@ -114,4 +115,5 @@ def _lemmas(vocabulary: Any) -> dict[str, str]:
     forms = DefaultDictionaryFactory().get_dictionary("en")
     texts = (one.decode() if isinstance(one, bytes) else one for one in forms)
     pairs = ((form, simplemma.lemmatize(form, lang="en")) for form in texts)
-    return {form: lemma for form, lemma in pairs if lemma != form}
+    known, stop = vocabulary.words.intersection, set(vocabulary.settings.stop_words)
+    return {form: lemma for form, lemma in pairs if lemma != form and (known((form, lemma)) or lemma.lower() in stop)}

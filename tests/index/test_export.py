@@ -1,7 +1,9 @@
 """Exported bundles, opened by the programs that they are for, which give the same answers."""
 
+import itertools
 import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +16,14 @@ from made_up import build_bundle, features_of, make_run, run_command
 from made_up_sets import add_fragments
 
 from pipeline.errors import UsageError
+from pipeline.index.onnx_text import _lemmas
 from pipeline.index.search import Searcher
 from pipeline.storage.bundle import Bundle
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.exports import EXPORTS
 from pipeline.storage.manifest import Manifest
+from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.vocabulary import Vocabulary
 from stages.index.export import KINDS
 
 
@@ -137,6 +142,19 @@ def test_what_cannot_be_exported_is_said(
     several = build_bundle(run, model="dvsa", output="several")
     with pytest.raises(UsageError, match="dvsa has several vectors an image"):
         run_command("export", several, "--to", "npy", "--output", tmp_path / "out")
+
+
+def test_an_exported_graph_has_the_forms_of_its_own_words() -> None:
+    settings = TermSettings(True, "words", True, ("have",), 2)
+    vocabulary = Vocabulary(settings, True, ("dog", "saw", "small dog"), (1.0,) * 3, 9)
+    lemmas, analyze = _lemmas(vocabulary), make_analyzer(settings)
+    assert len(lemmas) < 100 and {lemmas["dogs"], lemmas["has"], lemmas["saw"]} == {"dog", "have", "see"}
+    for text in ("Dogs", "smaller dogs", "small, had dogs", "he saw", "saws", "geese", "the smallest dog has dogs"):
+        words = [word for word in re.findall("[a-z]+", text.lower()) if word != "have"]
+        words = [word for word in (lemmas.get(word, word) for word in words) if word != "have"]
+        terms = [*words, *map(" ".join, itertools.pairwise(words))]
+        known = [[term for term in one if term in vocabulary.index] for one in (terms, analyze(text))]
+        assert known[0] == known[1], text
 
 
 @pytest.mark.parametrize("model", ["ncca", "cca"])
