@@ -137,7 +137,7 @@ def test_what_needs_one_vector_an_image_is_refused(runs: dict[str, Path], tmp_pa
     bundle, output = runs["small"] / "exact", ("--output", tmp_path / "out")
     with pytest.raises(UsageError, match="dvsa compares regions, and a bundle does not say how to find these"):
         run_command("apply", bundle, runs["small"] / "data", *output)
-    with pytest.raises(UsageError, match="has several vectors an image; add to it from a run"):
+    with pytest.raises(UsageError, match="has several vectors an image; change it by its run"):
         run_command("index_add", "--index", bundle, "--from", bundle, *output)
     for arguments in ((), ("--run", runs["large"], "--from", bundle)):
         with pytest.raises(UsageError, match="give either --run, .* or --from"):

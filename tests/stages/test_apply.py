@@ -155,7 +155,8 @@ def test_what_both_have_is_there_once(source: Path, applied: Path, joined: Path,
 
 
 def test_what_was_joined_is_applied_to_one_folder(joined: Path, applied: Path, tmp_path: Path) -> None:
-    apply(joined, applied / "photos", tmp_path / "out")
+    shutil.copytree(joined, tmp_path / "joined" / "bundle")
+    apply(tmp_path / "joined", applied / "photos", tmp_path / "out")
     assert Bundle(tmp_path / "out").card.get("more_roots", []) == []
 
 
