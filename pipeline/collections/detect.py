@@ -1,5 +1,6 @@
 """Which of our formats a folder or a file of photographs is in, as far as it can be told from the outside."""
 
+import glob
 import posixpath
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from pipeline.collections.formats import NAMED, rows
 from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats.folder import KEYS
 from pipeline.collections.formats.webdataset import DOCUMENT
 from pipeline.collections.records import DIVIDED, Options
 from pipeline.errors import InputError, UsageError
@@ -20,7 +22,7 @@ LISTS = {
 }
 """Format -> the keys of collection.files of which one file makes a folder that format's, in the order of the search."""
 COLUMNS = {
-    "file": ("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img"),
+    "file": KEYS,
     "sentence": ("sentence", "caption", "sentences", "captions", "text", "alt", "alt_text"),
     "split": ("split",),
     **{name: (name,) for name in DOCUMENT},
@@ -31,12 +33,13 @@ COLUMNS = {
 @dataclass(frozen=True)
 class Detected:
     """The collection in the folder `root`: its `format`, and the keys of collection.files and collection.columns that
-    differ from what the format expects."""
+    differ from what the format expects. `described` is false of photographs beside which no text was found."""
 
     root: Path
     format: str
     files: dict[str, str] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
+    described: bool = True
 
     def settings(self) -> dict[str, object]:
         """Its section `collection` of a configuration."""
@@ -57,13 +60,13 @@ def detect(path: Path) -> Detected:
         kinds = f"a folder of photographs, a .tar shard or a table ({', '.join(rows.READERS)})"
         raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
     if suffix == ".tar":
-        return Detected(path.parent, "webdataset", {DIVIDED: path.name})
+        return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
     folder = CollectionFolder(path.parent, Options({}, {}, "gallery"))
     columns = _columns(folder, path)
     if columns is None:
         known = ", ".join(COLUMNS["file"])
         raise UsageError(f"{path} has no column of file names ({known}); rename the one that has them to file")
-    return Detected(path.parent, "table", {"table": path.name}, columns)
+    return Detected(path.parent, "table", {"table": path.name}, _renamed(columns))
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
@@ -83,15 +86,17 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         if not below:
             tables = [folder.root / name for name in names if _is_table(name)]
     for table in tables:
-        if (columns := _columns(folder, table)) is not None:
-            return Detected(folder.root, "table", {"table": table.name} if len(tables) > 1 else {}, columns)
+        columns = _columns(folder, table)
+        if columns and ("sentence" in columns or table.name not in NAMED["folder"]["metadata"]):
+            return Detected(folder.root, "table", {"table": table.name} if len(tables) > 1 else {}, _renamed(columns))
     if not kinds["photographs"]:
         if kinds["shards"]:
             return Detected(folder.root, "webdataset")
         raise folder.lacks("tar shard or table of them", "give the folder that has the photographs")
     if kinds["texts"]:
         return Detected(folder.root, "text-files")
-    return Detected(folder.root, "folder", {"images": "."} if kinds["outside"] and kinds["inside"] else {})
+    files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
+    return Detected(folder.root, "folder", files, described=False)
 
 
 def _is_table(name: str) -> bool:
@@ -99,12 +104,15 @@ def _is_table(name: str) -> bool:
 
 
 def _columns(folder: CollectionFolder, path: Path) -> dict[str, str] | None:
-    """The columns of a table whose names are not ours, by ours; None where none holds the names of files."""
+    """The columns of a table that have a use here, by our names; None where none holds the names of files."""
     try:
         present = {name.lower(): name for name in reversed(rows.column_names(folder, path))}
     except InputError:
         return None
     found = {ours: next((present[one] for one in usual if one in present), None) for ours, usual in COLUMNS.items()}
-    if found["file"] is None:
-        return None
-    return {ours: theirs for ours, theirs in found.items() if theirs not in (None, ours)}
+    return {ours: theirs for ours, theirs in found.items() if theirs is not None} if found["file"] is not None else None
+
+
+def _renamed(columns: dict[str, str]) -> dict[str, str]:
+    """Those whose names are not ours."""
+    return {ours: theirs for ours, theirs in columns.items() if theirs != ours}

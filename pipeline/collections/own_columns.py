@@ -64,7 +64,7 @@ class OwnColumns:
     def __init__(self, longest: int, chosen: Collection[str] | None = None) -> None:
         self.longest, self.chosen = longest, chosen
         self.left_out: Counter[str] = Counter()
-        self._columns: dict[str, _Column | None] = {}
+        self._columns: dict[str, _Column] = {}
         self._seen: set[int] = set()
 
     def add(self, row: int | None, values: Mapping[str, Any]) -> None:
@@ -86,30 +86,23 @@ class OwnColumns:
                 column.add(row, kind, value)
 
     def _column(self, name: str) -> "_Column | None":
-        if name not in self._columns:
-            self._columns[name] = self._new(name)
-        return self._columns[name]
-
-    def _new(self, name: str) -> "_Column | None":
-        if self.chosen is not None and name not in self.chosen:
-            return None
-        fault = None
+        if name in self._columns or (self.chosen is not None and name not in self.chosen):
+            return self._columns.get(name)
         if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or UNSAFE.search(name):
             fault = f"in columns whose names are empty, longer than {LONGEST_NAME} characters, or not printable"
-        elif sum(column is not None for column in self._columns.values()) >= MOST_COLUMNS:
+        elif len(self._columns) >= MOST_COLUMNS:
             fault = f"in more columns than {MOST_COLUMNS}"
-        if fault:
-            self.left_out[fault] += 1
-            return None
-        return _Column()
+        else:
+            return self._columns.setdefault(name, _Column())
+        self.left_out[fault] += 1
+        return None
 
     def table(self, count: int) -> pa.Table:
         """The columns of `count` images, in the order in which they were named first."""
-        named = {name: column for name, column in self._columns.items() if column is not None}
         table: dict[str, pa.Array] = {}
-        for name, column in named.items():
+        for name, column in self._columns.items():
             stored = name
-            while stored in RESERVED or stored in table or (stored != name and stored in named):
+            while stored in RESERVED or stored in table or (stored != name and stored in self._columns):
                 stored = PREFIX + stored
             table[stored] = column.values(count)
         return pa.table(table) if table else pa.table({"": pa.nulls(count)}).select([])
@@ -119,11 +112,11 @@ class OwnColumns:
         if table.num_columns:
             yield "own columns: " + ", ".join(f"{field.name} ({field.type})" for field in table.schema)
         for reason, number in self.left_out.items():
-            yield f"  {number} values or names of own columns left out: {reason}"
+            yield f"  {number} values of own columns left out: {reason}"
         for name, column in self._columns.items():
-            if column is not None and len(column.kinds) > 1 and column.kinds != {"whole", "number"}:
+            if len(column.kinds) > 1 and column.kinds != {"whole", "number"}:
                 yield f"  the column {name} has several types ({', '.join(sorted(column.kinds))}) and is kept as text"
-            if column is not None and name in RESERVED:
+            if name in RESERVED:
                 yield f"  the column {name} is called {PREFIX}{name} here, since {name} is a column of ours"
 
 

@@ -5,7 +5,7 @@ Readers in `formats` report what they find and check only the shape of a row; `i
 dataclasses because a million images bring some twenty million of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class ColumnsRecord(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """A row that cannot be used. `what` is one of images, sentences, documents, boxes."""
+    """A row that cannot be used. `what` is one of images, sentences, documents, boxes, columns."""
 
     file: str
     row: int | None
@@ -90,3 +90,4 @@ class Options:
     columns: Mapping[str, str]
     default_split: str
     follow_links: bool = False
+    own_columns: Collection[str] | None = None

@@ -30,9 +30,9 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.workers import isolated_map
 
     root, settings = run.layout.data_root, run.config.collection
-    records = FORMATS[settings.format](
-        root, Options(settings.files, settings.columns, settings.default_split, settings.follow_links)
-    )
+    files, columns, split = settings.files, settings.columns, settings.default_split
+    options = Options(files, columns, split, settings.follow_links, settings.own_columns)
+    records = FORMATS[settings.format](root, options)
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)

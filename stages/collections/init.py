@@ -73,7 +73,9 @@ def _read(found: "Detected") -> Any:
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import DIVIDED, Options
 
-    records = FORMATS[found.format](found.root, Options(found.files, found.columns, DIVIDED))
+    records = FORMATS[found.format](
+        found.root, Options(found.files, found.columns, DIVIDED if found.described else "gallery")
+    )
     limit = config.load().collection.max_sentence_chars
     return Intake(limit).add(tqdm(records, "read", unit=" records", disable=None))
 

@@ -83,7 +83,7 @@ def test_bad_text_in_parquet(collection: Path, gather) -> None:
     texts = pa.array([b"A dog .", b"A d\xf6g", None]).view(pa.string())
     pq.write_table(pa.table({"file": ["images/a.jpg"] * 3, "sentence": texts}), collection / "t.parquet")
     result = gather(collection, "table", files={"table": "t.parquet"})
-    assert found(result, "sentences") == [("t.parquet", 2, "not UTF-8")]
+    assert found(result, "sentences") == [("t.parquet", 2, "not UTF-8: lone surrogate")]
     assert result.counts["sentences"] == {"given": 2, "kept": 1, "rejected": 1, "duplicate": 0}
 
 

@@ -33,6 +33,7 @@ def make(tmp_path: Path, photograph):
         (["images/a.jpg", "weak.tsv", "notes.csv"], "folder", {}),
         (["images/a.jpg", "b.jpg"], "folder", {"images": "."}),
         (["a.jpg", "README.txt", "things.json"], "folder", {}),
+        (["a.jpg", "metadata.csv"], "folder", {}),
         (["a.jpg", "a.txt"], "text-files", {}),
         (["one/0.tar", "1.tar"], "webdataset", {}),
         (["images/a.jpg", "dataset_flickr8k.json"], "karpathy", {}),
@@ -41,7 +42,10 @@ def make(tmp_path: Path, photograph):
     ],
 )
 def test_a_folder(make, names: list[str], format: str, files: dict) -> None:
-    found = detect(make(*names))
+    folder = make(*names)
+    if (folder / "metadata.csv").exists():
+        (folder / "metadata.csv").write_text("file,price\na.jpg,3\n")
+    found = detect(folder)
     assert (found.format, found.files, found.columns) == (format, files, {})
 
 
@@ -64,10 +68,18 @@ def test_a_table_and_its_columns(make, suffix: str) -> None:
 
 def test_a_shard(make) -> None:
     folder = make("a.jpg")
-    with tarfile.open(folder / "0.tar", "w") as tar:
-        tar.addfile(tarfile.TarInfo("x.jpg"), io.BytesIO())
-    found = detect(folder / "0.tar")
-    assert (found.root, found.format, found.files) == (folder, "webdataset", {"divided": "0.tar"})
+    for name in ("photos 1.tar", "photos [1].tar"):
+        with tarfile.open(folder / name, "w") as tar:
+            tar.addfile(tarfile.TarInfo("x.jpg"), io.BytesIO())
+        found = detect(folder / name)
+        assert (found.root, found.format) == (folder, "webdataset")
+        assert [path.name for path in folder.glob(found.files["divided"])] == [name]
+
+
+def test_metadata_with_sentences_are_a_table(make) -> None:
+    folder = make("a.jpg")
+    (folder / "metadata.csv").write_text("file_name,text\na.jpg,a dog\n")
+    assert detect(folder).columns == {"file": "file_name", "sentence": "text"}
 
 
 def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) -> None:

@@ -57,6 +57,13 @@ def test_photographs_alone_are_sent_to_apply(photos: Path) -> None:
     assert list(Path.cwd().iterdir()) == []
 
 
+def test_other_files_beside_photographs_alone_change_nothing(photos: Path) -> None:
+    for name in ("notes.txt", "things.json"):
+        (photos / name).write_text("{}")
+    said = run_command("init", photos).splitlines()
+    assert "20 images" in said[0] and shlex.split(said[-1])[:2] == ["jointspace", "apply"]
+
+
 def test_in_the_folder_itself_results_go_beside_it(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caption(photos, "folder")
     monkeypatch.chdir(photos)

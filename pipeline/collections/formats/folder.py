@@ -11,7 +11,7 @@ if only weak.tsv names it, else to collection.default_split. Photographs alone, 
 """
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pipeline.collections.formats import lists
@@ -36,8 +36,8 @@ FILES = {
     "boxes": ("boxes.tsv",),
     "metadata": ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet"),
 }
-KEYS = ("file", "file_name", "filename")
-"""The column of metadata that names the image; the first that there is."""
+KEYS = ("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img")
+"""The usual names, in lower case, of a column that names images; the first that there is does."""
 DOCUMENT = ("file", "title", "tags", "description")
 BOX = ("file", "x1", "y1", "x2", "y2", "score", "label")
 
@@ -77,16 +77,19 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     if where["boxes"]:
         yield from lists.headed_records(folder, where["boxes"], "boxes", BOX, _box)
     if where["metadata"]:
-        yield from _metadata(folder, where["metadata"])
+        yield from _metadata(folder, where["metadata"], options.own_columns)
 
 
-def _metadata(folder: CollectionFolder, path: Path) -> Iterator[ColumnsRecord]:
+def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Raises InputError where no column names images."""
-    present = column_names(folder, path)
-    key = next((one for one in KEYS if one in present), KEYS[0])
-    for row, values, _ in read_rows(folder, path, (key,), (key,), more=True):
-        if isinstance(name := values.get(key), str):
-            yield ColumnsRecord(name, further(values, path, (key,)), folder.label(path), row)
+    present = {name.lower(): name for name in reversed(column_names(folder, path))}
+    key = next((present[one] for one in KEYS if one in present), KEYS[0])
+    file = folder.label(path)
+    for row, values, fault in read_rows(folder, path, (key,), (key,), own):
+        if isinstance(name := values.get(key), str) and name:
+            yield ColumnsRecord(name, further(values, path, (key,)), file, row)
+        else:
+            yield Reject(file, row, "columns", fault or f"no file name in column {key}")
 
 
 def _sentence(name: str, number: str, text: str, file: str, row: int) -> SentenceRecord:

@@ -6,6 +6,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,10 @@ PLAIN = (
     pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
     pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string,
 )  # fmt: skip
+DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal() + 1)
+"""The first day that Python has and the one after the last, from 1970 on."""
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""Of a timestamp, in a second."""
 Names = Collection[str]
 
 
@@ -44,19 +49,20 @@ class TableRow(NamedTuple):
 
 
 def read_rows(
-    folder: CollectionFolder, path: Path, columns: Names, needed: Names, more: bool = False
+    folder: CollectionFolder, path: Path, columns: Names, needed: Names, own: Names | None = ()
 ) -> Iterator[TableRow]:
-    """The rows of the table `path`, with at least those of `columns` that it has, and if `more` every other one of
-    plain values.
+    """The rows of the table `path`, with at least those of `columns` that it has, and of all others of plain values
+    at least those of `own` (None: all).
 
     Raises InputError if it lacks a `needed` column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} is not a table that can be read: there are {', '.join(READERS)}")
-    if more and reader is _read_parquet:
+    if (own is None or own) and reader is _read_parquet:
         try_first(path, _parquet_columns, folder, path, True)
-        columns = dict.fromkeys([*columns, *_parquet_columns(folder, path, plain=True)])
+        plain = _parquet_columns(folder, path, plain=True)
+        columns = dict.fromkeys([*columns, *(name for name in plain if own is None or name in own)])
     return reader(folder, path, columns, needed)
 
 
@@ -198,14 +204,32 @@ def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
             raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
     if pa.types.is_dictionary(column.type):
         return column.dictionary.take(column.indices).cast(pa.large_binary()).to_pylist()
-    return column.to_pylist()
+    return _as_python_has(column).to_pylist()
+
+
+def _as_python_has(column: pa.Array) -> pa.Array:
+    """Dates in days, and times in microseconds, of UTC where they have a zone: as Python has them, and null what lies
+    outside the years 1 to 9999. Other columns as they are."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        per_day, zone, wanted = 1 if kind == pa.date32() else 86_400_000, None, pa.date32()
+    elif pa.types.is_timestamp(kind):
+        zone = "UTC" if kind.tz else None
+        per_day, wanted = 86_400 * UNITS[kind.unit], pa.timestamp("us", zone)
+        kind = pa.timestamp(kind.unit, zone)
+    else:
+        return column
+    integer = pa.int32() if kind == pa.date32() else pa.int64()
+    counts = column.view(integer)
+    first, last = max(DAYS[0] * per_day, -(2**63)), min(DAYS[1] * per_day, 2**63) - 1
+    known = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
+    return pc.if_else(known, counts, pa.scalar(None, integer)).view(kind).cast(wanted, safe=False)
 
 
 def _decoded(number: int, values: Mapping[str, Any]) -> TableRow:
-    try:
-        return TableRow(number, {name: v.decode() if isinstance(v, bytes) else v for name, v in values.items()})
-    except UnicodeDecodeError:
-        return TableRow(number, {}, NOT_UTF8)
+    """Bytes that are not UTF-8 become lone surrogates, as in CSV: in a column of the user's they cost the value."""
+    decoded = {name: v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for name, v in values.items()}
+    return TableRow(number, decoded)
 
 
 READERS: Mapping[str, Callable[..., Iterator[TableRow]]] = {

@@ -31,7 +31,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     needed = {names[column] for column in (*options.columns, "file")}
     file, prefix = folder.label(path), folder.image_prefix(where["images"])
     numbers: Counter[str] = Counter()
-    for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, more=True):
+    for row, values, fault in read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
         if not isinstance(name, str) or not name:
             yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
