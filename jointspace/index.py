@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline import config
 from pipeline.errors import InputError, UsageError
-from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.decode import ImageLimits, decode, to_rgb
 from pipeline.index.query import encode_image
 from pipeline.index.search import Hit, Photograph, Searcher
 from pipeline.specs.stored import restore_encoder
@@ -67,6 +67,7 @@ class Index:
         """
         if (vector is None) == (text is None and image is None):
             raise UsageError("search for a text, an image, both, or a vector")
+        _require_count(k)
         if vector is not None:
             return self._searcher.nearest("images", self._row(vector), k, where)[0]
         if image is None:
@@ -75,6 +76,7 @@ class Index:
 
     def sentences(self, image: "str | Path | Image.Image", k: int = 10, where: str | None = None) -> list[Hit]:
         """The `k` sentences nearest to an image; `row["text"]` is what a hit says."""
+        _require_count(k)
         return self._searcher.sentences(self._photograph(image), k, where)
 
     def embed_text(self, text: str) -> np.ndarray:
@@ -110,13 +112,14 @@ class Index:
 
     def _photograph(self, image: "str | Path | Image.Image") -> Photograph:
         """The image as the model takes it: its features, or for a multi-vector model the bytes of its file."""
-        if not isinstance(image, str | Path):
-            if self._searcher.multi_vector:
-                raise UsageError(f"{self.card['model']} knows photographs by their files; give a path")
-            return encode_image(image.convert("RGB"), self._encoders)
+        in_file, by_file = isinstance(image, str | Path), self._searcher.multi_vector
+        if by_file and not in_file:
+            raise UsageError(f"{self.card['model']} knows photographs by their files; give a path")
         try:
-            data = Path(image).read_bytes()
-            return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
+            data = Path(image).read_bytes() if in_file else b""
+            if by_file:
+                return data
+            return encode_image(decode(data, self._limits) if in_file else to_rgb(image, self._limits), self._encoders)
         except (OSError, InputError) as error:
             raise InputError(f"cannot read {image} ({error}); give another image") from error
 
@@ -126,3 +129,8 @@ class Index:
         if row.shape[1] != self.card["dim"] or not np.isfinite(row).all():
             raise InputError(f"a vector of this index has {self.card['dim']} finite numbers; give such a one")
         return row
+
+
+def _require_count(k: int) -> None:
+    if k < 1:
+        raise UsageError(f"k is {k}; ask for at least 1 answer")

@@ -19,7 +19,7 @@ from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
-from pipeline.models.linear.views import ImageView
+from pipeline.models.linear.views import STEPS, ImageView
 from pipeline.specs.models import GRID
 from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters, write_parameters
@@ -76,7 +76,8 @@ class FittedSpace:
     def embed_images(self, vectors: Views) -> np.ndarray:
         """(n, c) float32 of unit length, from image vectors (n, D) as they were fitted to."""
         view = self.model.view
-        return self.model.embed_images(_views(vectors, IMAGE, dict(zip(view.encoders, view.dims, strict=True))))
+        dims = dict(zip(view.encoders, view.dims, strict=True))
+        return self.model.embed_images(_views(vectors, IMAGE, dims, dense=True))
 
     def embed_texts(self, vectors: Views) -> np.ndarray:
         """(m, c) float32 of unit length, from text vectors (m, d) as they were fitted to."""
@@ -128,8 +129,11 @@ def fit(
     >>> bool((scores.argmax(axis=1) == np.arange(100)).mean() > 0.9)
     True
 
-    Raises InputError for vectors that are not finite, not of one length, or too few, and UsageError for another grid.
+    Raises InputError for vectors that are not finite, not of one length, or too few, and UsageError for another grid or
+    step.
     """
+    if isinstance(normalise, str) or not set(normalise) <= set(STEPS):
+        raise UsageError(f"fit: normalise is {normalise!r}; give a tuple of steps, of {', '.join(STEPS)}")
     pairs = _pairs(image_vectors, text_vectors, owners)
     if (count := len(np.unique(pairs.owners))) < FEWEST:
         raise InputError(f"{count} images with a text are too few to choose anything by; give at least {FEWEST}")
@@ -174,6 +178,8 @@ def _pairs(
 ) -> Pairs:
     x, y = _views(images, IMAGE, image_dims, dense=True), _views(texts, TEXT, text_dims)
     n, m = (next(iter(blocks.values())).shape[0] for blocks in (x, y))
+    if owners is None and n != m:
+        raise InputError(f"{n} images and {m} texts are no pairs; give owners: for each text the row of its image")
     owners = np.arange(m) if owners is None else np.asarray(owners)
     if owners.shape != (m,) or owners.dtype.kind not in "iu" or not ((owners >= 0) & (owners < n)).all():
         raise InputError(f"{m} texts of {n} images need owners: for each text the row of its image, from 0")

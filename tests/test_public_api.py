@@ -63,6 +63,22 @@ def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
     assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
 
 
+def test_an_opened_image_is_prepared_as_its_file_is(bundle: Path, tmp_path: Path) -> None:
+    index, rng = jointspace.load(bundle), np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 60, 4), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    pixels[:20, :, :3] = (255, 0, 0)
+    Image.fromarray(pixels[..., :3]).save(tmp_path / "turned.png", exif=exif)
+    Image.fromarray(pixels).save(tmp_path / "transparent.png")
+    Image.fromarray(rng.integers(0, 1 << 16, (40, 60), np.uint16)).save(tmp_path / "deep.png")
+    for name in ("turned.png", "transparent.png", "deep.png"):
+        expected = index.embed_image(tmp_path / name)
+        np.testing.assert_allclose(index.embed_image(Image.open(tmp_path / name)), expected, rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match="too-elongated"):
+        index.embed_image(Image.new("RGB", (4000, 20)))
+
+
 def test_it_indexes_other_photographs(bundle: Path, tmp_path: Path) -> None:
     draw(tmp_path / "photos", 8, 5)
     index = jointspace.load(bundle).apply(tmp_path / "photos", tmp_path / "out", name="mine")
@@ -79,6 +95,10 @@ def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
     for vector in (np.ones(7), np.array([np.nan] * index.card["dim"])):
         with pytest.raises(InputError, match="finite numbers"):
             index.search(vector=vector)
+    for k in (0, -1):
+        for ask in (index.search, index.sentences):
+            with pytest.raises(UsageError, match=f"k is {k}; ask for at least 1"):
+                ask(image=bundle.parent / "data/blue-02.png", k=k)
     (tmp_path / "no.jpg").write_text("no photograph")
     for path in ("no.jpg", "missing.jpg"):
         with pytest.raises(InputError, match=path):
@@ -122,6 +142,13 @@ def test_dense_sparse_and_several_texts_an_image_are_the_same_space() -> None:
         np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-3)
 
 
+def test_sparse_images_are_embedded_as_they_were_fitted() -> None:
+    x, y = correlated(300)
+    grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
+    space = jointspace.fit(sparse.csr_array(x), y, **grid)
+    np.testing.assert_allclose(space.embed_images(sparse.csr_array(x)), space.embed_images(x), rtol=0, atol=1e-6)
+
+
 def test_encoders_side_by_side_are_one_view() -> None:
     x, y = correlated(300)
     grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
@@ -162,6 +189,7 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
         (bad, y),
         (x, y[:20], np.arange(21)),
         (x[:20], y),
+        (x, y[:20]),
         (x, y, np.full(30, -1)),
         (x[0], y),
     ):
@@ -170,5 +198,8 @@ def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
     for grid in ({"dimension": [3]}, {"dimensions": []}, {"image_ridge": ["much"]}):
         with pytest.raises(UsageError, match="fit: .* there are dimensions"):
             jointspace.fit(x, y, **grid)
+    for normalise in ("l2", ("l1",)):
+        with pytest.raises(UsageError, match="give a tuple of steps, of sqrt, l2"):
+            jointspace.fit(x, y, normalise=normalise)
     with pytest.raises(InputError, match="not"):
         jointspace.fit(x, y).embed_images(x[:, :7])

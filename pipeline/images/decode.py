@@ -89,6 +89,20 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
     return image
 
 
+def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
+    """An image that a program has opened or made, as `decode` makes it of its file; its format and time have no limit.
+
+    Raises UnreadableImage.
+    """
+    _check_size(image.size, limits)
+    try:
+        return _to_rgb(image)
+    except UnreadableImage:
+        raise
+    except Exception as error:  # as in `decode`: its pixels may still be in a file
+        raise UnreadableImage("damaged", f"{type(error).__name__}: {error}") from error
+
+
 class DecodingProcess:
     """A callable that runs `decode(data, limits)` in a process of its own, which an image that takes too long kills.
 

@@ -8,6 +8,9 @@ import numpy as np
 from pipeline.errors import IntegrityError
 from pipeline.precision import to_float32
 
+STEPS = ("sqrt", "l2")
+"""What can be done to the features of an image, in `normalise`."""
+
 
 @dataclass(frozen=True)
 class ImageView:
