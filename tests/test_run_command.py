@@ -12,6 +12,7 @@ import yaml
 from made_up_colours import CONFIG, draw
 from workflow import ENVIRONMENT
 
+from stages.operations.run import command as run_stage
 from stages.operations.run import find_snakefile
 
 ROOT = Path(__file__).parents[1]
@@ -75,6 +76,19 @@ def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
         except (OSError, ProcessLookupError):
             continue
     assert "(flag -n)" in run(folder, "mine.yaml", "--", "-n").stderr  # it is not locked
+
+
+def test_a_target_after_the_dashes_is_no_configuration() -> None:
+    mine = Path("mine.yaml")
+    for words, config, further in (
+        (["--", "evaluate"], None, ("evaluate",)),
+        (["--cores", "2", "--", "-n", "evaluate", "--", "x"], None, ("-n", "evaluate", "--", "x")),
+        (["mine.yaml", "--", "-n"], mine, ("-n",)),
+        (["mine.yaml", "-n"], mine, ("-n",)),
+        (["mine.yaml"], mine, ()),
+    ):
+        params = run_stage.make_context("run", list(words)).params
+        assert (params["config_path"], params["further"]) == (config, further)
 
 
 @pytest.mark.slow

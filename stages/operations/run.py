@@ -30,7 +30,17 @@ class RunFailure(JointspaceError):
         self.exit_code = exit_code
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
+class _Dashed(click.Command):
+    """A command of which everything that follows two dashes is `further`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:at])
+        ctx.params["further"] += tuple(args[at + 1 :])
+        return rest
+
+
+@click.command("run", cls=_Dashed, context_settings={"ignore_unknown_options": True})
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
 @click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
