@@ -3,15 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import nn
 from transformers import AutoImageProcessor
 
+from pipeline.errors import InputError, brief
 from pipeline.hubs import own_folder
 from pipeline.hugging_face import build_model, config_of, fetch_model, remove, remove_unused, require_weights
 from pipeline.images.encoders import EncoderMaterial
-from pipeline.images.libraries import FetchedNetwork, LibraryEncoder, only_side
+from pipeline.images.libraries import PREPROCESSING, FetchedNetwork, LibraryEncoder, only_side
+from pipeline.images.preprocess import Preprocessing, prepare
+
+SQUASHED = 384
+"""The side from which ConvNeXt's processor squashes an image whole; below it the middle is cut out."""
+WIDTH, HEIGHT = 400, 300
+"""Of the picture by which two kinds of preprocessing are compared, whose colours change evenly over it."""
+TOLERANCE = 2 / 255
+"""Of rounding, beside a shift by a pixel; another crop, scale or order of channels makes 0.06 and more."""
 
 
 class ImageFeatures(nn.Module):
@@ -41,7 +51,10 @@ class TransformersEncoder(LibraryEncoder):
         model, missing = fetch_model(place)
         require_weights(missing)
         pooled = not missing and _has_pooler(model)
-        preprocessing = _preprocessing(AutoImageProcessor.from_pretrained(place, trust_remote_code=False).to_dict())
+        given = {name: getattr(entry, name) for name in PREPROCESSING}
+        preprocessing = given
+        if None in [value for name, value in given.items() if name != "crop"]:
+            preprocessing = _own_preprocessing(place, entry.name)
         body, side = ImageFeatures(model, pooled), preprocessing["crop"] or preprocessing["resize"]
         unused = remove_unused(body, lambda: body(torch.zeros(1, 3, side, side)))
         if commit := getattr(model.config, "_commit_hash", None):
@@ -61,22 +74,51 @@ def _has_pooler(model: nn.Module) -> bool:
     return not hasattr(model, "pooler") or model.pooler is not None
 
 
+def _own_preprocessing(place: Any, name: str) -> dict[str, Any]:
+    """That of the model at `place`. Raises InputError where it cannot be said as ours is."""
+    processor = AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
+    try:
+        found = _preprocessing(processor.to_dict())
+        _require_same(processor, found)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"encoder {name}: the model's images are not resized, cropped and normalised as ours are ({brief(error)});"
+            " take another model, or give resize, crop, mean, std and interpolation yourself"
+        ) from error
+    return found
+
+
+def _require_same(processor: Any, preprocessing: Mapping[str, Any]) -> None:
+    """Raises ValueError unless `preprocessing` makes of a picture what the library's own `processor` makes."""
+    across, down = np.meshgrid(np.linspace(0, 255, WIDTH), np.linspace(0, 255, HEIGHT))
+    picture = Image.fromarray(np.stack([across, down, 255 - (across + down) / 2], axis=2).round().astype(np.uint8))
+    mean, std = np.array(preprocessing["mean"]), np.array(preprocessing["std"])
+    ours = (prepare(picture, Preprocessing.from_dict(preprocessing)) / 255 - mean) / std
+    theirs = np.asarray(processor(images=picture, return_tensors="pt")["pixel_values"])
+    if theirs.shape != (1, 3, *ours.shape[:2]):
+        raise ValueError(f"{type(processor).__name__} makes {theirs.shape} where {ours.shape[:2]} is expected")
+    apart = (np.abs(theirs[0].transpose(1, 2, 0) - ours) * std).max()
+    if not apart < TOLERANCE + 1 / preprocessing["resize"]:
+        raise ValueError(f"{type(processor).__name__} makes pixels that differ by {apart:.2f} of their range")
+
+
 def _preprocessing(processor: Mapping[str, Any]) -> dict[str, Any]:
-    """What an image processor says of itself, in our words."""
-    size, crop = processor["size"], processor.get("crop_size") if processor.get("do_center_crop") else None
+    """What an image processor says of itself, in our words, as far as we have any."""
+    size, cut = processor["size"], processor.get("crop_size") if processor.get("do_center_crop") else None
+    crop, share = only_side([cut["height"], cut["width"]]) if cut else None, processor.get("crop_pct")
     if "shortest_edge" in size:
         resize = int(size["shortest_edge"])
-        if "crop_pct" in processor and not crop:  # ConvNeXt's
-            resize, crop = int(resize / processor["crop_pct"]), {"height": resize, "width": resize}
+        if crop is None and not share:
+            raise ValueError("its images keep their shape, and are no squares")
+        if crop is not None or resize < SQUASHED:
+            resize, crop = int(resize / (share or 1)), crop or resize
     else:
         resize = only_side([size["height"], size["width"]])
-    side = only_side([crop["height"], crop["width"]]) if crop else None
-    if side is None and "shortest_edge" in size:
-        raise ValueError("its images keep their shape, and are no squares")
+        crop = None if crop == resize else crop  # squashed, then cut
     normalised = processor.get("do_normalize", True)
     return {
         "resize": resize,
-        "crop": side,
+        "crop": crop,
         "mean": tuple(processor["image_mean"]) if normalised else (0, 0, 0),
         "std": tuple(processor["image_std"]) if normalised else (1, 1, 1),
         "interpolation": Image.Resampling(processor["resample"]).name.lower(),

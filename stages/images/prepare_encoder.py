@@ -56,7 +56,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     prepare_encoder,
-    version=3,
+    version=4,
     needs=Need(
         process(TORCH + 2000), fixed(600), fixed(120), "a download; for `standard` the train images that it learns from"
     ),

@@ -9,10 +9,13 @@ import pytest
 import torch
 from libraries import CLIP_MEAN, DIM, SIDES, save_onnx, save_transformers, store, stored_in, tiny_network
 from pictures import MEAN, STD, make_image
+from PIL import Image
 
 from pipeline.config import default_path, read_mapping, validate
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.encoders import EncoderMaterial
+from pipeline.images.preprocess import Preprocessing
+from pipeline.images.preprocess import prepare as prepare_pixels
 from pipeline.settings.section import merge
 from pipeline.specs.encoders import encoder_spec
 from pipeline.specs.stored import restore_encoder
@@ -228,6 +231,61 @@ def test_what_is_stored_can_name_no_hub_and_no_file(tmp_path: Path) -> None:
     ):
         with pytest.raises(IntegrityError, match="the stored encoder has another form"):
             restore_encoder({"kind": kind, "config": config, **about}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "resize", "crop"),
+    [
+        ("CLIP", {}, 224, 224),
+        ("ConvNext", {"size": {"shortest_edge": 224}}, 256, 224),
+        ("ConvNext", {"size": {"shortest_edge": 384}}, 384, None),
+        ("PoolFormer", {}, 248, 224),
+        ("Flava", {}, 224, None),
+        ("ViT", {"do_normalize": False}, 224, None),
+    ],
+)
+def test_preprocessing_is_that_of_the_library(
+    tmp_path: Path, kind: str, keys: dict, resize: int, crop: int | None
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from pipeline.images.transformers_models import _own_preprocessing
+
+    theirs = getattr(transformers, f"{kind}ImageProcessor")(**keys)
+    theirs.save_pretrained(tmp_path)
+    chosen = Preprocessing.from_dict(_own_preprocessing(tmp_path, "theirs"))
+    assert (chosen.resize, chosen.crop) == (resize, crop)
+    image = IMAGES[0].resize((300, 500), Image.Resampling.BICUBIC)
+    expected = theirs(images=image, return_tensors="pt")["pixel_values"][0].permute(1, 2, 0).numpy()
+    found = (prepare_pixels(image, chosen) / 255 - np.array(chosen.mean)) / np.array(chosen.std)
+    assert np.abs(found - expected).mean() < 0.05 * expected.std()
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("MobileViT", {"size": {"shortest_edge": 288}}),
+        ("MobileViT", {"do_flip_channel_order": False}),
+        ("CLIP", {"do_resize": False}),
+        ("CLIP", {"do_rescale": False}),
+        ("DeiT", {}),
+        ("Levit", {}),
+        ("EfficientNet", {}),
+    ],
+)
+def test_preprocessing_that_is_not_ours_is_refused(tmp_path: Path, kind: str, keys: dict) -> None:
+    transformers = pytest.importorskip("transformers")
+    from pipeline.images.transformers_models import _own_preprocessing
+
+    getattr(transformers, f"{kind}ImageProcessor")(**keys).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="encoder theirs: the model's images are not resized.* give resize, crop"):
+        _own_preprocessing(tmp_path, "theirs")
+
+
+def test_an_entry_that_says_all_needs_no_processor(tmp_path: Path) -> None:
+    (store("transformers", SIDE, tmp_path) / "transformers/preprocessor_config.json").unlink(missing_ok=True)
+    (tmp_path / "transformers/processor_config.json").unlink(missing_ok=True)
+    chosen = prepare(tmp_path, "transformers", architecture="transformers", resize=SIDE, **GIVEN).preprocessing
+    assert (chosen.resize, chosen.crop, chosen.mean, chosen.interpolation) == (SIDE, None, MEAN, "bicubic")
 
 
 def test_images_that_keep_their_shape_are_refused() -> None:
