@@ -51,6 +51,8 @@ class BundleItems:
         """The table of a modality whose row i has the id i, all null where there is no such item."""
         table = bundle.table(modality)
         number = table[f"{modality.removesuffix('s')}_id"].to_numpy()
+        if number.min(initial=0) < 0 or len(np.unique(number)) < len(number):
+            raise IntegrityError(f"{bundle.folder}/{modality}.parquet has ids that are not distinct; make it anew")
         places = np.full(int(number.max(initial=-1)) + 1, -1)
         places[number] = np.arange(len(number))
         alive = np.flatnonzero(table[REMOVED[modality]].is_valid().to_numpy())
@@ -67,8 +69,8 @@ class JoinedBundles(BundleItems):
     `root_column` is that of images in another folder than the card's `data_root`: in which of its `more_roots`, from 1.
     Photographs that both have (by their sha256) are those of `first`, and so are their sentences. `fresh` are the ids
     that come from `second`, by modality, and `roots` the folders of photographs beside the first's data_root. Raises
-    as BundleItems, UsageError where `second` alone has sentences or is of another model, and IntegrityError where its
-    images are in folders that its card does not name.
+    as BundleItems, UsageError where `second` alone has sentences or is of another model, and IntegrityError where
+    images are in folders that their card does not name.
     """
 
     def __init__(self, first: Any, second: Any, root_column: str) -> None:
@@ -83,6 +85,7 @@ class JoinedBundles(BundleItems):
         known = [first.card["data_root"], *first.card.get("more_roots", [])]
         roots = list(dict.fromkeys([*known, *given]))
         self.roots, self.fresh = roots[1:], {}
+        _folders(self, root_column, len(known))
         owners = self._join_images(added, root_column, [roots.index(root) for root in given])
         self._join_sentences(added, owners)
         self.folder = self.manifest.folder = second.folder
@@ -96,13 +99,9 @@ class JoinedBundles(BundleItems):
         digests = images["sha256"].to_pylist()
         rows = np.array([row for row, digest in enumerate(digests) if digest and digest not in here], np.int64)
         more = images.take(rows)
+        own = _folders(added, root_column, len(places))
         if any(places) or root_column in more.column_names:
-            own = more[root_column].to_pylist() if root_column in more.column_names else [None] * len(rows)
-            if not {one or 0 for one in own} <= set(range(len(places))):
-                raise IntegrityError(
-                    f"{added.folder}/images.parquet names folders that its card does not; make it anew"
-                )
-            numbers = pa.array([places[one or 0] or None for one in own], pa.int64())
+            numbers = pa.array([places[own[row]] or None for row in rows], pa.int64())
             more = _replaced(more, root_column, numbers)
         owners = np.full(len(digests), -1)
         owners[rows] = self._append("images", "image_id", more, added.read("images", rows))
@@ -126,6 +125,17 @@ class JoinedBundles(BundleItems):
         setattr(self.manifest, modality, append_rows(table, _replaced(more, number, pa.array(ids))))
         self._vectors[modality] = np.concatenate([self._vectors[modality], vectors])
         return ids
+
+
+def _folders(items: BundleItems, column: str, count: int) -> list[int]:
+    """Which of `count` folders each image is in. Raises IntegrityError where it is in another."""
+    images = items.manifest.images
+    if column not in images.column_names:
+        return [0] * images.num_rows
+    numbers = [number or 0 for number in images[column].to_pylist()]
+    if not set(numbers) <= set(range(count)):
+        raise IntegrityError(f"{items.folder}/images.parquet names folders that its card does not; make it anew")
+    return numbers
 
 
 def exact_vectors(bundle: Any, modality: str, rows: np.ndarray) -> np.ndarray:

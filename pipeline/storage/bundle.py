@@ -48,6 +48,7 @@ from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
 from pipeline.storage.records import read_labels, read_vocabulary, require_form
+from pipeline.storage.sources import ROOT
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
 CARD, OUTLINES = "card.json", "fragments.safetensors"
@@ -183,7 +184,10 @@ class Bundle:
         """The same table, whose rows are unpacked on request."""
         name = f"{modality}.parquet"
         table = PackedTable(self.map(name), self.folder / name)
-        require_columns(table.path, table.schema, COLUMNS[modality], REBUILD)
+        needed = COLUMNS[modality]
+        if modality == "images" and ROOT in table.schema.names:
+            needed = needed.append(pa.field(ROOT, pa.int64()))
+        require_columns(table.path, table.schema, needed, REBUILD)
         return table
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:

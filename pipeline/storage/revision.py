@@ -118,9 +118,11 @@ def open_parts(folder: Path, embeddings: "Embeddings | Any") -> tuple[Bundle, li
         parts.append(part)
         rows, ids = part.alive, part.ids[part.alive]
         if ids.max(initial=-1) >= given.num_rows or given.select(key).take(ids) != part.table.select(key).take(rows):
+            remedy = "give the manifest that the bundle was made from, or one that has grown out of it"
+            if "joined" in bundle.card["inputs"]:
+                remedy = "no run numbers what was joined: remove without --run, and add with --from"
             raise IntegrityError(
-                f"{embeddings.manifest.folder} numbers its {modality} otherwise than {folder}; give the manifest"
-                " that the bundle was made from, or one that has grown out of it"
+                f"{embeddings.manifest.folder} numbers its {modality} otherwise than {folder}; {remedy}"
             )
     return bundle, parts
 
