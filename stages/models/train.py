@@ -150,7 +150,7 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
     `learned` has, the details of `model`.
     """
     from pipeline.errors import IntegrityError
-    from pipeline.models.neural.word_towers import WordStart
+    from pipeline.models.neural.word_towers import SAMPLE, WordStart
     from pipeline.specs.stored import restore, restore_text_encoder
     from pipeline.storage.parameters import TEXT_ENCODER
     from pipeline.storage.provenance import encoders_of, read_own_encoders, require_same_origins
@@ -172,9 +172,8 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
         origins = encoders_of(folder, known["text_encoders"], start.text_encoders)
         stored = read_own_encoders(layout.text_encoder("").path, origins, folder, TEXT_ENCODER)
         encoders = {name: restore_text_encoder(one.settings, one.tensors) for name, one in stored.items()}
-        start = WordStart(
-            start, start.text.unnormalised.stack({n: one.encode_words(words) for n, one in encoders.items()})
-        )
+        texts = run.manifest.training_texts
+        start = WordStart.of(start, encoders, words, texts[:: max(1, len(texts) // SAMPLE)])
     return start, parameters.fingerprint
 
 
@@ -208,7 +207,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     train,
-    version=7,
+    version=8,
     needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "pairs times epochs", network_gpu),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],

@@ -1,6 +1,7 @@
 """The contract of every registered model, for those that `train` makes."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +11,20 @@ from scipy import sparse
 
 from pipeline.errors import UsageError
 from pipeline.metrics.ranks import count_ranks
+from pipeline.models.linear.columns import one_matrix
 from pipeline.models.linear.projection import unit_rows
+from pipeline.models.linear.text_views import TextView
 from pipeline.models.neural.task import train
+from pipeline.models.neural.word_towers import WordStart
 from pipeline.specs.models import made_by, model_spec
+from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.sequences import Tokens
+from pipeline.text.tfidf import TfidfEncoder
+from pipeline.text.tokens import TermSettings
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
+from pipeline.text.vocabulary import build_vocabulary
+from pipeline.text.wordvectors import WordVectors
 
 
 @pytest.fixture(scope="module", params=[spec.name for spec in made_by("train") if not spec.multi_vector])
@@ -139,6 +148,27 @@ def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
     sums = [words[pairs.sentences.ids.reshape(-1, 4)].sum(axis=1) for pairs in (task.dev, task.train)]
     expected = unit_rows(sums[0] - sums[1].mean(axis=0))
     np.testing.assert_allclose(model.embed_sentences(task.dev.sentences), expected, atol=1e-4)
+
+
+def test_words_of_a_start_weigh_as_the_blocks_of_its_text_view_do() -> None:
+    """Summed, they point where the vectors of sentences do, however long the vectors of words are."""
+    names, rng = [f"w{number}" for number in range(WORDS)], np.random.default_rng(0)
+    texts = [" ".join(rng.choice(names, rng.integers(3, 9))) for _ in range(200)]
+    plain = TermSettings(True, "words", False, (), 1)
+    vectors = WordVectors(tuple(names), 50 * rng.standard_normal((WORDS, 8)).astype(np.float32))
+    idf = rng.uniform(1, 5, WORDS).astype(np.float32)
+    encoders = {
+        "tfidf": TfidfEncoder(build_vocabulary(texts, plain, size=WORDS, min_count=1, idf=True, normalise=True)),
+        "words": AveragedEncoder(plain, vectors, idf),
+    }
+    stored = {name: one.encode(texts) for name, one in encoders.items()}
+    view = TextView.of(stored, {"words": ("l2",)}).weighted({"words": 2.0})
+    start = WordStart.of(SimpleNamespace(text=view), encoders, [*names, ""], texts)
+    terms, expected = (one_matrix(rows).toarray() for rows in (start.terms, view.stack(stored)))
+    assert not terms[-1].any()
+    sums = np.stack([terms[[names.index(word) for word in text.split()]].sum(axis=0) for text in texts])
+    cosines = (unit_rows(sums) * unit_rows(expected)).sum(axis=1)
+    assert cosines.mean() > 0.97
 
 
 def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_another() -> None:

@@ -1,6 +1,6 @@
 """The registered model `ncca-recurrent`: towers of whole images and of words in order that start as a fitted ncca."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.errors import UsageError
-from pipeline.models.linear.columns import Rows
+from pipeline.models.linear.columns import Rows, side_by_side
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import load_arrays
 from pipeline.models.neural.packing import Packed
@@ -32,6 +32,20 @@ class WordStart:
 
     model: Any
     terms: Rows
+
+    @classmethod
+    def of(cls, model: Any, encoders: Mapping[str, Any], words: Sequence[str], texts: Sequence[str]) -> "WordStart":
+        """The `words` by the text `encoders` of `model`. A block of the view is scaled as a whole so that sums of words
+        are to sentences in length as they are in the first block, in `texts` at root mean square: a sentence has a
+        factor of its own in every block, and the sum of its words has none."""
+        blocks, factors = [], []
+        for name in model.text.encoders:
+            view, encoder = model.text.select([name]), encoders[name]
+            whole, sums = view.stack({name: encoder.encode(texts)}), {name: encoder.encode_words(texts)}
+            factors.append(_length(whole) / max(_length(view.unnormalised.stack(sums)), np.finfo(np.float32).tiny))
+            blocks.append(view.unnormalised.stack({name: encoder.encode_words(words)}))
+        scales = np.float32(factors) / np.float32(factors[0] or 1)
+        return cls(model, side_by_side([block * scale for block, scale in zip(blocks, scales, strict=True)]))
 
 
 class InitialTowers(NamedTuple):
@@ -61,6 +75,11 @@ def initial_towers(task: TrainingTask) -> InitialTowers:
     shrink = SENTENCE_LENGTH / _rms(sums - bias)
     parts = (w / _rms(x), start.mean_x, u * shrink, bias * shrink)
     return InitialTowers(*(torch.from_numpy(np.ascontiguousarray(part, np.float32)) for part in parts))
+
+
+def _length(rows: Any) -> float:
+    """Root mean square length of the rows, dense or sparse."""
+    return float(np.sqrt((rows * rows).sum() / max(1, rows.shape[0])))
 
 
 def _rms(x: np.ndarray) -> float:
