@@ -120,7 +120,12 @@ class Index:
             if by_file:
                 return data
             return encode_image(decode(data, self._limits) if in_file else to_rgb(image, self._limits), self._encoders)
-        except (OSError, InputError) as error:
+        except (
+            OSError,
+            SyntaxError,
+            ValueError,
+            InputError,
+        ) as error:  # Pillow reads an opened image late
             raise InputError(f"cannot read {image} ({error}); give another image") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:

@@ -75,6 +75,10 @@ def test_an_opened_image_is_prepared_as_its_file_is(bundle: Path, tmp_path: Path
     for name in ("turned.png", "transparent.png", "deep.png"):
         expected = index.embed_image(tmp_path / name)
         np.testing.assert_allclose(index.embed_image(Image.open(tmp_path / name)), expected, rtol=0, atol=1e-5)
+    Image.fromarray(pixels[..., :3]).save(tmp_path / "cut.png")
+    os.truncate(tmp_path / "cut.png", 3000)
+    with pytest.raises(InputError, match="cannot read"):
+        index.embed_image(Image.open(tmp_path / "cut.png"))
     with pytest.raises(InputError, match="too-elongated"):
         index.embed_image(Image.new("RGB", (4000, 20)))
 

@@ -90,17 +90,9 @@ def decode(data: bytes, limits: ImageLimits) -> Image.Image:
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
-    """An image that a program has opened or made, as `decode` makes it of its file; its format and time have no limit.
-
-    Raises UnreadableImage.
-    """
+    """An opened image as `decode` makes it of its file, untimed. Raises UnreadableImage, and as Pillow does."""
     _check_size(image.size, limits)
-    try:
-        return _to_rgb(image)
-    except UnreadableImage:
-        raise
-    except Exception as error:  # as in `decode`: its pixels may still be in a file
-        raise UnreadableImage("damaged", f"{type(error).__name__}: {error}") from error
+    return _to_rgb(image)
 
 
 class DecodingProcess:
