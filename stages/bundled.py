@@ -34,19 +34,20 @@ def read_encoders(
 def read_text_encoders(
     model: Any, details: Mapping[str, Any], model_folder: Path, layout: "Layout"
 ) -> "dict[str, Parameters]":
-    """The text encoders that made the vectors of the model's sentences, by name; UsageError for vectors that no encoder
-    of the run makes."""
-    from pipeline.errors import UsageError
+    """The text encoders that made the vectors of the model's sentences, by name."""
+    import logging
+
     from pipeline.storage.parameters import TEXT_ENCODER
     from pipeline.storage.provenance import encoders_of, read_own_encoders
 
     names = getattr(model, "text_encoders", ())
     origins = encoders_of(model_folder, details.get("text_encoders") or {}, names)
     found = read_own_encoders(layout.text_encoder("").path, origins, model_folder, TEXT_ENCODER)
-    if missing := [name for name in origins if name not in found]:
-        raise UsageError(
-            f"the vectors of {missing[0]} were imported, and no text encoder of this run makes them of a query"
-        )
+    for name in origins.keys() - found.keys():
+        logging.getLogger(__name__).warning(
+            "the vectors of %s were imported, and no text encoder of this run makes them: the index cannot be searched"
+            " in words; name the text encoder that made them in made_by", name,
+        )  # fmt: skip
     return found
 
 

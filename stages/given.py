@@ -1,4 +1,4 @@
-"""Features made elsewhere, as the configuration names them, matched with the images of a run."""
+"""Vectors made elsewhere, as the configuration names them, matched with the images or sentences of a run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,42 +10,55 @@ if TYPE_CHECKING:
 
     from pipeline.config import Config
     from pipeline.config.encoders import Encoder
+    from pipeline.config.text_encoders import TextEncoderEntry
+    from pipeline.images.matching import Matching
     from pipeline.run import Run
-    from pipeline.storage.foreign import Source
+    from pipeline.storage.foreign import ForeignFeatures, Source
 
 BLOCK = 1 << 14
-"""Images whose features are looked at together."""
+"""Rows that are looked at together."""
+SAME = 0.01
+"""Largest difference of two vectors of the same words, of the longer one's length: what half precision and another
+batch may change."""
 
 
 @dataclass(frozen=True)
 class MatchedFeatures:
-    """The `images` of a run by their paths, and the row (n,) of each in the `source`."""
+    """The images or sentences of a run by their `labels`, and the row (n,) of each in the `source`."""
 
-    images: Sequence[str]
+    labels: Sequence[str]
     rows: "np.ndarray"
     source: Any
 
-    def features(self, images: range) -> "np.ndarray":
-        """(n, dim) float32 of these images."""
-        return self.source.take(self.rows[images.start : images.stop])
+    def features(self, these: range) -> "np.ndarray":
+        """(n, dim) float32 of some of them."""
+        return self.source.take(self.rows[these.start : these.stop])
 
-    def names(self, images: range) -> Sequence[str]:
-        return self.images[images.start : images.stop]
+    def names(self, these: range) -> Sequence[str]:
+        return self.labels[these.start : these.stop]
 
     def blocks(self) -> Iterator[range]:
-        """All images, some at a time."""
-        n = len(self.images)
+        """All of them, some at a time."""
+        n = len(self.labels)
         return (range(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
+    def require_stored(self, storage: str) -> None:
+        """Raises InputError for the first one whose vector does not fit the dtype `storage`."""
+        from pipeline.storage.features import to_stored
 
-def given_source(config: "Config", encoder: "Encoder") -> "Source":
-    """Where the features of an imported encoder are."""
+        for these in self.blocks():
+            to_stored(self.features(these), storage, self.names(these))
+
+
+def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "Source":
+    """Where the vectors of an imported encoder are."""
     from pipeline.storage.foreign import Source
 
-    return Source(Path(config.data_root) / encoder.path, encoder.features, encoder.names)
+    own, of = (encoder.own, "sentences") if hasattr(encoder, "own") else (encoder, "images")
+    return Source(Path(config.data_root) / own.path, own.features, own.names, of)
 
 
-def given_files(config: "Config", encoder: "Encoder") -> list[Path]:
+def given_files(config: "Config", encoder: "Encoder | TextEncoderEntry") -> list[Path]:
     """The files that hold them."""
     from pipeline.storage.foreign import foreign_files
 
@@ -54,20 +67,74 @@ def given_files(config: "Config", encoder: "Encoder") -> list[Path]:
 
 def match_given(run: "Run", encoder: "Encoder") -> MatchedFeatures:
     """The features of an imported encoder for all images of the run. Raises InputError where some have none."""
+    from pipeline.images.matching import match_names
+    from pipeline.storage.foreign import open_foreign
+
+    found, images = open_foreign(given_source(run.config, encoder)), _images(run)
+    matching = match_names(found.names, images)
+    _require_all(matching, images, encoder.path, "image")
+    return MatchedFeatures(images, matching.rows, found)
+
+
+def match_given_sentences(run: "Run", encoder: "TextEncoderEntry") -> MatchedFeatures:
+    """The vectors of an imported text encoder for all sentences of the run. Raises InputError where some have none, and
+    where two rows of the same words differ."""
+    import numpy as np
+
+    from pipeline.errors import InputError
+    from pipeline.images.matching import match_sentences
+    from pipeline.storage.foreign import open_foreign
+
+    found, images, owners = open_foreign(given_source(run.config, encoder)), _images(run), run.manifest.sentence_images
+    place, numbers = encoder.own.path, np.arange(len(owners)) - np.searchsorted(owners, owners)
+    labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
+    if found.names is None:
+        if len(found) != len(owners):
+            raise InputError(
+                f"{place} has {len(found)} rows and the run {len(owners)} sentences; give one row a sentence, in the"
+                " order of the manifest, or list the rows' names in a text file beside it"
+            )
+        return MatchedFeatures(labels, np.arange(len(owners)), found)
+    texts = run.manifest.sentences["text"].to_pylist()
+    matching = match_sentences(found.names, images, owners, texts, labels)
+    _require_all(matching, labels, place, "sentence")
+    _require_alike(matching, found, place)
+    return MatchedFeatures(labels, matching.rows, found)
+
+
+def _images(run: "Run") -> list[str]:
+    return [row["member"] or row["path"] for row in run.manifest.images.select(["path", "member"]).to_pylist()]
+
+
+def _require_all(matching: "Matching", labels: Sequence[str], place: str, what: str) -> None:
+    """Warns of rows that match nothing. Raises InputError where one of `labels` has no row in `place`."""
     import logging
 
     from pipeline.errors import InputError
-    from pipeline.images.matching import match_names, some
-    from pipeline.storage.foreign import open_foreign
+    from pipeline.images.matching import some
 
-    source = open_foreign(given_source(run.config, encoder))
-    images = [row["member"] or row["path"] for row in run.manifest.images.select(["path", "member"]).to_pylist()]
-    matching = match_names(source.names, images)
     if matching.unmatched:
         count, named = len(matching.unmatched), some(matching.unmatched)
-        logging.getLogger(__name__).warning("%s: %d rows match no image: %s", encoder.path, count, named)
-    if missing := matching.missing(images):
+        logging.getLogger(__name__).warning("%s: %d rows match no %s: %s", place, count, what, named)
+    if missing := matching.missing(labels):
         raise InputError(
-            f"{len(missing)} images have no row in {encoder.path}: {some(missing)}; add them, or ingest fewer images"
+            f"{len(missing)} {what}s have no row in {place}: {some(missing)}; add them, or ingest fewer {what}s"
         )
-    return MatchedFeatures(images, matching.rows, source)
+
+
+def _require_alike(matching: "Matching", found: "ForeignFeatures", place: str) -> None:
+    """Raises InputError for two rows of the same words whose vectors differ."""
+    import numpy as np
+
+    from pipeline.errors import InputError
+
+    for start in range(0, len(matching.repeats), BLOCK):
+        pairs = np.array(matching.repeats[start : start + BLOCK])
+        one, other = found.take(pairs[:, 0]), found.take(pairs[:, 1])
+        lengths = np.maximum(np.linalg.norm(one, axis=1), np.linalg.norm(other, axis=1))
+        if not (alike := np.linalg.norm(one - other, axis=1) <= SAME * lengths).all():
+            first, second = pairs[alike.argmin()]
+            raise InputError(
+                f"{place}: rows {first} and {second} have the same words and different vectors; name the rows IMAGE#k,"
+                " or remove one of them"
+            )

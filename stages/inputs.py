@@ -51,7 +51,7 @@ def read_material(run: "Run") -> "EncoderMaterial":
 
     def given(entry: "Encoder") -> GivenFeatures:
         matched = match_given(run, entry)
-        rows = range(min(COMPARED, len(matched.images)))
+        rows = range(min(COMPARED, len(matched.labels)))
         pictures, reasons = zip(*open_photographs(run, list(rows)), strict=True)
         if any(reasons):
             raise InputError(f"{max(reasons)}; it could be used before: run ingest again")

@@ -55,7 +55,10 @@ FILES = {
 }
 GIVEN = {
     "models": ["ncca", "zero-shot"],
-    "text_encoders": [{"name": "clip", "kind": "transformers", "transformers": {"architecture": "x"}}],
+    "text_encoders": [
+        {"name": "theirs", "kind": "imported", "imported": {"path": "y.npy", "names": "y.txt", "made_by": "clip"}}
+    ],
+    "query_text_encoders": [{"name": "clip", "kind": "transformers", "transformers": {"architecture": "x"}}],
     "encoders": [{"name": "given", "kind": "imported", "path": "x.npy", "made_by": "net"}],
     "query_encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
 }

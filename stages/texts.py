@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 if TYPE_CHECKING:
     import numpy as np
 
+    from pipeline.config.text_encoders import TextEncoderEntry
     from pipeline.config.variants import Model
     from pipeline.run import Run
     from pipeline.run.layout import Layout, Shards
     from pipeline.text.encoders import TextMaterial
+
+COMPARED = 16
+"""Sentences whose vectors made elsewhere are compared with those of the encoder that they are said to be of."""
 
 
 def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "TextMaterial":
@@ -20,10 +24,11 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
     from pipeline.storage.atomic import read_json
     from pipeline.storage.forms import VocabularyForm
     from pipeline.storage.records import require_form
-    from pipeline.text.encoders import TextMaterial
+    from pipeline.text.encoders import GivenVectors, TextMaterial
     from pipeline.text.tokens import TermSettings
     from pipeline.text.vocabulary import Vocabulary
     from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
+    from stages.given import match_given_sentences
     from stages.inputs import read_token_vocabulary
 
     config = run.config
@@ -51,10 +56,23 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
     def folder(name: str) -> Path | None:
         return own.folder(config.weights_root)
 
+    def given(entry: "TextEncoderEntry") -> GivenVectors:
+        matched = match_given_sentences(run, entry)
+        rows = range(min(COMPARED, len(matched.labels)))
+        return GivenVectors(run.manifest.sentences["text"][: len(rows)].to_pylist(), matched.features(rows))
+
     tokens = config.tokens
     words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
     return TextMaterial(
-        config.seed, words, lambda: run.manifest.training_texts[:most], vocabulary, corpus, file, folder
+        config.seed,
+        words,
+        lambda: run.manifest.training_texts[:most],
+        vocabulary,
+        corpus,
+        file,
+        folder,
+        lambda name: open_text_encoder(run, name),
+        given,
     )
 
 

@@ -13,6 +13,7 @@ GROUND = {
     "clusters",
     "device",
     "errors",
+    "given_vectors",
     "hubs",
     "hugging_face",
     "mapreduce",

@@ -42,6 +42,10 @@ INERT = {
     "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones
     "pool_regions": {"query_encoders"},  # which never pool regions, nor have features
     "import_features": {"query_encoders"},
+    "import_sentences": {"query_text_encoders"},  # likewise, and so on
+    "encode_documents": {"query_text_encoders"},
+    "train": {"query_text_encoders"},
+    "build_index": {"query_text_encoders"},
     "combine": {"encoders", "text_encoders"},  # looked at for models that start from others, which there need not be
     "fit_csls": {"encoders", "text_encoders"},
     "join_embeddings": {"encoders", "text_encoders"},

@@ -1,10 +1,10 @@
 """Checks of a configuration whose keys are legal one by one, before any job runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import require_detector
-from pipeline.config.text_encoders import RESERVED
+from pipeline.config.text_checks import check_text_encoders, check_text_weights, require_documents
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
 from pipeline.specs.generators import GENERATORS
@@ -19,7 +19,7 @@ def check(config: "Config") -> None:
     """Raises ValueError, in one sentence, for the first thing that `config` cannot do."""
     _check_names(config)
     _check_encoders(config)
-    _check_text_encoders(config)
+    check_text_encoders(config)
     _check_regions(config)
     try:
         models = {name: config.model(name) for name in config.every_model()}
@@ -27,7 +27,7 @@ def check(config: "Config") -> None:
         raise ValueError(f"models: {error}") from error
     for name, model in models.items():
         _check_model(config, name, model)
-    _check_text_weights(config, "study", config.study.fit.text_weights, config.study_text_weights)
+    check_text_weights(config, "study", config.study.fit.text_weights, config.study_text_weights)
     _check_generators(config, models)
     _check_parser(config, models.values())
 
@@ -112,19 +112,6 @@ def _check_encoders(config: "Config") -> None:
             )
 
 
-def _check_text_encoders(config: "Config") -> None:
-    names = [encoder.name for encoder in config.text_encoders]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two text encoders of one name among {', '.join(names)}")
-    if taken := [name for name in names if name.partition(".")[0].lower() in RESERVED]:
-        raise ValueError(f"text_encoders: {taken[0]} is the name of something else among a run's texts; choose another")
-    for encoder in config.text_encoders:
-        if encoder.own.lacks:
-            raise ValueError(f"text encoder {encoder.name} needs {encoder.spec.key}.{encoder.own.lacks}; give it")
-    if centred := [one for one in config.text_encoders if one.spec.sparse and one.centre != "none"]:
-        raise ValueError(f"text encoder {centred[0].name}: sparse vectors are not centred; set centre to none")
-
-
 def _check_regions(config: "Config") -> None:
     regions, encoders = config.regions, {encoder.name: encoder for encoder in config.encoders}
     if unknown := set(regions.encoders) - set(encoders):
@@ -153,7 +140,7 @@ def _check_regions(config: "Config") -> None:
 
 def _check_model(config: "Config", name: str, model: Model) -> None:
     spec, described = model.spec, config.regions.encoders
-    _check_text_weights(config, name, model.fit.text_weights, model.text_weights)
+    check_text_weights(config, name, model.fit.text_weights, model.text_weights)
     one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
     if spec.made_by == "adopt" and not (one_of_each and not config.text_encoder(model.text_encoders[0]).spec.sparse):
         named = ", ".join((*model.encoders, *model.text_encoders))
@@ -161,6 +148,7 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
             f"{name} takes the vectors of one encoder and of one dense text encoder as they are, not of {named}; name"
             " one of each in a variant's encoders and text_encoders"
         )
+    require_documents(config, name, model)
     if spec.made_by != "combine":
         _check_training(name, model)
     else:
@@ -187,13 +175,6 @@ def _check_model(config: "Config", name: str, model: Model) -> None:
         raise ValueError(f"{name} takes regions of its own encoders; add {min(others)} to them, or take dvsa")
     if spec.phrases and (model.settings.loss == "squared" or model.settings.negatives == "sampled"):
         raise ValueError(f"{name} contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
-
-
-def _check_text_weights(config: "Config", name: str, given: Iterable[str], used: Mapping[str, Iterable]) -> None:
-    if unknown := set(given) - {one.name for one in config.text_encoders}:
-        raise ValueError(f"{name}: fit.text_weights has weights of {min(unknown)}, which is not among text_encoders")
-    if not any(weight > 0 for tried in used.values() for weight in tried):
-        raise ValueError(f"{name}: no text encoder has a positive weight; give one to {' or '.join(used)}")
 
 
 def _check_training(name: str, model: Model) -> None:

@@ -40,8 +40,9 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
     defaults, study = values.get("encoder_defaults"), values.get("study")
     libraries = {spec.name: values.get(spec.defaults) for spec in ENCODERS if spec.defaults}
     values |= _with_encoders(defaults, values, libraries)
-    kinds = {spec.name: {"centre": "none"} for spec in TEXT_ENCODERS if spec.sparse}  # whatever the defaults say
-    values |= _with_encoders(_below_text(values, source), values, kinds, ("text_encoders",))
+    kept = [spec.name for spec in TEXT_ENCODERS if spec.sparse or spec.reads == "vectors"]
+    kinds = {name: {"centre": "none"} for name in kept}  # whatever the defaults say
+    values |= _with_encoders(_below_text(values, source), values, kinds, ("text_encoders", "query_text_encoders"))
     if isinstance(study, Mapping):
         values["study"] = {**study, **_with_encoders(defaults, study, libraries)}
     for section, below in (("variants", "variant_defaults"), ("ensembles", "ensemble_defaults")):

@@ -33,6 +33,7 @@ class Models(Section):
     query_encoders: tuple[Encoder, ...]
     text_encoder_defaults: TextEncoderDefaults
     text_encoders: Annotated[tuple[TextEncoderEntry, ...], Field(min_length=1)]
+    query_text_encoders: tuple[TextEncoderEntry, ...]
     documents: dict[Name, DocumentsSettings]
     fit: FitSettings
     transfer: TransferSettings

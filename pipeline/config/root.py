@@ -194,4 +194,9 @@ class Config(OwnKeys):
         return find("encoder", name, (*self.every_encoder, *self.query_encoders))
 
     def text_encoder(self, name: str) -> TextEncoderEntry:
-        return find("text encoder", name, self.text_encoders)
+        return find("text encoder", name, (*self.text_encoders, *self.query_text_encoders))
+
+    @property
+    def prepared_text_encoders(self) -> tuple[TextEncoderEntry, ...]:
+        """Those that can encode a text, with those that only queries use."""
+        return tuple(one for one in (*self.text_encoders, *self.query_text_encoders) if one.prepared)

@@ -57,6 +57,11 @@ class TextEncoderEntry(_with(TextEncoderDefaults, "EveryTextEncoder", set(ELSEWH
         """Whether it is made from the training sentences."""
         return self.own.learns or self.centre != "none"
 
+    @property
+    def prepared(self) -> bool:
+        """Whether it can encode a text; vectors made elsewhere are all that there is of some."""
+        return self.spec.reads == "texts" or self.own.maker is not None
+
     def decisive(self) -> dict[str, Any]:
         """The keys that decide what it is."""
         return {"kind": self.kind, "centre": self.centre, "settings": self.own.model_dump()}

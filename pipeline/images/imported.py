@@ -2,15 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
-from pipeline.errors import InputError
+from pipeline.given_vectors import require_made_by
 from pipeline.images.encoders import EncoderMaterial, ImageEncoder
 from pipeline.specs.stored import restore_encoder
-
-LEAST_COSINE = 0.9
-"""Between a given feature and what the encoder makes of the same image. Photographs that were scaled down and
-compressed before they were described differ by less; another encoder's features by more."""
 
 
 class ImportedEncoder:
@@ -21,17 +15,6 @@ class ImportedEncoder:
         """The encoder `entry.made_by`. Raises InputError where it describes some images otherwise than was given."""
         parts = material.encoder(entry.made_by)
         encoder, given = restore_encoder(parts.settings, parts.tensors), material.given(entry)
-        if encoder.dim != given.features.shape[1]:
-            raise InputError(
-                f"{entry.path} has {given.features.shape[1]} dimensions, the encoder {entry.made_by} {encoder.dim};"
-                f" correct made_by of {entry.name}, or leave it out"
-            )
-        pairs = np.stack([given.features, encoder.encode(given.images)])
-        lengths = np.linalg.norm(pairs, axis=2)
-        cosines = pairs.prod(axis=0).sum(axis=1) / np.maximum(lengths.prod(axis=0), np.finfo(np.float32).tiny)
-        if not (worst := cosines.min()) >= LEAST_COSINE:
-            raise InputError(
-                f"{entry.path} has other features of {given.names[cosines.argmin()]} than the encoder {entry.made_by}"
-                f" makes (their cosine is {worst:.2f}); correct made_by of {entry.name}, or leave it out"
-            )
+        made = encoder.encode(given.images)
+        require_made_by(given.features, made, given.names, entry.path, entry.name, entry.made_by)
         return encoder

@@ -148,8 +148,9 @@ class Asker:
 
 class QueryForms:
     """What turns texts into the form that the `model` of a bundle takes: `encoders`, its text encoders by name, and
-    `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for trees where there is no parser
-    to make them of a query, and IntegrityError for a bundle that lacks a part."""
+    `vocabularies` by the form of tokens or trees that each is for. Raises UsageError for imported vectors whose encoder
+    is not there, and for trees where there is no parser to make them of a query; IntegrityError for a bundle that lacks
+    a part."""
 
     def __init__(self, bundle: Any, model: Any) -> None:
         self.bundle, self.each = bundle, model.sentence_view == "each"
@@ -158,6 +159,11 @@ class QueryForms:
         if VECTORS in self.views:
             if not model.text_encoders:
                 raise IntegrityError(f"the model in {bundle.folder} names no text encoder; {REBUILD}")
+            if missing := [name for name in model.text_encoders if name not in bundle.card.get("text_encoders", {})]:
+                raise UsageError(
+                    f"{bundle.folder} has no text encoder {missing[0]}, whose vectors were imported, so it cannot be"
+                    " searched in words; name the one that made them in made_by, and build the index again"
+                )
             stored = {name: bundle.text_encoder(name) for name in model.text_encoders}
             self.encoders = {
                 name: restore_text_encoder(one.settings, one.tensors, bundle.folder) for name, one in stored.items()

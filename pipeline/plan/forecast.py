@@ -126,6 +126,10 @@ class _Work:
     def encode_sentences(self, encoder: str) -> float | None:
         return self._texts(encoder, self.parts, self.s.sentences)
 
+    def import_sentences(self, encoder: str) -> float:
+        read = 4 * self.s.sentences * self.s.text_dims.get(encoder, 0) / DISK_BYTES
+        return self.parts * self.rates.starts_light + read
+
     def encode_documents(self, documents: str, encoder: str) -> float | None:
         return self._texts(encoder, self.parts, self._weak)
 

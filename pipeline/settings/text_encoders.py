@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.settings.section import Positive, Section
+from pipeline.settings.section import Name, Positive, Section
 
 
 class TextKindSettings(Section):
@@ -32,6 +32,11 @@ class TextKindSettings(Section):
 
     def folder(self, weights_root: str) -> Path | None:
         """The folder of a model that a person brought for it."""
+        return None
+
+    @property
+    def maker(self) -> str | None:
+        """The text encoder that made its vectors, where these were made elsewhere."""
         return None
 
     @property
@@ -96,3 +101,20 @@ class LibrarySettings(TextKindSettings):
 
 class OpenClipTextSettings(LibrarySettings):
     weights: str | None
+
+
+class ImportedSettings(TextKindSettings):
+    """Vectors of the run's sentences that were made elsewhere."""
+
+    path: str | None
+    features: str | None
+    names: str | None
+    made_by: Name | None
+
+    @property
+    def maker(self) -> str | None:
+        return self.made_by
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.path else "path"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.errors import UsageError
 from pipeline.specs.places import find, import_place
@@ -23,6 +23,8 @@ class TextEncoderSpec:
     name: str
     place: str
     sparse: bool = False
+    reads: Literal["texts", "vectors"] = "texts"
+    """What it takes of a sentence; `vectors`: its vector that was made elsewhere."""
     section: str | None = None
     adds_words: bool = False
     """Whether the vector of a sentence is the sum of those of its words (see `encode_words`), but for a factor."""
@@ -66,6 +68,7 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _library("transformers", "transformers_text:TransformersTextEncoder"),
     _library("sentence-transformers", "transformers_text:SentenceTransformersEncoder"),
     _library("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText"),
+    _spec("imported", "imported:ImportedTextEncoder", "Imported", reads="vectors"),
 )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
-"""Features made elsewhere, in the usual formats: a matrix, and the name of the image that each row belongs to."""
+"""Vectors made elsewhere, in the usual formats: a matrix, and the name of the image or sentence of each row."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -26,6 +27,12 @@ UNREADABLE = (
 """What numpy, h5py and pyarrow raise for damaged files."""
 
 
+CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
+"""Folder, and column of the metadata, in a folder that clip-retrieval wrote."""
+TEXT_COLUMNS = ("caption", "text", "sentence")
+"""Columns that are taken for the names of sentences where there are others."""
+
+
 @dataclass(frozen=True)
 class Source:
     """`path`, and the dataset, column or file that holds the features and the names; None for the only candidate."""
@@ -33,14 +40,18 @@ class Source:
     path: Path
     features: str | None
     names: str | None
+    of: Literal["images", "sentences"] = "images"
 
 
 @dataclass(frozen=True)
 class ForeignFeatures:
-    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order."""
+    """`names` (n,) of the rows of `blocks`, arrays (n_k, dim) in order; None for sentences in the order of the run."""
 
-    names: list[str]
+    names: list[str] | None
     blocks: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.blocks))
 
     @property
     def dim(self) -> int:
@@ -53,9 +64,10 @@ class ForeignFeatures:
 def foreign_files(source: Source) -> list[Path]:
     """The files that `open_foreign` reads."""
     if source.path.is_dir():
-        parts = sorted(source.path.glob("img_emb/img_emb_*.npy"), key=lambda part: (len(part.name), part.name))
+        folder, _ = CLIP_RETRIEVAL[source.of]
+        parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
         return [file for part in parts for file in (part, _metadata(source, part))]
-    return [source.path, *([_names_file(source)] if source.path.suffix == ".npy" else [])]
+    return [source.path, *([_names_file(source)] if source.path.suffix == ".npy" and _is_named(source) else [])]
 
 
 def open_foreign(source: Source) -> ForeignFeatures:
@@ -74,7 +86,13 @@ def open_foreign(source: Source) -> ForeignFeatures:
 
 
 def _read_npy(source: Source) -> ForeignFeatures:
-    return _assemble([(source.path, _map_npy(source.path), _read_lines(_names_file(source)))])
+    names = _read_lines(_names_file(source)) if _is_named(source) else None
+    return _assemble([(source.path, _map_npy(source.path), names)])
+
+
+def _is_named(source: Source) -> bool:
+    """Whether an .npy has names beside it: sentences may be in the order of the run instead."""
+    return source.of == "images" or source.names is not None or _names_file(source).exists()
 
 
 def _names_file(source: Source) -> Path:
@@ -82,13 +100,13 @@ def _names_file(source: Source) -> Path:
 
 
 def _read_clip_retrieval(source: Source) -> ForeignFeatures:
-    parts = []
+    parts, (folder, column) = [], CLIP_RETRIEVAL[source.of]
     for features in foreign_files(source)[::2]:
         metadata = _metadata(source, features)
-        (names,) = _read_columns(metadata, [source.names or "image_path"])
+        (names,) = _read_columns(metadata, [source.names or column])
         parts.append((features, _map_npy(features), _strings(metadata, names)))
     if not parts:
-        raise InputError(f"{source.path} holds no img_emb/img_emb_0.npy; give a folder that clip-retrieval wrote")
+        raise InputError(f"{source.path} holds no {folder}/{folder}_0.npy; give a folder that clip-retrieval wrote")
     return _assemble(parts)
 
 
@@ -150,17 +168,17 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 }
 
 
-def _assemble(parts: list[tuple[Path, np.ndarray, list[str]]]) -> ForeignFeatures:
+def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
     """Check what holds for every format."""
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
-            raise InputError(f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, a row an image")
-        if len(matrix) != len(names):
+            raise InputError(f"{path} holds {matrix.dtype} {matrix.shape}; give floating-point numbers, a row a name")
+        if names is not None and len(matrix) != len(names):
             raise InputError(f"{path} has {len(matrix)} rows and {len(names)} names; give one name a row")
         if matrix.shape[1] != parts[0][1].shape[1]:
             raise InputError(f"{path} has {matrix.shape[1]} dimensions, {parts[0][0]} {parts[0][1].shape[1]}")
-    names = [name for _, _, part in parts for name in part]
-    return ForeignFeatures(names, [matrix for _, matrix, _ in parts])
+    named = [part for _, _, part in parts if part is not None]
+    return ForeignFeatures(sum(named, []) if named else None, [matrix for _, matrix, _ in parts])
 
 
 def _map_npy(path: Path) -> np.ndarray:
@@ -192,6 +210,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
     """The user's name for `what`, else the only candidate. Raises UsageError if there is neither."""
     given = getattr(source, what)
+    if what == "names" and source.of == "sentences" and given is None and len(candidates) > 1:
+        candidates = [name for name in candidates if name in TEXT_COLUMNS] or candidates
     if given in candidates or (given is None and len(candidates) == 1):
         return given or candidates[0]
     raise UsageError(

@@ -73,15 +73,18 @@ def write_vectors(
     encoder: str,
     storage: str = "float32",
     documents: str | None = None,
+    imported: Mapping[str, str] | None = None,
 ) -> None:
     """Publish the vectors (m, d) of texts by the text encoder `encoder`, and the ids (m,) of sentences and images;
-    `documents` is the name of weak texts. Dense vectors are stored as the dtype `storage`."""
+    `documents` is the name of weak texts, `imported` the files (name -> fingerprint) of vectors made elsewhere. Dense
+    vectors are stored as the dtype `storage`."""
     if sparse.issparse(vectors):
         arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
     else:
         arrays = {"vectors": to_stored(vectors, storage, [f"sentence {number}" for number in sentence_id.tolist()])}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     details = {"dim": vectors.shape[1], "encoder": {"name": encoder}, "inputs": inputs}
+    details["encoder"] |= {"imported": imported} if imported else {}
     details |= {"documents": documents} if documents else {}
     write_shard(path, VECTORS, arrays, rows=vectors.shape[0], fingerprint=fingerprint, details=details)
 

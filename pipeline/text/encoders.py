@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -20,12 +20,20 @@ WHITENED = 1e-6
 CENTRED = "centred"
 
 
+class GivenVectors(NamedTuple):
+    """Some texts, and their `vectors` (n, dim) float32 that were made elsewhere."""
+
+    texts: Sequence[str]
+    vectors: np.ndarray
+
+
 @dataclass(frozen=True)
 class TextMaterial:
     """The inputs for making a text encoder, beside its entry: the `seed`; how a text becomes its `words`; and functions
     that return the training sentences, a vocabulary that a person brought (None: there is none), the run's own word
-    vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, and
-    a folder that lies with the weights by its name (None: there is none)."""
+    vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, a
+    folder that lies with the weights by its name (None: there is none), another text encoder by name, and some
+    sentences with the vectors that an entry names."""
 
     seed: int
     words: TermSettings
@@ -34,6 +42,8 @@ class TextMaterial:
     corpus: Callable[[], WordVectors]
     file: Callable[[Collection[str]], WordVectors]
     folder: Callable[[str], Path | None] = lambda name: None
+    encoder: Callable[[str], "TextEncoder"] | None = None
+    given: Callable[[Any], GivenVectors] | None = None
 
 
 class TextEncoder:

@@ -107,7 +107,8 @@ def _reads(config, layout, model: str) -> Inputs:
         words["vocabulary"] = layout.token_vocabulary
     for member in map(config.model, config.members(model) or [model]):
         if member.spec.sentences == "vectors":
-            words |= {f"text_encoders/{name}": layout.text_encoder(name) for name in member.text_encoders}
+            texts = [name for name in member.text_encoders if config.text_encoder(name).prepared]
+            words |= {f"text_encoders/{name}": layout.text_encoder(name) for name in texts}
     if _reads_trees(config, model):
         words |= {"parses": layout.parses, "labels": layout.labels}
         words |= {"parser": layout.parser} if _trains_parser(config) else {}

@@ -110,7 +110,7 @@ def _measure_texts(run: Run) -> tuple[dict, dict[str, int]]:
     sentences, lemmas = run.manifest.training_texts[:SAMPLE_SENTENCES], TermSettings(True, "words", True, (), 1)
     found = {"encoded": {}, "first_text": 1 / rate(lambda: [make_analyzer(lemmas)("word")], 1)}
     dims = {}
-    for chosen in run.config.text_encoders:
+    for chosen in (one for one in run.config.text_encoders if one.spec.reads == "texts"):
         if run.layout.text_encoder(chosen.name).commit.exists():
             made = texts.open_text_encoder(run, chosen.name)
         elif chosen.own.corpus or chosen.spec.extra:

@@ -23,6 +23,17 @@ rule encode_sentences:
     shell: FLOW.shell("encode_sentences")
 
 
+rule import_sentences:
+    input: FLOW.input("import_sentences")
+    output: FLOW.output("import_sentences")
+    wildcard_constraints: **FLOW.constraints("import_sentences")
+    params: **FLOW.params("import_sentences")
+    threads: FLOW.threads("import_sentences")
+    benchmark: FLOW.benchmark("import_sentences")
+    resources: **FLOW.resources("import_sentences")
+    shell: FLOW.shell("import_sentences")
+
+
 rule simulate_documents:
     input: FLOW.input("simulate_documents")
     output: FLOW.output("simulate_documents")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from pipeline.errors import UsageError
 from pipeline.plan.needs import MB, PYTHON, Need, per_shard, process
 from pipeline.run import Inputs, Job, Run, Stage
 
@@ -36,6 +37,11 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
 
 
 def _reads(config, layout, documents: str, encoder: str) -> Inputs:
+    if not config.text_encoder(encoder).prepared:
+        raise UsageError(
+            f"the text encoder {encoder} has vectors of sentences only, and {documents} are to be encoded too; name the"
+            " encoder that made them in its made_by"
+        )
     simulated = config.documents[documents].simulate is not None
     return {
         "text_encoder": layout.text_encoder(encoder),

@@ -32,7 +32,7 @@ STAGE = Stage(
     ),
     names=("encoder",),
     sharded=True,
-    choices=lambda config: [(one.name,) for one in config.text_encoders],
+    choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
     keys=lambda config, encoder: {"storage": config.extract.storage},
     reads=lambda config, layout, encoder: {"text_encoder": layout.text_encoder(encoder)},
     columns=("sentences",),

@@ -5,7 +5,10 @@ from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
 
 
 def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
-    """Make a text encoder, from the training sentences, word vectors or what a person brought."""
+    """Make a text encoder, from the training sentences, word vectors or what a person brought.
+
+    Of vectors made elsewhere it is the encoder that made them, compared with them on some sentences.
+    """
     import logging
 
     from pipeline.storage.fingerprint import fingerprint
@@ -19,17 +22,23 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
         made = Centred.fit(made, material.texts(), chosen.centre == "whiten")
     settings, tensors = made.settings(), made.tensors()
     digest = fingerprint("text-encoder", 1, settings, {"tensors": digest_tensors(tensors)})
-    about = {"settings": settings, "fingerprint": digest, "details": {"name": encoder, "dim": made.dim}}
+    of = {"of": job.inputs["of"]} if "of" in job.inputs else {}
+    about = {"settings": settings, "fingerprint": digest, "details": {"name": encoder, **of, "dim": made.dim}}
     write_parameters(job.path / "model.safetensors", TEXT_ENCODER, tensors, **about)
     logging.getLogger(__name__).info("%s: %s, %d dimensions", encoder, chosen.kind, made.dim)
 
 
 def _reads(config, layout, encoder: str) -> Inputs:
-    """The training sentences, the run's word vectors, the file that a person brought."""
+    """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
+    from stages.given import given_files
+
     chosen = config.text_encoder(encoder)
     own, reads = chosen.own, {}
-    if chosen.learns:
+    if chosen.learns or own.maker:
         reads["manifest"] = layout.manifest
+    if own.maker:
+        reads["of"] = layout.text_encoder(own.maker)
+        reads |= {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
     if own.corpus:
         reads |= {"vocabulary": layout.token_vocabulary, "words": layout.word_vectors}
     if path := own.outside(config.weights_root):
@@ -59,7 +68,7 @@ STAGE = Stage(
         "training sentences; words that have vectors",
     ),
     names=("encoder",),
-    choices=lambda config: [(one.name,) for one in config.text_encoders],
+    choices=lambda config: [(one.name,) for one in config.prepared_text_encoders],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.text_encoder(encoder),

@@ -42,7 +42,7 @@ def entry_of(kind: str, **own: object) -> Any:
 
 FETCHED = [spec.name for spec in TEXT_ENCODERS if "architecture" in import_place(spec.section).model_fields]
 """Networks of other libraries."""
-LEARNED = [spec.name for spec in TEXT_ENCODERS if spec.name not in FETCHED]
+LEARNED = [spec.name for spec in TEXT_ENCODERS if spec.name not in FETCHED and spec.reads == "texts"]
 
 
 def prepare(kind: str, **own: object) -> TextEncoder:

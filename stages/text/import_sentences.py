@@ -1,0 +1,54 @@
+"""`import-sentences`: vectors of sentences made elsewhere, as the shards that `encode-sentences` would have written."""
+
+from collections.abc import Callable
+
+from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard
+from pipeline.run import Inputs, Job, Outside, Run, Stage
+
+
+def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
+    """Match vectors made elsewhere with the run's sentences, by image and number, by their words or by their order."""
+    from pipeline.storage.text_shards import write_vectors
+    from stages.given import match_given_sentences
+
+    matched, storage = match_given_sentences(run, run.config.text_encoder(encoder)), run.config.extract.storage
+    matched.require_stored(storage)  # before the first shard is written
+
+    def make(job: Job) -> None:
+        vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
+        files = {name: digest for name, digest in job.inputs.items() if name.startswith("source/")}
+        about = {"fingerprint": job.fingerprint, "inputs": job.inputs, "encoder": encoder, "imported": files}
+        owners = run.manifest.sentence_images[job.sentence_id]
+        write_vectors(job.path, vectors, job.sentence_id, owners, **about, storage=storage)
+
+    return make
+
+
+def _reads(config, layout, encoder: str) -> Inputs:
+    from stages.given import given_files
+
+    chosen = config.text_encoder(encoder)
+    files = {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
+    return files | ({"text_encoder": layout.text_encoder(encoder)} if chosen.prepared else {})
+
+
+STAGE = Stage(
+    import_sentences,
+    version=1,
+    needs=Need(
+        lambda s: PYTHON + 3 * manifest_mb(s) + 12 * s.shard_images * s.texts * s.widest_text / MB,
+        lambda s: 4 * s.shard_images * s.texts * s.widest_text / MB,
+        per_shard(500),
+        "sentences times dimensions",
+    ),
+    names=("encoder",),
+    sharded=True,
+    choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],
+    keys=lambda config, encoder: {
+        "storage": config.extract.storage,
+        **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
+    },
+    reads=_reads,
+    columns=("images", "sentences"),
+    writes=lambda layout, encoder: layout.sentences(encoder),
+)
