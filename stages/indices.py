@@ -116,5 +116,5 @@ def describe_training(run: "Run", model: str) -> dict[str, Any]:
     if not learned or not len(sentences):
         return {}
     counts = {"images": len(np.unique(manifest.sentence_images[sentences])), "sentences": len(sentences)}
-    told = {"run": run.root.absolute().name, "splits": splits, **counts, "manifest": manifest.fingerprint}
+    told = {"run": config.name, "splits": splits, **counts, "manifest": manifest.fingerprint}
     return {"trained_on": told}

@@ -9,6 +9,7 @@ from PIL import Image
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
 CONFIG = {
+    "name": "colours",
     "shard_size": 16,
     "encoders": [{"name": "eye", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 48, "crop": 48}],
     "extract": {"decode_workers": 0, "storage": "float32", "precision": "float32"},

@@ -31,6 +31,7 @@ COVERED = {
     "finetune": {"extract"},  # the size of batches and the number of processes
     "prepare-encoder": {"extract"},
     "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
+    "build-index": {"name"},  # the run's folder
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
     "reproduce": {"models", "regions"},  # what the summary that it reads was made with
 }

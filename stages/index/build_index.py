@@ -74,7 +74,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             "dim": embeddings.dim,
             **about,
             "splits": list(settings.splits),
-            "name": run.root.absolute().name,
+            "name": run.config.name,
             **describe_training(run, model),
             "data_root": str(manifest.root),
             "encoders": {name: encoder.settings for name, encoder in encoders.items()},
@@ -126,7 +126,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     build_index,
-    version=6,
+    version=7,
     needs=Need(
         lambda s: TORCH + 600 + manifest_mb(s) + 3 * embeddings_mb(s),
         embeddings_mb,
