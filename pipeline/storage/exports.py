@@ -1,9 +1,9 @@
 """The vectors of a bundle and what they are of, in files that other programs open as they are."""
 
+import glob
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.batch import TEMPORARY, cannot_write
 from pipeline.storage.sources import ROOT
 
 VECTOR, OWN = "vector", "own_"
@@ -53,7 +54,7 @@ def export(kind: str, output: Path, sides: Sides, card: Mapping[str, Any]) -> No
     """Write `sides` (modality -> ExportedSide) as the `kind`, one of EXPORTS, into the new folder `output`, which is
     there when it is whole; export.json in it has the bundle's `card`: model, metric, dim, data_root, more_roots.
 
-    Raises UsageError where `output` exists, or a package is missing.
+    Raises UsageError where `output` exists, or a package is missing, and JointspaceError if it cannot be written.
     """
     with new_folder(output) as folder:
         EXPORTS[kind](folder, sides, card)
@@ -63,30 +64,45 @@ def export(kind: str, output: Path, sides: Sides, card: Mapping[str, Any]) -> No
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder that becomes `output` if the block succeeds, and is removed otherwise. UsageError where that exists."""
+    """A folder that becomes `output` if the block succeeds, and is removed otherwise. The caller holds the lock of
+    `output`, so what has a temporary name is a killed one's, and is removed.
+
+    Raises UsageError where `output` exists, and JointspaceError if it cannot be written.
+    """
     if os.path.lexists(output):
         raise UsageError(f"{output} exists; give --output a new folder")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    for path in output.parent.glob(f".{glob.escape(output.name)}.tmp.*"):
+        if TEMPORARY.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+    folder = output.with_name(f".{output.name}.tmp.{os.getpid()}")
     try:
-        folder.chmod(0o777 & ~_umask())
+        folder.mkdir(parents=True)
         yield folder
+        for path in _files(folder):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
         os.rename(folder, output)
-    except BaseException:
+    except OSError as error:
+        raise cannot_write(output, sum(path.stat().st_size for path in _files(folder)), error, "output") from error
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def _write_array(path: Path, array: np.ndarray) -> None:
+    """As `np.save`, which can report success on a full disk."""
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(np.ascontiguousarray(array).data)
 
 
 def _write_npy(folder: Path, sides: Sides, card: Mapping[str, Any]) -> None:
     """`images.npy`, and `images.jsonl` with a line for each row."""
     for modality, side in sides.items():
-        np.save(folder / f"{modality}.npy", side.vectors)
+        _write_array(folder / f"{modality}.npy", side.vectors)
         with open(folder / f"{modality}.jsonl", "w", encoding="utf-8") as file:
             for batch in side.plain.to_batches(max_chunksize=BATCH):
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
@@ -106,7 +122,7 @@ def _write_clip_retrieval(folder: Path, sides: Sides, card: Mapping[str, Any]) -
         place, metadata = folder / modality, folder / modality / "metadata"
         for one in (place / kind[0], metadata):
             one.mkdir(parents=True)
-        np.save(place / kind[0] / f"{kind[0]}_0.npy", side.vectors)
+        _write_array(place / kind[0] / f"{kind[0]}_0.npy", side.vectors)
         (place / f"{kind[1]}.index").write_bytes(side.index())
         table = side.plain
         if modality == "images":
