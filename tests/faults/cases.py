@@ -10,6 +10,8 @@ from tiny_run import N_SHARDS
 
 NEEDS = {"train_parser": "spacy", "train_word_vectors": "gensim"}
 """Module of a command -> the library without which it refuses to run."""
+REFUSING = {"export", "init"}
+"""Commands that refuse to replace what is there."""
 DOCUMENTS = ("all", "title", "tags", "description")
 
 
@@ -44,7 +46,7 @@ def all_cases(root: Path, place: Path) -> dict[str, Case]:
     run = place / "run"
     fast = {name: Case(name, *value) for name, value in tiny_run.stages(root, run).items()}
     later = [*_images(root, run), *_texts(root, run), *_models(root, run), *_indices(root, run), *_studies(root, run)]
-    later += [*_generators(root, run), *_pages(root, run, place)]
+    later += [*_applied(root, run, place), *_generators(root, run), *_pages(root, run, place)]
     cases = fast | {name: Case(stage, calls, made) for name, stage, calls, made in later}
     return {
         name: Case(case.stage, [list(map(str, call)) for call in case.calls], case.made) for name, case in cases.items()
@@ -83,6 +85,9 @@ def _texts(root: Path, run: Path) -> Found:
     fields = [text / "documents" / name for name in DOCUMENTS[1:]]
     calls = [call for folder in fields for call in over_shards(root / "study.yaml", run, folder.name)]
     yield "encode_fields", "encode_documents", calls, fields
+    calls = whole(root / "adopted.yaml", run, "words")
+    yield "prepare_words", "prepare_text_encoder", calls, [text / "encoders/words"]
+    yield "encode_words", "encode_sentences", over_shards(root / "adopted.yaml", run, "words"), [text / "words"]
     learned = text / "word-vectors.safetensors"
     calls = whole(root / "network.yaml", run)
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]
@@ -95,8 +100,10 @@ def _texts(root: Path, run: Path) -> Found:
 
 def _models(root: Path, run: Path) -> Found:
     models, embeddings = run / "models", run / "embeddings"
-    for name, model in (("train", "gru"), ("train_sets", "dvsa"), ("train_dense", "hmlstm")):
-        yield name, "train", whole(root / "network.yaml", run, model), [models / model]
+    yield "adopt", "adopt", whole(root / "adopted.yaml", run, "zero-shot"), [models / "zero-shot"]
+    trained = (("train", "gru", "network"), ("train_sets", "dvsa", "network"), ("train_dense", "hmlstm", "dense"))
+    for name, model, config in trained:
+        yield name, "train", whole(root / f"{config}.yaml", run, model), [models / model]
     calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
@@ -111,7 +118,7 @@ def _models(root: Path, run: Path) -> Found:
     yield "align", "align", [["dvsa", split, *given] for split in ("train", "dev")], files
     table = folder / "test.magnitudes.json"
     yield "list_magnitudes", "list_magnitudes", [["dvsa", "test", *given]], [table, table.with_suffix(".png")]
-    phrases, spoken = run / "phrases/hmlstm/test", [["hmlstm", "test", *given]]
+    phrases, spoken = run / "phrases/hmlstm/test", whole(root / "dense.yaml", run, "hmlstm", "test")
     ranking, drawing = run / "evaluation/phrases/hmlstm.test.json", run / "phrases/hmlstm/test.png"
     yield "embed_phrases", "embed_phrases", spoken, [phrases]
     yield "rank_phrases", "rank_phrases", spoken, [ranking]
@@ -129,6 +136,14 @@ def _indices(root: Path, run: Path) -> Found:
     nearest, asked = run / "nearest.h5", ["--gallery", "images", "--queries", 20, "--neighbours", 5]
     calls = [["ncca", *asked, *given, nearest]]
     yield "ground_truth", "ground_truth", calls, [nearest, nearest.with_name("nearest.h5.json")]
+
+
+def _applied(root: Path, run: Path, place: Path) -> Found:
+    bundle, applied, arrays = run / "index/gru", place / "applied", place / "arrays"
+    yield "build_gru", "build_index", whole(root / "network.yaml", run, "gru"), [bundle]
+    given = ["--config", root / "applied.yaml", "--output", applied]
+    yield "apply", "apply", [[bundle, root / "images", *given]], [applied]
+    yield "export", "export", [[bundle, "--to", "npy", "--output", arrays]], [arrays]
 
 
 def _studies(root: Path, run: Path) -> Found:
@@ -164,4 +179,6 @@ def _pages(root: Path, run: Path, place: Path) -> Found:
     yield "report", "report", whole(root / "shown.yaml", run), [run / "report/index.html"]
     demo = place / "demo"
     drawn = ["--config", root / "demo.yaml", "--processes", 0]
+    started = place / "started.yaml"
+    yield "init", "init", [[root, "--output", started]], [started]
     yield "make_demo", "make_demo", [[*drawn, "--output", demo]], [demo]

@@ -9,21 +9,21 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cases import Case, all_cases
+from cases import REFUSING, Case, all_cases
 from disks import PAGE, Disk, contents
 from nurseries import Disturbed, Ended, Nursery, same
 from tiny_run import elsewhere
 
 NAMES = tuple(all_cases(Path("root"), Path("place")))
-RESUMED = {"make_demo"}
-"""Cases that leave alone what is there already."""
+RESUMED = {"make_demo", "apply", *REFUSING}
+"""Cases that leave alone, or refuse, what is there already."""
 SHORTFALL = 40
 UNKNOWN = {"plan": 1000}
 """Case whose largest file is all of measured times -> bytes by which that may be shorter the next time."""
-TIMED = {"build_index", "build_sets", "index_add", "index_remove", "sweep", "plan"}
+TIMED = {"build_index", "build_sets", "build_gru", "apply", "index_add", "index_remove", "sweep", "plan"}
 """Cases whose files hold measured times, and so may need another page the next time."""
-UNFINISHED = ("checkpoints", ".parts", "demo")
-"""Folders of work that the next run goes on with, or does again."""
+UNFINISHED = ("checkpoints", ".parts", "demo", "applied.json")
+"""Folders and records of work that the next run goes on with, or does again."""
 
 
 class Command:
@@ -83,7 +83,7 @@ def check_left(disk: Disk, whole: dict[str, bytes]) -> None:
     """What is left is whole, or work to go on with."""
     found = contents(disk.root)
     for name in disk.files():
-        if not any(part.endswith(UNFINISHED) for part in Path(name).parts[:-1]):
+        if not any(part.endswith(UNFINISHED) for part in Path(name).parts):
             assert same(found[name], whole[name]), name
 
 

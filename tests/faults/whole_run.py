@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import tiny_run
-from tiny_run import COUNT, THINGS
+from tiny_run import COUNT, SHARD_SIZE, THINGS
 
 from pipeline.config import merge
 
@@ -15,7 +16,7 @@ SMALL = {"dimensions": 8, "epochs": 3, "batch_size": 16, "precision": "float32",
 """Of a network: a checkpoint after each of its few steps."""
 NETWORK = {
     "encoders": [FINETUNED],
-    "models": ["both", "dvsa", "hmlstm", "gru-csls", "dvsa-csls"],
+    "models": ["both", "dvsa", "gru-csls", "dvsa-csls"],
     "shards_per_job": 2,
     "extract": {"precision": "float32", "batch_size": 4, "checkpoint_images": 4, "decode_workers": 0},
     "regions": {"encoders": ["tuned"], "count": 2, "context": 2, "checkpoint_images": 4, "dimensions": 4},
@@ -42,9 +43,15 @@ NETWORK = {
     "evaluate": {"bootstrap": 20},
     "plan": {"sample": 8},
 }  # fmt: skip
+ADOPTED = {
+    "models": ["zero-shot"],
+    "text_encoders": [{"name": "words", "kind": "averaged", "averaged": {"source": "file", "file": "words.txt"}}],
+}
 CONFIGS = {
+    "adopted": merge(tiny_run.CONFIG, ADOPTED),
     "demo": {"demo": {"train": 4, "dev": 2, "test": 2, "weak": 2}},
     "network": NETWORK,
+    "dense": merge(NETWORK, {"models": ["hmlstm"], "generators": [], "regions": {"dimensions": None}}),
     "shown": {
         **NETWORK, "models": ["ncca", "dvsa"], "ensembles": {}, "generators": ["mrnn"], "align": {"splits": ["dev"]},
     },
@@ -103,6 +110,9 @@ def make_collection(root: Path) -> None:
     files = {"boxes.tsv": boxes, "trees.conllu": parses, "trees.brackets": trees, "treebank.conllu": treebank}
     for name, lines in files.items():
         (root / name).write_text("".join(lines))
+    vectors = (" ".join(map(str, [thing, *row])) for thing, row in zip(THINGS, np.eye(len(THINGS)), strict=True))
+    (root / "words.txt").write_text("\n".join(vectors) + "\n")  # in the space of the features of `colour`
+    (root / "applied.yaml").write_text(json.dumps({"shard_size": SHARD_SIZE, "extract": NETWORK["extract"]}))
     for name, settings in CONFIGS.items():
         places = {"data_root": str(root), "weights_root": str(root), "demo": {"generate": False}}
         (root / f"{name}.yaml").write_text(json.dumps({**places, **settings}))

@@ -74,6 +74,15 @@ def parser(folder: Path, run: Path, collection: Path) -> None:
     publish_parser(folder / "parser", write, "digest", {"dev": []})
 
 
+def export(folder: Path, run: Path, collection: Path) -> None:
+    given = [run / "index/ncca", "--to", "npy", "--output", folder / "arrays"]
+    tiny_run.call("export", list(map(str, given)))
+
+
+def init(folder: Path, run: Path, collection: Path) -> None:
+    tiny_run.call("init", [str(collection), "--output", str(folder / "mine.yaml")])
+
+
 def cell(folder: Path, run: Path, collection: Path) -> None:
     publish_json(folder / "cells/0.json", {"recalls": list(range(3000))})
 
@@ -85,14 +94,17 @@ def other_kinds(folder: Path, run: Path, collection: Path) -> None:
 
 WRITERS = {
     **{name: stage(name) for name in STAGES},
-    **{one.__name__: one for one in (report, picture, demo, unfinished, checkpoint, parser, cell, other_kinds)},
+    **{
+        one.__name__: one
+        for one in (report, picture, demo, unfinished, checkpoint, parser, export, init, cell, other_kinds)
+    },
 }
 SHARDED = {"import_features", "encode_sentences", "encode_documents", "encode_tokens", "accumulate", "embed"}
 ONE_BY_ONE = {"other_kinds", "unfinished", "demo", *SHARDED}
 """Writers of several artefacts, or of parts, each of which is whole or not there."""
-RESUMED = {"unfinished", "demo"}
-"""Writers that leave alone what is there already."""
+RESUMED = {"unfinished", "demo", "export", "init"}
+"""Writers that leave alone, or refuse, what is there already."""
 
 
-WITHOUT_LOCK = {"unfinished", "checkpoint", "parser", "cell", "other_kinds"}
-"""Writers that are no commands; the lock of a command takes a page."""
+WITHOUT_LOCK = {"unfinished", "checkpoint", "parser", "init", "cell", "other_kinds"}
+"""Writers that take no lock, which takes a page."""
