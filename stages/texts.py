@@ -61,6 +61,13 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
         rows = range(min(COMPARED, len(matched.labels)))
         return GivenVectors(run.manifest.sentences["text"][: len(rows)].to_pylist(), matched.features(rows))
 
+    def files() -> list[bytes]:
+        found = []
+        for place in own.files(config.weights_root).values():
+            with opened(place) as stream:
+                found.append(stream.read())
+        return found
+
     tokens = config.tokens
     words = TermSettings(tokens.lowercase, tokens.tokenizer, lemmatise=False, stop_words=(), max_ngram=1)
     return TextMaterial(
@@ -73,6 +80,7 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
         folder,
         lambda name: open_text_encoder(run, name),
         given,
+        files,
     )
 
 

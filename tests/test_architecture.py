@@ -18,6 +18,7 @@ GROUND = {
     "hugging_face",
     "mapreduce",
     "multivectors",
+    "onnx_graphs",
     "plain_files",
     "precision",
     "printable",

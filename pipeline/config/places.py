@@ -41,8 +41,10 @@ def _places(config: "Config") -> Iterator[tuple[str, str]]:
         **{f"parse.treebank.{part}": name for part, name in config.parse.treebank.model_dump().items()},
         **{f"collection.files.{what}": name for what, name in config.collection.files.items()},
     }
-    for encoder in config.text_encoders:
-        optional[f"text_encoders.{encoder.name}"] = (place := encoder.own.outside(config.weights_root)) and str(place)
+    for encoder in (*config.text_encoders, *config.query_text_encoders):
+        places = encoder.own.files(config.weights_root)
+        optional |= {f"text_encoders.{encoder.name}: {what}": str(place) for what, place in places.items()}
+        optional[f"text_encoders.{encoder.name}: path"] = getattr(encoder.own, "path", None)
     yield from ((key, place) for key, place in optional.items() if place is not None)
 
 

@@ -1,26 +1,19 @@
 """ONNX files as encoders, computed by onnxruntime."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from google.protobuf.message import DecodeError
-from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
 from pipeline.errors import MALFORMED, InputError, brief
 from pipeline.images.encoders import EncoderMaterial, ImageEncoder
 from pipeline.images.libraries import choose_preprocessing, require_vectors
 from pipeline.images.preprocess import Preprocessing
-
-FILE = "onnx"
-"""The name of the file's bytes among the tensors."""
-CPU, ROUTES = "CPUExecutionProvider", {"cuda": "CUDAExecutionProvider"}
-"""What computes on a processor, and on other devices."""
+from pipeline.onnx_graphs import FILE, explained, open_graph, require_whole
 
 
 class OnnxEncoder(ImageEncoder):
@@ -32,13 +25,7 @@ class OnnxEncoder(ImageEncoder):
     ) -> None:
         super().__init__(preprocessing)
         self.data, self.weights = data, weights
-        _require_whole(data)
-        routes = dict.fromkeys((ROUTES.get(device, CPU), CPU))
-        known = onnxruntime.get_available_providers()
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        with _explained():
-            self.session = onnxruntime.InferenceSession(data, options, [one for one in routes if one in known])
+        self.session = open_graph(data, device)
         (given,), (_,) = self.session.get_inputs(), self.session.get_outputs()
         self.input, self.shape = given.name, given.shape
         self.mean, self.std = (np.array(one, np.float32) * 255 for one in (preprocessing.mean, preprocessing.std))
@@ -55,7 +42,7 @@ class OnnxEncoder(ImageEncoder):
         return np.split(filled, len(filled) // size)
 
     def _run(self, images: np.ndarray) -> np.ndarray:
-        with _explained():
+        with explained():
             (found,) = self.session.run(None, {self.input: images})
         return found
 
@@ -81,7 +68,7 @@ class OnnxEncoder(ImageEncoder):
         data, sha256 = material.weights(entry.file, entry.sha256)
         weights = {"origin": entry.file, "sha256": sha256}
         try:
-            _require_whole(data)
+            require_whole(data)
             graph = onnx.load_model_from_string(data).graph
             weighed = {one.name for one in graph.initializer}
             given = [one for one in graph.input if one.name not in weighed]
@@ -99,18 +86,3 @@ class OnnxEncoder(ImageEncoder):
             ) from error
         require_vectors(encoder, entry.name)
         return encoder
-
-
-def _require_whole(data: bytes) -> None:
-    """Raises ValueError for a graph that reads other files."""
-    if any(map(uses_external_data, _get_all_tensors(onnx.load_model_from_string(data)))):
-        raise ValueError("it keeps weights in other files; save it as one")
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """ValueError in place of onnxruntime's own exceptions."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(brief(error)) from error

@@ -30,6 +30,11 @@ class TextKindSettings(Section):
         """The file that a person brought for it."""
         return None
 
+    def files(self, weights_root: str) -> dict[str, Path]:
+        """All such files, by their names as inputs."""
+        path = self.outside(weights_root)
+        return {"file": path} if path else {}
+
     def folder(self, weights_root: str) -> Path | None:
         """The folder of a model that a person brought for it."""
         return None
@@ -101,6 +106,27 @@ class LibrarySettings(TextKindSettings):
 
 class OpenClipTextSettings(LibrarySettings):
     weights: str | None
+
+
+class OnnxTextSettings(TextKindSettings):
+    """An ONNX file, and the JSON file of its tokenizer."""
+
+    file: str | None
+    tokenizer: str | None
+    length: Positive | None
+    output: str | None
+
+    def outside(self, weights_root: str) -> Path | None:
+        return Path(weights_root) / self.file if self.file else None
+
+    def files(self, weights_root: str) -> dict[str, Path]:
+        found = super().files(weights_root)
+        beside = found["file"].with_name("tokenizer.json")
+        return found | {"tokenizer": Path(weights_root) / self.tokenizer if self.tokenizer else beside}
+
+    @property
+    def lacks(self) -> str | None:
+        return None if self.file else "file"
 
 
 class ImportedSettings(TextKindSettings):

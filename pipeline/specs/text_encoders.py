@@ -68,6 +68,7 @@ TEXT_ENCODERS: tuple[TextEncoderSpec, ...] = (
     _library("transformers", "transformers_text:TransformersTextEncoder"),
     _library("sentence-transformers", "transformers_text:SentenceTransformersEncoder"),
     _library("open_clip", "open_clip_text:OpenClipTextEncoder", "OpenClipText"),
+    _spec("onnx", "onnx_text:OnnxTextEncoder", "OnnxText", extra="onnx"),
     _spec("imported", "imported:ImportedTextEncoder", "Imported", reads="vectors"),
 )  # fmt: skip
 

@@ -32,8 +32,8 @@ class TextMaterial:
     """The inputs for making a text encoder, beside its entry: the `seed`; how a text becomes its `words`; and functions
     that return the training sentences, a vocabulary that a person brought (None: there is none), the run's own word
     vectors with the words that they are of, and the vectors in the entry's file of its first words and those given, a
-    folder that lies with the weights by its name (None: there is none), another text encoder by name, and some
-    sentences with the vectors that an entry names."""
+    folder that lies with the weights by its name (None: there is none), another text encoder by name, some
+    sentences with the vectors that an entry names, and the bytes of the entry's files."""
 
     seed: int
     words: TermSettings
@@ -44,6 +44,7 @@ class TextMaterial:
     folder: Callable[[str], Path | None] = lambda name: None
     encoder: Callable[[str], "TextEncoder"] | None = None
     given: Callable[[Any], GivenVectors] | None = None
+    files: Callable[[], Sequence[bytes]] | None = None
 
 
 class TextEncoder:

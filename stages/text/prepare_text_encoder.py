@@ -41,8 +41,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
         reads |= {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
     if own.corpus:
         reads |= {"vocabulary": layout.token_vocabulary, "words": layout.word_vectors}
-    if path := own.outside(config.weights_root):
-        reads["file"] = Outside(path)
+    reads |= {name: Outside(path) for name, path in own.files(config.weights_root).items()}
     if folder := own.folder(config.weights_root):
         reads |= outside_files("file", folder)
     return reads

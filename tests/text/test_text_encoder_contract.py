@@ -40,7 +40,9 @@ def entry_of(kind: str, **own: object) -> Any:
     return validate(merge(merge(read_mapping(default_path()), SMALL), {"text_encoders": [entry]})).text_encoder("one")
 
 
-FETCHED = [spec.name for spec in TEXT_ENCODERS if "architecture" in import_place(spec.section).model_fields]
+FETCHED = [
+    spec.name for spec in TEXT_ENCODERS if {"architecture", "output"} & import_place(spec.section).model_fields.keys()
+]
 """Networks of other libraries."""
 LEARNED = [spec.name for spec in TEXT_ENCODERS if spec.name not in FETCHED and spec.reads == "texts"]
 

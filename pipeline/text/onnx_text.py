@@ -1,0 +1,95 @@
+"""ONNX files as text encoders, computed by onnxruntime, with a tokenizer of `tokenizers`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pipeline.errors import MALFORMED, InputError, brief
+from pipeline.onnx_graphs import FILE, explained, open_graph
+from pipeline.text.encoders import TextEncoder, TextMaterial
+
+BATCH, LONGEST = 64, 512
+"""Texts computed at once; tokens, where neither the graph, the tokenizer nor the entry says how many."""
+TOKENIZER = "tokenizer"
+GIVEN = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+"""Inputs that a graph may have, of which the first is needed -> what the tokenizer calls them."""
+
+
+class OnnxTextEncoder(TextEncoder):
+    """The graph in `data` maps the tokens of n texts, int64 (n, t), to vectors (n, dim), or to states (n, t, dim) whose
+    mean over a text's own tokens is its vector; of several outputs the one named `output`, or the first. The JSON of
+    the `tokenizer` splits a text, of which at most `length` tokens are read."""
+
+    kind = "onnx"
+
+    def __init__(
+        self, data: bytes, tokenizer: str, length: int | None, output: str | None, weights: Mapping[str, Any]
+    ) -> None:
+        self.data, self.tokenizer, self.weights, self.given = data, tokenizer, weights, {"length": length}
+        self.session = open_graph(data)
+        shapes = {one.name: one.shape for one in self.session.get_inputs()}
+        if "input_ids" not in shapes or not shapes.keys() <= GIVEN.keys():
+            raise ValueError(f"its inputs are {', '.join(shapes)}, not input_ids with or without attention_mask")
+        self.inputs, self.output = tuple(shapes), output or self.session.get_outputs()[0].name
+        self.size, fixed = (one if isinstance(one, int) else None for one in shapes["input_ids"])
+        self.split = Tokenizer.from_str(tokenizer)
+        self.split.enable_truncation(fixed or length or (self.split.truncation or {}).get("max_length", LONGEST))
+        pad = {key: value for key, value in (self.split.padding or {}).items() if key in ("pad_id", "pad_token")}
+        self.split.enable_padding(**pad, length=fixed)
+        self.dim = self.encode(["a"]).shape[1]
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        texts, size = list(texts), self.size or BATCH
+        parts = [self._run(texts[start : start + size]) for start in range(0, len(texts), size)]
+        return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+
+    def _run(self, texts: list[str]) -> np.ndarray:
+        blank = [""] * ((self.size or 0) - len(texts))
+        split = self.split.encode_batch([*texts, *blank])
+        tokens = {name: np.array([getattr(one, key) for one in split], np.int64) for name, key in GIVEN.items()}
+        if not tokens["input_ids"].size:  # no text has a token, and graphs take at least one
+            tokens = {name: np.zeros((len(split), 1), np.int64) for name in GIVEN}
+        with explained():
+            (found,) = self.session.run([self.output], {name: tokens[name] for name in self.inputs})
+        if found.dtype.kind != "f" or found.ndim not in (2, 3) or len(found) != len(split):
+            raise ValueError(f"its output {self.output} is {found.dtype} {found.shape}, not vectors")
+        if found.ndim == 3:
+            mask = tokens["attention_mask"].astype(np.float32)[:, :, None]
+            found = (found * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)
+        return found[: len(texts)].astype(np.float32)
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.given, "output": self.output, "weights": dict(self.weights)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        parts = {FILE: self.data, TOKENIZER: self.tokenizer.encode()}
+        return {name: np.frombuffer(one, np.uint8) for name, one in parts.items()}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "OnnxTextEncoder":
+        data, tokenizer = (tensors[name].tobytes() for name in (FILE, TOKENIZER))
+        try:
+            return cls(data, tokenizer.decode(), settings["length"], settings["output"], settings["weights"])
+        except MALFORMED:
+            raise
+        except Exception as error:  # which is all that tokenizers raises
+            raise ValueError(brief(error)) from error
+
+    @classmethod
+    def prepare(cls, entry: Any, material: TextMaterial) -> "OnnxTextEncoder":
+        """Raises InputError for a graph or a tokenizer that cannot be used, or that makes no finite vectors."""
+        own, (data, tokenizer) = entry.own, material.files()
+        try:
+            settings = {"length": own.length, "output": own.output, "weights": {"origin": own.file}}
+            tensors = {FILE: np.frombuffer(data, np.uint8), TOKENIZER: np.frombuffer(tokenizer, np.uint8)}
+            made = cls.from_parts(settings, tensors)
+            if not np.isfinite(made.encode(["a", "two words"])).all():
+                raise ValueError("its vectors are not finite")
+        except MALFORMED as error:
+            raise InputError(
+                f"{own.file} cannot be used as a text encoder ({brief(error)}); export input_ids, with or without"
+                " attention_mask, to vectors (n, dim) or states (n, tokens, dim), with its tokenizer.json"
+            ) from error
+        return made
