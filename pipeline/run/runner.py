@@ -51,7 +51,11 @@ def _make_shards(run: Run, stage: Stage, names: Names, part: int | None, again: 
 
 
 def commit_part(shards: Shards, number: int, numbers: Sequence[int]) -> None:
-    """Record that all shards of a part are made, and which they are."""
+    """Record that all shards of a part are made, and which they are; no unfinished parts of them are left."""
+    from pipeline.storage.features import remove_unfinished
+
+    for n in numbers:
+        remove_unfinished(shards.shard(n))
     made = {str(n): fingerprint_of(shards.commit(n)) for n in numbers}
     digest = combined_fingerprint(made.values())
     publish_json(shards.part(number), {"name": shards.name, "fingerprint": digest, "shards": made})

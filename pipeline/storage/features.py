@@ -28,16 +28,9 @@ class UnfinishedShard:
 
     def __init__(self, path: Path, fingerprint: str, image_id: np.ndarray, part_rows: int) -> None:
         self.path = Path(path)
-        self.folder = self.path.with_name(f"{self.path.name}.parts")
+        self.folder = _parts_of(self.path)
         self.fingerprint, self.image_id, n = fingerprint, image_id, len(image_id)
         self._parts = [range(start, min(start + part_rows, n)) for start in range(0, n, part_rows)]
-
-    def is_published(self) -> bool:
-        """Whether the shard is done; removes parts that a kill just after that left behind."""
-        published = is_published(self.path, self.kind, self.fingerprint)
-        if published:
-            remove_own(self.folder, PARTS)
-        return published
 
     def missing(self) -> list[range]:
         """The ranges of rows that are not yet written."""
@@ -61,6 +54,15 @@ class UnfinishedShard:
 
     def _digest(self, rows: range) -> str:
         return fingerprint(PART, 1, [rows.start, rows.stop], {"shard": self.fingerprint})
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the parts of the published shard `path`, which a kill just after its publication left behind."""
+    remove_own(_parts_of(Path(path)), PARTS)
+
+
+def _parts_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.parts")
 
 
 def write_features(
