@@ -22,6 +22,11 @@ LONG = (
 """Modules that take minutes: first, so that no worker of `-n auto` is left alone with one at the end."""
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than cores: many tests wait for a process of their own, a server's clock or a signal."""
+    return runtime.threads() + 1
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # else pytest-xdist puts modules of many tests first, however short
 

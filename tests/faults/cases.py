@@ -88,6 +88,7 @@ def _texts(root: Path, run: Path) -> Found:
     calls = whole(root / "adopted.yaml", run, "words")
     yield "prepare_words", "prepare_text_encoder", calls, [text / "encoders/words"]
     yield "encode_words", "encode_sentences", over_shards(root / "adopted.yaml", run, "words"), [text / "words"]
+    yield "import_sentences", "import_sentences", over_shards(root / "spoken.yaml", run, "spoken"), [text / "spoken"]
     learned = text / "word-vectors.safetensors"
     calls = whole(root / "network.yaml", run)
     yield "train_word_vectors", "train_word_vectors", calls, [learned, learned.with_suffix(".json")]

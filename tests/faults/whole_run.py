@@ -47,7 +47,9 @@ ADOPTED = {
     "models": ["zero-shot"],
     "text_encoders": [{"name": "words", "kind": "averaged", "averaged": {"source": "file", "file": "words.txt"}}],
 }
+SPOKEN = {"text_encoders": [{"name": "spoken", "kind": "imported", "imported": {"path": "spoken.npy"}}]}
 CONFIGS = {
+    "spoken": merge(tiny_run.CONFIG, SPOKEN),
     "adopted": merge(tiny_run.CONFIG, ADOPTED),
     "demo": {"demo": {"train": 4, "dev": 2, "test": 2, "weak": 2}},
     "network": NETWORK,
@@ -112,6 +114,8 @@ def make_collection(root: Path) -> None:
         (root / name).write_text("".join(lines))
     vectors = (" ".join(map(str, [thing, *row])) for thing, row in zip(THINGS, np.eye(len(THINGS)), strict=True))
     (root / "words.txt").write_text("\n".join(vectors) + "\n")  # in the space of the features of `colour`
+    np.save(root / "spoken.npy", np.random.default_rng(0).standard_normal((2 * COUNT, 6), dtype=np.float32))
+    (root / "spoken.txt").write_text("".join(f"images/{n:02d}.png#{k}\n" for n in range(COUNT) for k in range(2)))
     (root / "applied.yaml").write_text(json.dumps({"shard_size": SHARD_SIZE, "extract": NETWORK["extract"]}))
     for name, settings in CONFIGS.items():
         places = {"data_root": str(root), "weights_root": str(root), "demo": {"generate": False}}

@@ -69,7 +69,7 @@ def test_parts_bring_it_back(ensemble: Ensemble) -> None:
 class Parts:
     """A bundle without indices."""
 
-    card = {"registered": "ensemble", "metric": "inner_product"}
+    card = {"registered": "ensemble", "metric": "inner_product", "text_encoders": {"tfidf": {}}}
 
     def __init__(self, ensemble: Ensemble, words: TermSettings = PLAIN, *more: str) -> None:
         self.ensemble, self.folder = ensemble, Path("nowhere")

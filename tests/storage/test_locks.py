@@ -172,6 +172,9 @@ def test_every_stage_over_shards_locks_its_part(tmp_path: Path) -> None:
             encoder, {"name": "pooled", "architecture": "pooled", "of": "eyes"},
             {"name": "given", "kind": "imported", "path": "x.npy"},
         ], "shards_per_job": 1,
+        "text_encoders": [
+            {"name": "tfidf", "kind": "tf-idf"}, {"name": "spoken", "kind": "imported", "imported": {"path": "y.npy"}}
+        ],
         "regions": {"encoders": ["eyes"], "dimensions": 4}, "models": ["both"],
         "ensembles": {"both": {"members": ["ncca", "gru"]}},
     }  # fmt: skip
