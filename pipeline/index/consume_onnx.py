@@ -8,24 +8,29 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-HERE = Path(__file__).parent
-KNOWN = json.loads((HERE / "vocabulary.json").read_text(encoding="utf-8"))
-SETTINGS, COLUMN = KNOWN["settings"], {term: at for at, term in enumerate(KNOWN["terms"])}
-SESSION = onnxruntime.InferenceSession(str(HERE / "text.onnx"), providers=["CPUExecutionProvider"])
 
+class ExportedText:
+    """What `jointspace export --to onnx` wrote into `folder`."""
 
-def embed(text: str) -> np.ndarray:
-    stop = set(SETTINGS["stop_words"])
-    words = re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.lower() if SETTINGS["lowercase"] else text)
-    words = [KNOWN["lemmas"].get(word, word) for word in words if word.lower() not in stop]
-    words = [word for word in words if word.lower() not in stop]
-    lengths = range(1, SETTINGS["max_ngram"] + 1)
-    counts = np.zeros((1, len(COLUMN)), np.float32)
-    for term in (" ".join(words[i : i + n]) for n in lengths for i in range(len(words) - n + 1)):
-        if term in COLUMN:
-            counts[0, COLUMN[term]] += 1
-    return SESSION.run(None, {"counts": counts})[0][0]
+    def __init__(self, folder: Path) -> None:
+        known = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+        self.settings, self.lemmas = known["settings"], known["lemmas"]
+        self.stop_words = set(self.settings["stop_words"])
+        self.columns = {term: at for at, term in enumerate(known["terms"])}
+        self.session = onnxruntime.InferenceSession(str(folder / "text.onnx"), providers=["CPUExecutionProvider"])
+
+    def embed(self, text: str) -> np.ndarray:
+        """(c,) float32, the text in the joint space."""
+        words = re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.lower() if self.settings["lowercase"] else text)
+        words = [self.lemmas.get(word, word) for word in words if word.lower() not in self.stop_words]
+        words = [word for word in words if word.lower() not in self.stop_words]
+        lengths = range(1, self.settings["max_ngram"] + 1)
+        counts = np.zeros((1, len(self.columns)), np.float32)
+        for term in (" ".join(words[i : i + n]) for n in lengths for i in range(len(words) - n + 1)):
+            if term in self.columns:
+                counts[0, self.columns[term]] += 1
+        return self.session.run(None, {"counts": counts})[0][0]
 
 
 if __name__ == "__main__":
-    print(json.dumps(embed(sys.argv[1]).tolist()))
+    print(json.dumps(ExportedText(Path(__file__).parent).embed(sys.argv[1]).tolist()))
