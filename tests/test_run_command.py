@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
     (tmp_path / "photos/captions.tsv").write_text("".join(captions))
     (tmp_path / "mine.yaml").write_text(
-        yaml.safe_dump({"name": "mine", "data_root": "photos", "demo": {"generate": False}, "shard_size": 40, **CONFIG})
+        yaml.safe_dump({**CONFIG, "name": "mine", "data_root": "photos", "demo": {"generate": False}, "shard_size": 40})
     )
     return tmp_path
 
