@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import Encoder
     from pipeline.config.text_encoders import TextEncoderEntry
     from pipeline.images.matching import Matching
-    from pipeline.run import Run
+    from pipeline.run import Inputs, Run
     from pipeline.storage.foreign import ForeignFeatures, Source
 
 BLOCK = 1 << 14
@@ -58,11 +58,12 @@ def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "So
     return Source(Path(config.data_root) / own.path, own.features, own.names, of)
 
 
-def given_files(config: "Config", encoder: "Encoder | TextEncoderEntry") -> list[Path]:
+def given_inputs(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "Inputs":
     """The files that hold them."""
+    from pipeline.run import Outside
     from pipeline.storage.foreign import foreign_files
 
-    return foreign_files(given_source(config, encoder))
+    return {f"source/{file.name}": Outside(file) for file in foreign_files(given_source(config, encoder))}
 
 
 def match_given(run: "Run", encoder: "Encoder") -> MatchedFeatures:

@@ -22,7 +22,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
     ("change", "message"),
     [
         ({"fit": {"rigde": [1]}}, "unknown key fit.rigde; legal here: dimensions, image_ridge"),
-        ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; did you mean name? legal here: layer, weights"),
+        ({"encoders": [{"nme": "x"}]}, "unknown key encoders.0.nme; did you mean name? legal here: weights, resize"),
         ({"encoders": [{"name": "x"}]}, "key encoders.0.architecture is missing"),
         ({"models": ["nca"]}, "unknown model nca; there are"),
         ({"transfer": {"features": 301}}, "features: must be even for the rule cosine-sine"),

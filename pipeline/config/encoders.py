@@ -17,16 +17,19 @@ IMPORTED = {"path", "features", "names", "made_by"}
 """Keys of features made elsewhere."""
 
 
-class EveryKind(Section):
-    layer: Literal["average", "fc6", "fc7"]
+class LibraryDefaults(Section):
     weights: str | None
-    file: str | None
-    sha256: str | None
     resize: Positive | None
     crop: Positive | None
     mean: tuple[Number, Number, Number] | None
     std: tuple[Number, Number, Number] | None
     interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None
+
+
+class EveryKind(LibraryDefaults):
+    layer: Literal["average", "fc6", "fc7"]
+    file: str | None
+    sha256: str | None
     flip: bool
     of: Name | None
     pooling: Literal["mean", "max"]
@@ -42,15 +45,6 @@ EncoderDefaults = create_model(
     __base__=EveryKind,
     **{key: (section, Field({}, validate_default=True)) for key, section in OWN.items()},
 )
-
-
-class LibraryDefaults(Section):
-    weights: str | None
-    resize: Positive | None
-    crop: Positive | None
-    mean: tuple[Number, Number, Number] | None
-    std: tuple[Number, Number, Number] | None
-    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None
 
 
 class Encoder(EncoderDefaults):

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import UsageError
-from pipeline.specs.places import find, import_place
+from pipeline.specs.places import Spec, find
 
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
 """How torchvision's networks begin -> the channels that their average pooling has."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderSpec:
+class EncoderSpec(Spec):
     """A kind of image encoder: its class at `place`, and the class of its own settings, `section` (None: it has none),
     which are a key of its entry in a configuration.
 
@@ -23,8 +22,6 @@ class EncoderSpec:
     which many are extracted.
     """
 
-    name: str
-    place: str
     reads: Literal["pixels", "regions", "vectors"] = "pixels"
     """What it takes of an image; `regions`: those that another encoder, its entry's `of`, has described; `vectors`:
     features that were made elsewhere."""
@@ -41,28 +38,10 @@ class EncoderSpec:
     """Whether it is learned from the images of the train split."""
     regions: bool = False
     """Whether it describes regions of images too."""
-    section: str | None = None
-    extra: str | None = None
-    """The extra of the distribution that it needs."""
     check: str | None = None
     """The place of a function that raises ValueError for an entry that cannot be."""
     dim: Callable[[Any], int | None] = lambda entry: None
     """The dimension of its features by its entry, or None."""
-
-    @property
-    def key(self) -> str:
-        """Its own settings in its entry."""
-        return self.name.replace("-", "_")
-
-    def load(self) -> Any:
-        """Its class. UsageError names the extra that is not installed."""
-        try:
-            return import_place(self.place)
-        except ModuleNotFoundError as error:
-            if self.extra is None:
-                raise
-            remedy = f"pip install 'jointspace[{self.extra}]'"
-            raise UsageError(f"{self.name} encoders need {error.name}; {remedy}") from error
 
 
 def _network_dim(entry: Any) -> int | None:

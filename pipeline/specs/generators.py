@@ -3,31 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.specs.places import find, import_place
+from pipeline.specs.places import Spec, find
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratorSpec:
+class GeneratorSpec(Spec):
     """A generator: its class at `place` (see pipeline.generate.describing.Generator), the class of its settings,
     `section`, with `defaults` below them; whether it learns from `regions` with the snippets that were aligned with
     them, from `text` without images, and needs a `treebank` of parts of speech."""
 
-    name: str
-    place: str
-    section: str
     defaults: str | None = "language_defaults"
     regions: bool = False
     text: bool = False
     treebank: bool = False
-
-    @property
-    def key(self) -> str:
-        """Its section in a configuration."""
-        return self.name.replace("-", "_")
-
-    def load(self) -> Any:
-        """Its class."""
-        return import_place(self.place)
 
 
 def _spec(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.specs.places import find, import_place
+from pipeline.specs.places import Spec, find
 from pipeline.specs.trainings import TRAININGS, UNSTACKED
 
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
@@ -11,7 +11,7 @@ GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Spec):
     """A registered model: its class is at `place`, made by the stage `made_by`, which takes `section`, the class of its
     own settings (None: it has none), with `defaults`, a key of the configuration, below them.
 
@@ -25,10 +25,7 @@ class ModelSpec:
     `trainer(task)` of a pipeline.models.neural.task.TrainingTask, which returns a Trainer.
     """
 
-    name: str
-    place: str
     made_by: Literal["fit", "train", "adopt", "combine"]
-    section: str | None = None
     defaults: str | None = None
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
     """The form that it takes: `vectors`, text encoder -> (n, its dim); `each`: those of its members."""
@@ -43,11 +40,6 @@ class ModelSpec:
     """Whose regions it learns from: of any encoder, of some of its own, or of all of its own."""
     multi_vector: bool = False
     phrases: bool = False
-
-    @property
-    def key(self) -> str:
-        """Its section in a configuration."""
-        return self.name.replace("-", "_")
 
     @property
     def form(self) -> str:
@@ -84,10 +76,6 @@ class ModelSpec:
     def joint_space(self) -> bool:
         """Whether any image and any words have a cosine by it."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
-
-    def load(self) -> Any:
-        """Its class."""
-        return import_place(self.place)
 
 
 def _fitted(name: str, place: str, **more: Any) -> ModelSpec:

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipeline.errors import UsageError
-from pipeline.specs.places import find, import_place
+from pipeline.specs.places import Spec, find
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextEncoderSpec:
+class TextEncoderSpec(Spec):
     """A kind of text encoder: its class at `place`, and the class of its own settings, `section` (None: it has none), a
     pipeline.settings.text_encoders.TextKindSettings, which is a key of its entry in a configuration.
 
@@ -20,33 +19,13 @@ class TextEncoderSpec:
     something to it.
     """
 
-    name: str
-    place: str
     sparse: bool = False
     reads: Literal["texts", "vectors"] = "texts"
     """What it takes of a sentence; `vectors`: its vector that was made elsewhere."""
-    section: str | None = None
     adds_words: bool = False
     """Whether the vector of a sentence is the sum of those of its words (see `encode_words`), but for a factor."""
-    extra: str | None = None
-    """The extra of the distribution that it needs."""
     dim: Callable[[Any, int], int | None] = lambda entry, word: None
     """The most dimensions that its vectors have by its entry and the dimensions of a `word`'s vector, or None."""
-
-    @property
-    def key(self) -> str:
-        """Its own settings in its entry."""
-        return self.name.replace("-", "_")
-
-    def load(self) -> Any:
-        """Its class. UsageError names the extra that is not installed."""
-        try:
-            return import_place(self.place)
-        except ModuleNotFoundError as error:
-            if self.extra is None:
-                raise
-            remedy = f"pip install 'jointspace[{self.extra}]'"
-            raise UsageError(f"{self.name} text encoders need {error.name}; {remedy}") from error
 
 
 def _spec(name: str, place: str, section: str, **more: Any) -> TextEncoderSpec:

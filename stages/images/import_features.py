@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pipeline.plan.needs import MB, PYTHON, Need, manifest_mb, per_shard
-from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.run import Inputs, Job, Run, Stage
 
 
 def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
@@ -25,11 +25,11 @@ def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
 
 
 def _reads(config, layout, encoder: str) -> Inputs:
-    from stages.given import given_files
+    from stages.given import given_inputs
 
     chosen = config.encoder(encoder)
-    files = {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
-    return files | ({"encoder": layout.encoder(encoder)} if chosen.prepared else {})
+    made_by = {"encoder": layout.encoder(encoder)} if chosen.prepared else {}
+    return given_inputs(config, chosen) | made_by
 
 
 STAGE = Stage(

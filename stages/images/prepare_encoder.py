@@ -38,7 +38,7 @@ def _keys(config, encoder: str) -> dict:
 def _reads(config, layout, encoder: str) -> Inputs:
     """The encoder whose regions it takes or that made its features, the images that it learns from or is compared on,
     its file of weights."""
-    from stages.given import given_files
+    from stages.given import given_inputs
 
     chosen, reads = config.encoder(encoder), {}
     if other := chosen.of or chosen.made_by:
@@ -46,7 +46,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
     if chosen.spec.learned or chosen.made_by:
         reads["manifest"] = layout.manifest
     if chosen.made_by:
-        reads |= {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
+        reads |= given_inputs(config, chosen)
     if chosen.file is not None:
         reads["weights"] = Outside(Path(config.weights_root) / chosen.file)
     if chosen.spec.defaults and (folder := Path(config.weights_root) / chosen.architecture).is_dir():

@@ -30,7 +30,7 @@ def prepare_text_encoder(run: Run, job: Job, encoder: str) -> None:
 
 def _reads(config, layout, encoder: str) -> Inputs:
     """The training sentences, the run's word vectors, the file that a person brought, the encoder that made vectors."""
-    from stages.given import given_files
+    from stages.given import given_inputs
 
     chosen = config.text_encoder(encoder)
     own, reads = chosen.own, {}
@@ -38,7 +38,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
         reads["manifest"] = layout.manifest
     if own.maker:
         reads["of"] = layout.text_encoder(own.maker)
-        reads |= {f"source/{file.name}": Outside(file) for file in given_files(config, chosen)}
+        reads |= given_inputs(config, chosen)
     if own.corpus:
         reads |= {"vocabulary": layout.token_vocabulary, "words": layout.word_vectors}
     reads |= {name: Outside(path) for name, path in own.files(config.weights_root).items()}
