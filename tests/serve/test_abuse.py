@@ -137,25 +137,28 @@ def test_a_body_that_is_too_large_is_not_read_to_its_end(gallery: ServedGallery)
 
 def test_a_body_that_never_ends_is_given_up(gallery: ServedGallery) -> None:
     limits = Limits(5, 20, 0, 100, 10_000, 0.1, 4, 2)
-    sent = asyncio.run(_call(make_client(gallery, limits).app, [PART], {"stall": True}))
+    sent = asyncio.run(_call(make_client(gallery, limits).app, [PART], {"stall": asyncio.Event()}))
     assert sent["status"] == 408
 
 
 def test_slow_uploads_leave_room_for_questions(gallery: ServedGallery) -> None:
-    limits = Limits(5, 20, 0, 100, 10_000, 0.5, 4, 2)
+    limits = Limits(5, 20, 0, 100, 10_000, 60, 4, 2)
     app = make_client(gallery, limits).app
 
-    async def crowd() -> tuple[httpx.Response, list[dict]]:
-        uploads = [asyncio.create_task(_call(app, [PART], {"stall": True})) for _ in range(20)]
-        await asyncio.sleep(0.1)
+    async def crowd() -> tuple[httpx.Response, list[dict], int]:
+        stalled = asyncio.Event()
+        uploads = [asyncio.create_task(_call(app, [PART], {"stall": stalled})) for _ in range(20)]
+        while sum(upload.done() for upload in uploads) < 18:
+            await asyncio.sleep(0.01)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
             answer = await client.get("/api/models/ncca/images?sentence=dog")
-        assert not all(upload.done() for upload in uploads)
-        return answer, await asyncio.gather(*uploads)
+        held = sum(not upload.done() for upload in uploads)
+        stalled.set()
+        return answer, await asyncio.gather(*uploads), held
 
-    answer, uploads = asyncio.run(crowd())
-    assert answer.status_code == 200
-    assert sorted(upload["status"] for upload in uploads) == [408] * 2 + [503] * 18
+    answer, uploads, held = asyncio.run(crowd())
+    assert answer.status_code == 200 and held == 2
+    assert sorted(upload["status"] for upload in uploads) == [422] * 2 + [503] * 18
 
 
 async def _call(app, chunks: list[bytes], how: dict) -> dict:
@@ -166,8 +169,8 @@ async def _call(app, chunks: list[bytes], how: dict) -> dict:
         if told["taken"] < len(chunks):
             told["taken"] += 1
             return {"type": "http.request", "body": chunks[told["taken"] - 1], "more_body": True}
-        if how.get("stall"):
-            await asyncio.sleep(60)
+        if "stall" in how:
+            await how["stall"].wait()
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: dict) -> None:

@@ -1,0 +1,88 @@
+"""A run of pictures of one red or blue block each, whose regions are extracted by hand."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+from made_up import ingest, make_stage, run_command
+from PIL import Image, ImageDraw
+
+from pipeline.storage.atomic import publish_json
+from pipeline.storage.gather import shard_path
+from pipeline.storage.regions import RegionShard
+
+COUNT, SIDE = 20, 32
+COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
+SETTINGS = {
+    "collection": {"format": "folder", "reject_limit": 0.2},
+    "shard_size": 12,
+    "shards_per_job": 1,
+    "encoders": [
+        {"name": "plain", "architecture": "squeezenet1_1", "weights": "untrained", "resize": SIDE, "crop": None},
+        {"name": "tuned", "architecture": "shufflenet_v2_x0_5", "weights": "finetuned", "resize": SIDE, "crop": None},
+    ],
+    "extract": {"batch_size": 7, "decode_workers": 0, "precision": "float32", "storage": "float32"},
+    "regions": {"encoders": ["plain"], "count": 5, "context": 4, "map_side": 64, "checkpoint_images": 4},
+    "finetune": {
+        "side": SIDE,
+        "context": 4,
+        "iterations": 25,
+        "learning_rate": 0.05,
+        "images": 6,
+        "precision": "float32",
+        "held_out_images": 4,
+        "candidates": 60,
+    },
+}
+
+
+def configure(folder: Path, section: str = "regions", **changes: object) -> Path:
+    settings = {**json.loads(json.dumps(SETTINGS)), "data_root": str(folder / "data")}
+    settings.setdefault(section, {}).update(changes)
+    path = folder / "config.yaml"
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def make_blocks(folder: Path) -> Path:
+    """The run in `folder`: pictures of one red or blue block each, with its box; the last of them have none."""
+    (folder / "data/images").mkdir(parents=True)
+    rng, boxes, captions, splits = np.random.default_rng(0), ["file\tx1\ty1\tx2\ty2\tscore\tlabel"], [], []
+    for i in range(COUNT):
+        name, colour = f"{i:02d}.png", list(COLOURS)[i % 2]
+        image = Image.new("RGB", (80 + i, 60), (128, 128, 128))
+        x, y = rng.integers(0, 30, 2).tolist()
+        ImageDraw.Draw(image).rectangle((x, y, x + 35, y + 25), COLOURS[colour])
+        image.save(folder / "data/images" / name)
+        captions.append(f"{name}\t0\tA {colour} block .")
+        splits.append(f"{name}\t{'dev' if i % 4 == 3 else 'train'}")
+        if i < COUNT - 2:
+            boxes += [f"{name}\t{x}\t{y}\t{x + 36}\t{y + 26}\t0.9\t{colour}", f"{name}\t-9\t0\t300\t50\t0.3\t{colour}"]
+    for name, lines in (("boxes", boxes), ("captions", captions), ("splits", splits)):
+        (folder / f"data/{name}.tsv").write_text("\n".join(lines) + "\n")
+    configure(folder)
+    ingest(folder, folder / "data")
+    make_stage("prepare_encoder", folder, "plain")
+    return folder
+
+
+def copy_blocks(made: Path, run: Path) -> Path:
+    """A copy that a test may spoil; the manifest's root is the copy's."""
+    shutil.copytree(made, run)
+    summary = run / "manifest/manifest.json"
+    publish_json(summary, {**json.loads(summary.read_text()), "root": str(run / "data")})
+    return run
+
+
+def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
+    return [encoder, "--run", str(run), "--part", str(part)]
+
+
+def extract(
+    run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
+) -> RegionShard:
+    """One shard, which is a part."""
+    configure(run, section, **changes)
+    run_command("extract_regions", *arguments(run, part, encoder), *["--again"] * again)
+    return RegionShard(shard_path(run / "regions" / encoder, part))

@@ -1,0 +1,75 @@
+"""finetune by hand: an encoder like any other, and what an interrupted one goes on from."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from made_up import make_stage, retell, run_command
+from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.parameters import ENCODER, read_parameters
+from pipeline.storage.regions import CLASSIFIER
+from stages.cli import cli
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_blocks(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return copy_blocks(made, tmp_path / "run")
+
+
+def test_finetune_makes_an_encoder_like_any_other(run: Path) -> None:
+    make_stage("finetune", run, "tuned")
+    made = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
+    losses = made.details["losses"]
+    assert len(losses) == 25 and np.mean(losses[-5:]) < 0.9 * np.log(3)
+    assert made.details["labels"] == ["blue", "red"] and 0 <= made.details["mean_average_precision"] <= 1
+    assert made.settings["weights"]["origin"] == "finetuned" and made.details["dim"] == 1024
+    assert not (run / "encoders/tuned/checkpoints").exists()
+    classifier = read_parameters(run / "encoders/tuned/classifier.safetensors", CLASSIFIER)
+    assert classifier.tensors["weight"].shape == (3, 1024) and classifier.settings["labels"] == ["blue", "red"]
+    # `extract` takes it unchanged, and so do regions, which its classifier may then choose.
+    run_command("extract", *arguments(run, encoder="tuned"))
+    shard = extract(run, encoder="tuned", encoders=["tuned"], score="classifier", proposals="grid", candidates=12)
+    assert np.diff(shard.offsets).max() == 6
+    scores = shard["scores"][shard.offsets[0] + 1 : shard.offsets[1]]
+    assert (np.diff(scores) <= 0).all() and 0 < scores[-1] < scores[0] < 1
+    before = (run / "encoders/tuned/model.safetensors").read_bytes()
+    retell(run / "encoders/tuned/model.json", "fingerprint", value="another")
+    with pytest.raises(IntegrityError, match="encoder of .*tuned and of .*classifier.safetensors differ"):
+        run_command("extract_regions", *arguments(run, encoder="tuned"))
+    assert make_stage("finetune", run, "tuned") == ""
+    assert (run / "encoders/tuned/model.safetensors").read_bytes() == before
+
+
+def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pipeline.images.finetune as module
+
+    configure(run, "finetune", checkpoint_seconds=0, iterations=8)
+    make_stage("finetune", run, "tuned")
+    (run / "encoders/tuned").rename(run / "whole")
+    step = module.Finetuning._step
+
+    def interrupted(self, batch):
+        if self.iteration == 5:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(module.Finetuning, "_step", interrupted)
+    CliRunner().invoke(cli.get_command(None, "finetune"), ["tuned", "--run", str(run)])
+    taken_up = run / "encoders/tuned"
+    assert list(taken_up.glob("checkpoints/step-*.safetensors")) and not (taken_up / "model.json").exists()
+    calls = []
+    monkeypatch.setattr(module.Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
+    make_stage("finetune", run, "tuned")
+    assert len(calls) == 3
+    whole, again = (read_parameters(folder / "model.safetensors", ENCODER) for folder in (run / "whole", taken_up))
+    np.testing.assert_allclose(again.details["losses"], whole.details["losses"], rtol=1e-4)
+    for name, tensor in whole.tensors.items():
+        np.testing.assert_allclose(again.tensors[name], tensor, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,96 @@
+"""pool-regions, learn-components and reduce-regions by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import make_stage, run_command
+from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.storage.manifest import Manifest
+from pipeline.storage.parameters import ENCODER, read_parameters
+from pipeline.storage.regions import RegionShard, open_regions
+from pipeline.storage.shards import FEATURES, Shard
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_blocks(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return copy_blocks(made, tmp_path / "run")
+
+
+def pool(run: Path, pooling: str, **changes: object) -> Shard:
+    """The regions of shard 0, which are extracted first, as features of its images."""
+    extract(run, **changes)
+    add_pooled(run, pooling)
+    run_command("pool_regions", *arguments(run, encoder=pooling))
+    return Shard(run / f"features/{pooling}/shard-00000.h5", FEATURES)
+
+
+def add_pooled(run: Path, pooling: str) -> None:
+    """The encoder `pooling` of the regions of `plain`."""
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
+    (run / "config.yaml").write_text(json.dumps(settings))
+    make_stage("prepare_encoder", run, pooling)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
+    pooled = pool(run, pooling)
+    regions = RegionShard(run / "regions/plain/shard-00000.h5")
+    each = np.split(regions["features"], regions.offsets[1:-1])
+    np.testing.assert_allclose(pooled["features"], [getattr(part, pooling)(axis=0) for part in each], rtol=1e-6)
+    assert pooled["image_id"].tolist() == list(range(12))
+    assert pooled.details["inputs"]["regions"] == regions.fingerprint
+
+
+def test_search_pools_the_same_regions(run: Path) -> None:
+    from pipeline.images.decode import ImageLimits, decode
+    from pipeline.index.query import image_features
+
+    pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
+    encoders = {"mean": read_parameters(run / "encoders/mean/model.safetensors", ENCODER)}
+    image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
+    features = image_features(image, encoders)["mean"]
+    np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
+
+
+def test_regions_of_another_encoder_are_not_pooled(run: Path) -> None:
+    pool(run, "mean")
+    settings = json.loads((run / "config.yaml").read_text())
+    settings["encoders"][0]["architecture"] = "shufflenet_v2_x0_5"
+    (run / "config.yaml").write_text(json.dumps(settings))
+    make_stage("prepare_encoder", run, "plain")
+    add_pooled(run, "max")
+    with pytest.raises(IntegrityError, match="encoder of .*regions/plain/shard-00000.h5 and of .*encoders/max differ"):
+        run_command("pool_regions", *arguments(run, encoder="max"))
+    with pytest.raises(UsageError, match="pool-regions: the configuration has no encoder plain; there are mean, max"):
+        run_command("pool_regions", *arguments(run))
+
+
+def test_regions_in_fewer_dimensions(run: Path) -> None:
+    for shard in range(2):
+        extract(run, shard)
+    with pytest.raises(UsageError, match="reduce-regions: the configuration has no encoder to make"):
+        make_stage("reduce_regions", run)
+    make_stage("learn_components", run, "plain", "--config", configure(run, dimensions=8))
+    make_stage("reduce_regions", run, "plain")
+    manifest = Manifest(run / "manifest")
+    places = (run / "regions/plain", run / "reduced/plain")
+    whole, reduced = ([open_regions(manifest, folder, shard) for shard in range(2)] for folder in places)
+    assert [shard["features"].shape[1] for shard in reduced] == [8, 8]
+    assert reduced[0].fingerprint != whole[0].fingerprint
+    for name in ("boxes", "scores", "offsets", "image_id"):
+        assert np.array_equal(reduced[1][name], whole[1][name])
+    rows = np.repeat(manifest.splits == "train", 6)
+    features = [np.concatenate([shard["features"] for shard in part])[rows] for part in (whole, reduced)]
+    assert np.abs(features[1].mean(0)).max() < 1e-3  # centred on the train split's regions
+    values = np.linalg.svd(features[0] - features[0].mean(0), compute_uv=False)[:8]
+    np.testing.assert_allclose(np.linalg.norm(features[1], axis=0), values, rtol=1e-2)
