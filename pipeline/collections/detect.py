@@ -1,18 +1,20 @@
 """Which of our formats a folder or a file of photographs is in, as far as it can be told from the outside."""
 
 import glob
+import os
 import posixpath
 from collections import Counter
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
-from pipeline.collections.formats import NAMED, rows
-from pipeline.collections.formats.files import CollectionFolder, is_image
+from pipeline.collections.formats import FORMATS, NAMED, rows
+from pipeline.collections.formats.files import LIST_SUFFIXES, CollectionFolder, is_image
 from pipeline.collections.formats.folder import KEYS
 from pipeline.collections.formats.webdataset import DOCUMENT
-from pipeline.collections.records import DIVIDED, Options
-from pipeline.errors import InputError, UsageError
+from pipeline.collections.records import DIVIDED, ImageRecord, Options
+from pipeline.errors import InputError, JointspaceError, UsageError
 
 LISTS = {
     "folder": ("captions", "weak"),
@@ -28,18 +30,25 @@ COLUMNS = {
     **{name: (name,) for name in DOCUMENT},
 }
 """Column of a table -> its usual names, in lower case; the first is ours."""
+PLAIN = Options({}, {}, "gallery")
+LOOKED_AT = 20
+"""Photographs that are looked for."""
+MOST_NAMED = 3
+"""Lists that are named as not used."""
 
 
 @dataclass(frozen=True)
 class Detected:
     """The collection in the folder `root`: its `format`, and the keys of collection.files and collection.columns that
-    differ from what the format expects. `described` is false of photographs beside which no text was found."""
+    differ from what the format expects. `described` is false of photographs beside which no text was found. `notes` are
+    lines for the user: how a table is read, and what is not used."""
 
     root: Path
     format: str
     files: dict[str, str] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
     described: bool = True
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def settings(self) -> dict[str, object]:
         """Its section `collection` of a configuration."""
@@ -53,20 +62,26 @@ def detect(path: Path) -> Detected:
     Raises UsageError for anything else, and for a folder with no photograph that could be read; InputError as the
     reader of a table does.
     """
-    if path.is_dir():
-        return _detect_folder(CollectionFolder(path, Options({}, {}, "gallery")))
+    found = _detect_folder(CollectionFolder(path, PLAIN)) if path.is_dir() else _detect_file(path)
+    return replace(found, files={**found.files, **_place_of_images(found)})
+
+
+def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
         kinds = f"a folder of photographs, a .tar shard or a table ({', '.join(rows.READERS)})"
         raise UsageError(f"{path} is not {kinds}" if path.exists() else f"{path} does not exist; give {kinds}")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
-    folder = CollectionFolder(path.parent, Options({}, {}, "gallery"))
-    columns = _columns(folder, path)
-    if columns is None:
-        known = ", ".join(COLUMNS["file"])
-        raise UsageError(f"{path} has no column of file names ({known}); rename the one that has them to file")
-    return Detected(path.parent, "table", {"table": path.name}, _renamed(columns))
+    return _as_table(path, _columns(CollectionFolder(path.parent, PLAIN), path))
+
+
+def _as_table(path: Path, columns: dict[str, str], notes: tuple[str, ...] = ()) -> Detected:
+    used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
+    renamed = {ours: theirs for ours, theirs in columns.items() if theirs != ours}
+    return Detected(
+        path.parent, "table", {"table": path.name}, renamed, notes=(f"{path.name} is read as a table: {used}", *notes)
+    )
 
 
 def _detect_folder(folder: CollectionFolder) -> Detected:
@@ -75,7 +90,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         if any(next(folder.root.glob(pattern), None) for patterns in usual.values() for pattern in patterns):
             return Detected(folder.root, form)
     kinds: Counter[str] = Counter()
-    tables = []
+    lists: list[str] = []
     for below, names in folder.walk():
         images = {posixpath.splitext(name)[0] for name in names if is_image(name)}
         kinds["photographs"] += len(images)
@@ -83,36 +98,68 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
         kinds["inside"] += len(images) if below.split("/")[0] == "images" else 0
         kinds["texts"] += sum(posixpath.splitext(name)[0] in images for name in names if name.lower().endswith(".txt"))
         kinds["shards"] += sum(name.lower().endswith(".tar") for name in names)
-        if not below:
-            tables = [folder.root / name for name in names if _is_table(name)]
-    for table in tables:
-        columns = _columns(folder, table)
-        if columns and ("sentence" in columns or table.name not in NAMED["folder"]["metadata"]):
-            return Detected(folder.root, "table", {"table": table.name} if len(tables) > 1 else {}, _renamed(columns))
+        lists += [posixpath.join(below, name) for name in names if name.lower().endswith(LIST_SUFFIXES)]
+    unused: dict[str, str] = {}
+    for name in filter(_is_table, lists):
+        if "/" in name:
+            unused[name] = "in a folder of its own"
+            continue
+        try:
+            columns = _columns(folder, folder.root / name)
+        except InputError as error:
+            unused[name] = str(error)
+            continue
+        if "sentence" in columns or name not in NAMED["folder"]["metadata"]:
+            others = {one: unused.get(one, "one table is read") for one in filter(_is_table, lists) if one != name}
+            found = _as_table(folder.root / name, columns, _name_unused(others))
+            return found if any("/" not in one for one in others) else replace(found, files={})
     if not kinds["photographs"]:
         if kinds["shards"]:
             return Detected(folder.root, "webdataset")
         raise folder.lacks("tar shard or table of them", "give the folder that has the photographs")
     if kinds["texts"]:
-        return Detected(folder.root, "text-files")
+        return Detected(folder.root, "text-files", notes=_name_unused(unused))
     files = {"images": "."} if kinds["outside"] and kinds["inside"] else {}
-    return Detected(folder.root, "folder", files, described=False)
+    remedy = f"a table of sentences ends in {', '.join(rows.READERS)}"
+    unused |= {name: remedy for name in lists if "/" not in name and not _is_table(name)}
+    return Detected(folder.root, "folder", files, described=False, notes=_name_unused(unused))
+
+
+def _name_unused(lists: dict[str, str]) -> tuple[str, ...]:
+    """The lists that are not read, by name with the reason, in lines for the user."""
+    more = (f"not used: {len(lists) - MOST_NAMED:,} more",) if len(lists) > MOST_NAMED else ()
+    return (*(f"not used: {name} ({reason})" for name, reason in islice(lists.items(), MOST_NAMED)), *more)
+
+
+def _place_of_images(found: Detected) -> dict[str, str]:
+    """The key of collection.files for the folder of the photographs that a list names, where the format would look for
+    them in vain."""
+    if "images" not in NAMED.get(found.format, {}) or "images" in found.files:
+        return {}
+    records = FORMATS[found.format](found.root, Options(found.files, found.columns, "gallery"))
+    first: list[ImageRecord] = []
+    with suppress(JointspaceError):  # which `ingest` explains
+        first += islice((one for one in records if isinstance(one, ImageRecord) and one.row is not None), LOOKED_AT)
+    if not first or any(
+        os.path.exists(found.root / one.path) for one in first
+    ):  # Path's method fails on too long a name
+        return {}
+    for below, _ in CollectionFolder(found.root, PLAIN).walk():
+        if any(os.path.isfile(found.root / below / one.key) for one in first):
+            return {"images": below}
+    return {}
 
 
 def _is_table(name: str) -> bool:
-    return any(fnmatch(name.lower(), f"*{suffix}") for suffix in rows.READERS)
+    return name.lower().endswith(tuple(rows.READERS))
 
 
-def _columns(folder: CollectionFolder, path: Path) -> dict[str, str] | None:
-    """The columns of a table that have a use here, by our names; None where none holds the names of files."""
-    try:
-        present = {name.lower(): name for name in reversed(rows.column_names(folder, path))}
-    except InputError:
-        return None
+def _columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
+    """The columns of a table that have a use here, by our names. Raises InputError where none holds the names of files,
+    and for a table that cannot be read."""
+    present = {name.lower().strip(): name for name in reversed(rows.column_names(folder, path))}
     found = {ours: next((present[one] for one in usual if one in present), None) for ours, usual in COLUMNS.items()}
-    return {ours: theirs for ours, theirs in found.items() if theirs is not None} if found["file"] is not None else None
-
-
-def _renamed(columns: dict[str, str]) -> dict[str, str]:
-    """Those whose names are not ours."""
-    return {ours: theirs for ours, theirs in columns.items() if theirs != ours}
+    if found["file"] is None:
+        known = ", ".join(COLUMNS["file"])
+        raise InputError(f"{path} has no column of file names ({known}); rename the one that has them to file")
+    return {ours: theirs for ours, theirs in found.items() if theirs is not None}

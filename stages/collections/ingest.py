@@ -86,7 +86,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     ingest,
-    version=6,
+    version=7,
     needs=Need(
         lambda s: PYTHON + 600 + 0.006 * s.images,
         lambda s: 0.001 * s.images,

@@ -36,9 +36,10 @@ def command(photographs: Path, output: Path | None, weights: Path | None, archit
     splits, given = Assembly(intake).splits, intake.given
     parts = [f"{count:,} {what}" for what, count in given.items() if count]
     click.echo(printable(f"{found.root}: {', '.join(parts)} (format {found.format})"))
-    for key in ("files", "columns"):
-        for ours, theirs in getattr(found, key).items():
-            click.echo(printable(f"  {key.removesuffix('s')} {ours}: {theirs}"))
+    for ours, theirs in found.files.items():
+        click.echo(printable(f"  file {ours}: {theirs}"))
+    for note in found.notes:
+        click.echo(printable(f"  {note}"))
     click.echo("  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items()))
     for reject in intake.rejects[:3]:
         click.echo(printable(f"  left out: {reject.file} {reject.row or ''}: {reject.reason}"))

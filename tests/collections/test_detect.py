@@ -92,3 +92,43 @@ def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) ->
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UsageError, match="nothing holds no photographs and no tar shard"):
         detect(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("\ufeffFilename;Caption\r\na.jpg;a dog, a cat\r\n", {"file": "Filename", "sentence": "Caption"}),
+        ('\ufeff"Filename";"Say, what?";Caption\na.jpg;x;a dog\n', {"file": "Filename", "sentence": "Caption"}),
+        ("file\tcaption\na.jpg\ta dog; a cat\n", {"sentence": "caption"}),
+        ("file, caption\na.jpg, a dog\n", {"sentence": " caption"}),
+    ],
+)
+def test_a_table_of_a_spreadsheet(make, text: str, columns: dict) -> None:
+    folder = make("a.jpg")
+    (folder / "list.csv").write_text(text, newline="")
+    found = detect(folder)
+    assert (found.format, found.columns) == ("table", columns)
+    assert all(name in found.notes[0] for name in ("list.csv", *columns.values()))
+
+
+def test_lists_that_are_not_used_are_named(make) -> None:
+    folder = make("a.jpg", "captions.txt", "notes.pdf", "sub/metadata.csv")
+    (folder / "list.csv").write_bytes("file,caption\na.jpg,a dog\n".encode("utf-16"))
+    (folder / "prices.csv").write_text("sku,price\n1,2\n")
+    found = detect(folder)
+    reasons = {"list.csv": "UTF-16; save it as UTF-8", "prices.csv": "no column of file names", "sub/metadata.csv": ""}
+    assert not found.described and len(found.notes) == 4
+    for (name, reason), note in zip(reasons.items(), found.notes, strict=False):
+        assert note.startswith(f"not used: {name} (") and reason in note
+    assert found.notes[3] == "not used: 1 more"
+
+
+@pytest.mark.parametrize("form", ["table", "folder"])
+def test_photographs_of_a_list_in_a_folder_of_any_name(make, form: str) -> None:
+    folder = make("Meine Bilder/a.jpg", "Meine Bilder/b.jpg", "other/c.jpg")
+    name, text = ("captions.tsv", "gone.jpg\t0\tx\na.jpg\t0\ta dog\n")
+    if form == "table":
+        name, text = "list.csv", f"file,caption\n{'x' * 300}.jpg,x\na.jpg,a dog\n"
+    (folder / name).write_text(text)
+    found = detect(folder)
+    assert (found.format, found.files) == (form, {"images": "Meine Bilder"})

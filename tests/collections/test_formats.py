@@ -185,6 +185,23 @@ def test_odd_names_are_names(kind: str, tmp_path: Path, photograph, gather) -> N
         assert source.read(image["path"]) == photograph(number, kinds[number % 2])
 
 
+def test_texts_with_an_ending_in_capitals(tmp_path: Path, photograph, gather) -> None:
+    (tmp_path / "DSC1.JPG").write_bytes(photograph(1))
+    (tmp_path / "DSC1.TXT").write_text("A dog .\r\n")
+    (tmp_path / "DSC2.TXT").write_text("Nobody .\n")
+    collection = gather(tmp_path, "text-files")
+    assert collection.tables["sentences"]["text"].to_pylist() == ["A dog ."]
+    assert [(one.file, one.what) for one in collection.rejects] == [("DSC2.TXT", "sentences")]
+
+
+def test_a_table_between_semicolons(tmp_path: Path, photograph, gather) -> None:
+    (tmp_path / "a.jpg").write_bytes(photograph(1))
+    (tmp_path / "list.csv").write_text('\ufefffile;sentence;price\r\na.jpg;"A dog, a cat; a cow";3,5\r\n', newline="")
+    collection = gather(tmp_path, "table")
+    assert collection.tables["sentences"]["text"].to_pylist() == ["A dog, a cat; a cow"]
+    assert collection.tables["images"]["price"].to_pylist() == ["3,5"] and not collection.rejects
+
+
 def test_every_format_of_the_configuration_has_a_reader() -> None:
     assert set(FORMATS) == set(Settings.model_fields["format"].annotation.__args__)
 

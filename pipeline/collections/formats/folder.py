@@ -82,7 +82,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Raises InputError where no column names images."""
-    present = {name.lower(): name for name in reversed(column_names(folder, path))}
+    present = {name.lower().strip(): name for name in reversed(column_names(folder, path))}
     key = next((present[one] for one in KEYS if one in present), KEYS[0])
     file = folder.label(path)
     for row, values, fault in read_rows(folder, path, (key,), (key,), own):

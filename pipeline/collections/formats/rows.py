@@ -6,16 +6,17 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import date
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.collections.formats import lists
+from pipeline.collections.formats.arrow_values import python_values
 from pipeline.collections.formats.files import CollectionFolder
 from pipeline.collections.own_columns import Field
 from pipeline.collections.records import NOT_UTF8
@@ -23,9 +24,6 @@ from pipeline.errors import InputError, UsageError
 from pipeline.trial import try_first
 
 BATCH = 1 << 13  # rows of a Parquet file in memory at once
-LARGEST_BATCH = 1 << 28
-"""Bytes of text in one column of a batch: a dictionary can hold a long text once and refer to it in every row."""
-MOST_VALUES = 1 << 22  # values in one column of a batch, whose rows may hold lists
 LARGEST_GROUP = 1 << 32  # bytes that a row group may claim to unpack to
 FEW_ROWS, ROWS_PER_BYTE = 1_000_000, 8
 """Rows that a Parquet file may claim at any size, plus those for each byte: names and sentences take over a bit."""
@@ -33,10 +31,9 @@ PLAIN = (
     pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date,
     pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string,
 )  # fmt: skip
-DAYS = (date.min.toordinal() - date(1970, 1, 1).toordinal(), date.max.toordinal() - date(1970, 1, 1).toordinal() + 1)
-"""The first day that Python has and the one after the last, from 1970 on."""
-UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-"""Of a timestamp, in a second."""
+DELIMITERS = ",;\t"
+UTF16 = ("\udcff\udcfe", "\udcfe\udcff")
+"""How a text of UTF-16 begins when it is read as UTF-8."""
 Names = Collection[str]
 
 
@@ -101,8 +98,12 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
     csv.field_size_limit(lists.LARGEST_LINE)  # process-wide; the default would end the file at its first long field
     # Bytes that are not UTF-8 become lone surrogates, for which intake rejects only their row.
     with io.TextIOWrapper(folder.open(path), "utf-8-sig", "surrogateescape", newline="\n") as file:
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-        lines = csv.reader(_bounded_lines(file, path), delimiter=delimiter, strict=True)
+        texts = _bounded_lines(file, path)
+        first = next(texts, "")
+        if first.startswith(UTF16):
+            raise InputError(f"{path} is UTF-16; save it as UTF-8")
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
+        lines = csv.reader(chain([first], texts), delimiter=delimiter, strict=True)
         header: list[str] = []
         while True:
             number = lines.line_num + 1
@@ -121,6 +122,15 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
                 yield TableRow(number, dict(zip(header, values, strict=True)))
             elif values:
                 yield TableRow(number, {}, f"{len(values)} fields, not {len(header)}")
+
+
+def _delimiter(header: str) -> str:
+    """What divides a CSV header: a comma, else a semicolon, as Excel writes in many countries, else a tab."""
+    for delimiter in DELIMITERS:
+        with suppress(csv.Error, StopIteration):
+            if len(next(csv.reader([header], delimiter=delimiter, strict=True))) > 1:
+                return delimiter
+    return DELIMITERS[0]
 
 
 def _bounded_lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
@@ -171,7 +181,7 @@ def _batches(
             table = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts)
             number = 0
             for batch in table.iter_batches(BATCH, columns=names):
-                yield batch.schema.names, [_values(path, number, column) for column in batch.columns]
+                yield batch.schema.names, [python_values(path, number, column) for column in batch.columns]
                 number += batch.num_rows
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
@@ -187,43 +197,6 @@ def _check_claims(path: Path, size: int, metadata: pq.FileMetaData, names: Names
             raise InputError(f"{path} claims more than {LARGEST_GROUP} bytes in a row group; write smaller row groups")
     leaves = map(metadata.schema.column, range(len(metadata.schema)))
     return [leaf.path for leaf in leaves if leaf.path.partition(".")[0] in names and leaf.physical_type == "BYTE_ARRAY"]
-
-
-def _values(path: Path, before: int, column: pa.Array) -> list[Any]:
-    """A column of the rows after the first `before`; text as bytes, so that a bad sentence costs only its own row.
-    Raises InputError if its texts are too long to be unpacked."""
-    flat = column
-    while pa.types.is_list(flat.type):
-        flat = flat.flatten()
-    rows = f"{path}: rows {before + 1} to {before + len(column)}"
-    if len(flat) > MOST_VALUES:
-        raise InputError(f"{rows} have lists of {len(flat)} values, more than {MOST_VALUES}")
-    if pa.types.is_dictionary(flat.type):
-        total = pc.sum(pc.binary_length(flat.dictionary).take(flat.indices)).as_py() or 0
-        if total > LARGEST_BATCH:
-            raise InputError(f"{rows} have {total} bytes of text, more than {LARGEST_BATCH}")
-    if pa.types.is_dictionary(column.type):
-        return column.dictionary.take(column.indices).cast(pa.large_binary()).to_pylist()
-    return _as_python_has(column).to_pylist()
-
-
-def _as_python_has(column: pa.Array) -> pa.Array:
-    """Dates in days, and times in microseconds, of UTC where they have a zone: as Python has them, and null what lies
-    outside the years 1 to 9999. Other columns as they are."""
-    kind = column.type
-    if pa.types.is_date(kind):
-        per_day, zone, wanted = 1 if kind == pa.date32() else 86_400_000, None, pa.date32()
-    elif pa.types.is_timestamp(kind):
-        zone = "UTC" if kind.tz else None
-        per_day, wanted = 86_400 * UNITS[kind.unit], pa.timestamp("us", zone)
-        kind = pa.timestamp(kind.unit, zone)
-    else:
-        return column
-    integer = pa.int32() if kind == pa.date32() else pa.int64()
-    counts = column.view(integer)
-    first, last = max(DAYS[0] * per_day, -(2**63)), min(DAYS[1] * per_day, 2**63) - 1
-    known = pc.and_(pc.greater_equal(counts, first), pc.less_equal(counts, last))
-    return pc.if_else(known, counts, pa.scalar(None, integer)).view(kind).cast(wanted, safe=False)
 
 
 def _decoded(number: int, values: Mapping[str, Any]) -> TableRow:

@@ -35,18 +35,18 @@ def _with_parents(path: str) -> Iterator[str]:
 
 
 def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: str) -> Iterator[Record]:
-    stems: set[str] = set()
-    texts = {posixpath.splitext(name)[0] for name in names if _is_text(name)}
+    texts = {posixpath.splitext(name)[0]: posixpath.join(below, name) for name in names if _is_text(name)}
+    unused = dict(texts)
     for name in names:
         stem = posixpath.splitext(name)[0]
         if is_image(name):
             path = posixpath.join(below, name)
             yield ImageRecord(path, path, split, path)
             if stem in texts:
-                yield from _sentences(folder, path, posixpath.join(below, f"{stem}.txt"))
-                stems.add(stem)
-    for stem in sorted(texts - stems):
-        yield Reject(posixpath.join(below, f"{stem}.txt"), None, "sentences", "unknown image: none of this stem")
+                yield from _sentences(folder, path, texts[stem])
+                unused.pop(stem, None)
+    for file in unused.values():
+        yield Reject(file, None, "sentences", "unknown image: none of this stem")
 
 
 def _sentences(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:
