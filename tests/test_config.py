@@ -168,6 +168,35 @@ def test_a_row_has_the_runs_seed_or_its_own(tmp_path) -> None:
         config.model("lstn")
 
 
+def test_a_variant_with_seeds_is_a_model_a_seed_wherever_it_is_named() -> None:
+    change = {
+        "models": ["gru", "tree", "tree-csls-refit", "all"],
+        "variants": {"tree": {"model": "sdtrnn", "margin": 3.0, "seeds": [7, 0]}},
+        "ensembles": {"all": {"members": ["gru", "tree-csls"]}},
+    }
+    config = validate(merge(defaults(), change))
+    of_seeds = [f"tree-seed{seed}{ending}" for ending in ("", "-csls-refit") for seed in (7, 0)]
+    assert list(config.models) == ["gru", *of_seeds, "all"]
+    assert config.ensembles["all"].members == ("gru", "tree-seed7-csls", "tree-seed0-csls")
+    assert [config.model(name).seed for name in of_seeds[:2]] == [7, 0]
+    assert config.model("tree-seed7").settings.margin == 3.0
+    with pytest.raises(UsageError, match="unknown model tree;"):
+        config.model("tree")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([1, 1], "variants: seeds has a seed twice; name each once"),
+        ([-1], "seed: must be greater"),
+        (3, "seeds: must be a list"),
+    ],
+)
+def test_seeds_that_cannot_be_are_named(seeds: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        validate(merge(defaults(), {"models": ["tree"], "variants": {"tree": {"model": "sdtrnn", "seeds": seeds}}}))
+
+
 DEEP = 1_000_000
 
 

@@ -33,7 +33,6 @@ COVERED = {
     "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
     "build-index": {"name"},  # the run's folder
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
-    "reproduce": {"models", "regions"},  # what the summary that it reads was made with
 }
 """What a stage's function looks at beside the keys that decide, and why that may be."""
 
@@ -53,6 +52,7 @@ INERT = {
     "evaluate": {"encoders", "text_encoders"},
     "describe": LEARNING,  # only asked whether the generator uses a joint space
     "evaluate_descriptions": LEARNING,
+    "reproduce": {"query_encoders", "study", "fit", "transfer"},  # of a model only what its variant names is told
 }
 """Keys that a stage's declaration looks at without effect."""
 

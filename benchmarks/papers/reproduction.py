@@ -1,108 +1,228 @@
-"""The seeds' tables again: the printed number, ours, and the difference, as Markdown."""
+"""The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from benchmarks.papers.printed import SYSTEMS, TABLES, PrintedTable
+import numpy as np
+
+from benchmarks.papers.printed import TABLES
+from benchmarks.papers.printed.form import PrintedRow, PrintedTable
 from pipeline.evaluate.summary import with_folds
+from pipeline.metrics.ranks import Ranks
+from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap, compare_draws
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
 TASKS = {"image_to_sentence": "annotation", "sentence_to_image": "search"}
+WHOLE, _ = PROTOCOLS
+TOLD = ("loss", "negatives", "margin", "score", "sum", "encoders", "regions", "learns from")
+"""Settings that are told of every system of ours that has them."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What a run has trained: models that differ in nothing but their seeds (`names`), under one `label`. `model` is
+    the registered model, `settings` its own in the words of the configuration, with `encoders`, `regions` and
+    `learns from`."""
+
+    label: str
+    names: Sequence[str]
+    model: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A system's `evaluations` in the gallery of a table, one a seed."""
+
+    system: System
+    evaluations: Sequence[Mapping[str, Any]]
+
+    def values(self, direction: str, measure: str) -> list[float]:
+        return [one[direction][measure] for one in self.evaluations]
 
 
 def render(
-    evaluations: Iterable[Mapping[str, Any]], collection: str | None, run: str, systems: Mapping[str, Mapping[str, str]]
+    evaluations: Iterable[Mapping[str, Any]],
+    systems: Sequence[System],
+    collection: str | None,
+    run: str,
+    ranks: Callable[[str], tuple[Ranks, np.ndarray]],
+    bootstrap: Bootstrap,
 ) -> str:
-    """Every table of the seeds with the rows of `evaluations` (all sentences, test) beside the printed ones.
+    """Every table of the papers with the `systems` of a run below the printed ones, by its `evaluations` of test with
+    all sentences, and paired intervals for the orders that a paper states.
 
-    `systems` has, by row, its settings in the words of benchmarks.papers.printed.SYSTEMS. A difference is given only
-    where they are the paper's; else they are listed below the table, beside the paper's.
-
-    `collection` is what the run's images are (None for one that no seed has): tables of others are named with the
-    reason why they are left out, and so is every printed row that the run has no model for. A table that was measured
-    with a gallery of a certain size is laid beside the whole split or the mean of its folds, whichever is of that size.
+    A difference is given only where the settings are the paper's; else they are told below the table. `collection` is
+    what the run's images are (None for one that no paper has): tables of others are named with the reason why they are
+    left out, and so is every printed row without a system of the run. A table that was measured with a gallery of a
+    certain size is laid beside the whole split or the mean of its folds, whichever is of that size. `ranks` gives those
+    of a model in the whole gallery, with the image of each sentence.
     """
-    galleries = [
-        one for one in with_folds(evaluations) if one["split"] == "test" and one["protocol"].startswith("all-sentences")
-    ]
+    galleries = [one for one in with_folds(evaluations) if one["split"] == "test" and one["protocol"].startswith(WHOLE)]
     parts = [
-        f"# The seeds' tables on {run}",
-        "Each cell: printed | ours, and the difference where the settings are the paper's. Ours is of the test split"
-        " with every sentence in the gallery; where a table says so, it is the mean over folds of the split.",
+        f"# The papers' tables on {run}",
+        "Below each printed row stand the systems of this run that are the same model, those nearest to the paper's"
+        " settings first, with the difference in brackets where the settings are the paper's; of several seeds the mean"
+        " and the standard deviation. Ours is of the test split with every sentence in the gallery; where a table says"
+        " so, it is the mean over folds of the split.",
     ]
     for table in TABLES:
-        parts += [f"## {table.seed}: {table.title}", _table(table, galleries, collection, systems)]
+        parts += [f"## {table.seed}: {table.title}", _table(table, galleries, systems, collection, ranks, bootstrap)]
     return "\n\n".join(parts) + "\n"
 
 
 def _table(
     table: PrintedTable,
     galleries: Sequence[Mapping[str, Any]],
+    systems: Sequence[System],
     collection: str | None,
-    systems: Mapping[str, Mapping[str, str]],
+    ranks: Callable[[str], tuple[Ranks, np.ndarray]],
+    bootstrap: Bootstrap,
 ) -> str:
     if table.collection != collection:
         here = f"these images are {collection}" if collection else "reproduce.collection is null"
         return f"Left out: it was measured on {table.collection}, and {here}."
-    fitting = [one for one in galleries if _fits(table, one)]
+    fitting = {one["model"]: one for one in galleries if _fits(table, one)}
     if galleries and not fitting:
         sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in galleries}))
         return (
             f"Left out: it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
             " evaluate.folds so that the folds are of that size."
         )
-    ours = {one["model"]: one for one in fitting}
-    lines = [f"Ours: {ours_is}.\n" for ours_is in sorted({one["protocol"] for one in fitting} - {"all-sentences"})]
-    known = [model for _, model, _ in table.rows if model]
-    missing = [model for model in dict.fromkeys(known) if model not in ours]
+    protocols = sorted({one["protocol"] for one in fitting.values()} - {WHOLE})
     columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
-    lines += ["| as printed | row | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
-    notes = []
-    for name, model, numbers in table.rows:
-        evaluation = ours.get(model) if model else None
-        note = _differ(table, name, model, systems) if evaluation else None
-        lines.append(_row(table, name, model, numbers, evaluation, alike=note is None))
-        notes += [note] if note else []
-    lines += ["", *notes] if notes else []
-    if missing:
-        lines += ["", f"Without a row of ours: {', '.join(missing)} (not among this run's `models`)."]
+    lines = [f"Ours: {protocol}.\n" for protocol in protocols]
+    lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
+    notes, below = [], {}
+    for row in table.rows:
+        below[row.name] = found = _systems_of(row, systems, fitting)
+        lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
+        for one in found:
+            lines.append(_line("", f"`{one.system.label}`", _cells(table, row, one)))
+            notes.append(f"- `{one.system.label}` beside {row.name}: {_tell(row, one)}.")
+        if not found:
+            why = row.reason or f"`{row.model}` is not among this run's models with these settings"
+            notes.append(f"- {row.name}: none of ours, {why}.")
+    lines += ["", *notes]
+    if not protocols:
+        lines += _orders(table, below, ranks, bootstrap)
     return "\n".join(lines)
 
 
-def _differ(table: PrintedTable, name: str, model: str, systems: Mapping[str, Mapping[str, str]]) -> str | None:
-    """What the printed system `name` and our row `model` are, as an item of a list; None where they are the same."""
-    theirs, ours = SYSTEMS.get((table.seed, name), {}), systems.get(model, {})
-    if theirs and all(ours.get(what) == value for what, value in theirs.items()):
-        return None
-    parts = [
-        f"{what} {ours.get(what, 'unknown')} (printed: {theirs.get(what, 'not given here')})"
-        for what in dict.fromkeys((*theirs, *ours))
+def _systems_of(row: PrintedRow, systems: Sequence[System], fitting: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+    """The systems that are the row's model, those with the fewest settings that are not the paper's first."""
+    found = [
+        Measured(one, [fitting[name] for name in one.names])
+        for one in systems
+        if one.model == row.model
+        and all(one.settings.get(key) == value for key, value in row.kind.items())
+        and all(name in fitting for name in one.names)
     ]
-    return f"- No difference for `{model}` beside {name}: {'; '.join(parts) or 'its settings are not known'}."
+    return sorted(found, key=lambda one: len(_other(row, one.system)))
+
+
+def _other(row: PrintedRow, system: System) -> list[str]:
+    """The settings of the paper that a system has not."""
+    return [key for key, value in (row.settings or {}).items() if system.settings.get(key) != value]
+
+
+def _tell(row: PrintedRow, one: Measured) -> str:
+    """Its settings, and the paper's where these are others."""
+    theirs, other = row.settings or {}, _other(row, one.system)
+    told = [key for key in dict.fromkeys((*TOLD, *theirs)) if key in one.system.settings or key in theirs]
+    parts = []
+    for key in told:
+        own = _word(one.system.settings.get(key, "none"))
+        parts.append(f"{key} {own}" + (f" (printed: {_word(theirs[key])})" if key in other else ""))
+    if row.settings is None:
+        parts.append("the paper cites this row and does not give its settings, so no difference is given")
+    elif other:
+        parts.append("no difference is given")
+    return "; ".join(parts)
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
     """Whether the gallery is the table's: the whole split where that does not tell its size."""
     if table.images is None:
-        return evaluation["protocol"] == "all-sentences"
+        return evaluation["protocol"] == WHOLE
     return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
 
 
-def _row(
-    table: PrintedTable,
-    name: str,
-    model: str | None,
-    numbers: Sequence[float | None],
-    evaluation: Mapping[str, Any] | None,
-    alike: bool,
-) -> str:
+def _cells(table: PrintedTable, row: PrintedRow, one: Measured) -> list[str]:
+    alike = row.settings is not None and not _other(row, one.system)
     cells = []
-    for (direction, measure), printed in zip(table.columns, numbers, strict=True):
-        cell = "-" if printed is None else f"{printed:g}"
-        if evaluation:
-            value = evaluation[direction][measure]
-            cell += f" \\| **{value:.1f}**" + (f" \\| {value - printed:+.1f}" if alike and printed is not None else "")
-        cells.append(cell)
-    return f"| {name} | {f'`{model}`' if model else ''} | " + " | ".join(cells) + " |"
+    for (direction, measure), printed in zip(table.columns, row.numbers, strict=True):
+        values = one.values(direction, measure)
+        cell = f"**{np.mean(values):.1f}**" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+        cells.append(cell + (f" ({np.mean(values) - printed:+.1f})" if alike and printed is not None else ""))
+    return cells
+
+
+def _line(first: str, second: str, cells: Sequence[str]) -> str:
+    return f"| {first} | {second} | " + " | ".join(cells) + " |"
+
+
+def _orders(
+    table: PrintedTable,
+    below: Mapping[str, Sequence[Measured]],
+    ranks: Callable[[str], tuple[Ranks, np.ndarray]],
+    bootstrap: Bootstrap,
+) -> list[str]:
+    """A table of the orders that the paper states, each between the systems nearest to its own."""
+    stated = [(above, under) for above, under in table.orders if below[above] and below[under]]
+    if not stated or not bootstrap.resamples:
+        return []
+    recalls = table.compared[0][1].startswith("recall")
+    what = "the sum of its recalls, in points" if recalls else "the sum of its mean ranks, fewer being better"
+    lines = [
+        "",
+        f"The order as printed, by {what}: ours minus ours, with the paired 95% interval over images and seeds.",
+        "",
+        "| printed | ours | difference | held |",
+        "|---|---|---|---|",
+    ]
+    for above, under in stated:
+        pair = below[above][0], below[under][0]
+        drawn = [[ranks(name) for name in one.system.names] for one in pair]
+        owners = drawn[0][0][1]
+        found = compare_draws(*([one for one, _ in draws] for draws in drawn), owners, table.compared, bootstrap)
+        low, high = found["ci95"] if recalls else (-found["ci95"][1], -found["ci95"][0])
+        held = "yes" if low > 0 else "no" if high < 0 else "not established"
+        labels = " - ".join(f"`{one.system.label}`" for one in pair)
+        low, high = found["ci95"]
+        cell = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
+        lines.append(f"| {above} above {under} | {labels} | {cell} | {held} |")
+    return lines
+
+
+def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
+    """The systems of models (name, registered model, settings): those that differ in `seed` alone are one."""
+
+    def alike(item: tuple[str, str, Mapping[str, Any]]) -> str:
+        _, model, settings = item
+        return repr((model, sorted((key, value) for key, value in settings.items() if key != "seed")))
+
+    every = list(described)
+    order = {key: number for number, key in reversed(list(enumerate(map(alike, every))))}
+    found = []
+    for _, group in groupby(sorted(every, key=lambda item: order[alike(item)]), alike):
+        names, models, settings = zip(*group, strict=True)
+        found.append(System(_label(names), names, models[0], settings[0]))
+    return found
+
+
+def _label(names: Sequence[str]) -> str:
+    """The name that models have in common, with how many they are."""
+    if len(names) == 1:
+        return names[0]
+    bases = dict.fromkeys(re.sub(r"-seed\d+", "", name) for name in names)
+    return f"{' and '.join(bases)}, {len(names)} seeds"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pipeline.config.messages import explain
 from pipeline.config.reading import read_mapping
 from pipeline.config.root import Config
+from pipeline.config.seeds import one_a_seed
 from pipeline.config.text_encoders import ELSEWHERE
 from pipeline.config.text_encoders import OWN as KINDS
 from pipeline.config.variants import OWN
@@ -49,6 +50,7 @@ def validate(values: Mapping[str, Any], source: Path | str = "configuration") ->
         if isinstance(values.get(section), Mapping):
             values[section] = _laid(values.get(below), values[section], values[section])
     values |= {key: _inherited(key, values) for key, spec in OWN.items() if spec.defaults}
+    values = one_a_seed(values)
     try:
         return Config.model_validate(values)
     except ValidationError as error:

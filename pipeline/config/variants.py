@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, field_validator
 
 from pipeline.settings.models import FitSettings, TransferSettings
 from pipeline.settings.section import Name, Section, Seed
@@ -29,8 +29,16 @@ class VariantDefaults(Section):
     training: Literal[tuple(TRAININGS)]
     documents: Name
     seed: Seed | None
+    seeds: tuple[Seed, ...]
     csls: bool
     refit: bool
+
+    @field_validator("seeds")
+    @classmethod
+    def _each_once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("variants: seeds has a seed twice; name each once")
+        return seeds
 
 
 class Variant(VariantDefaults):

@@ -12,6 +12,8 @@ CUTOFFS = (1, 5, 10)
 TIES = "a tie counts against the model"
 INTERVAL = (2.5, 97.5)
 """Percentiles of the bootstrap that bound a 95% interval."""
+Columns = Sequence[tuple[str, str]]
+"""Directions with a measure each, as a table has them."""
 PROTOCOLS = ("all-sentences", "first-sentence")
 
 
@@ -116,3 +118,46 @@ def paired_difference(
         resamples[i] = gain[rows][:, columns].mean()
     interval = np.percentile(resamples, INTERVAL).tolist()
     return {"difference": float(gain.mean()), "ci95": interval, "p": float(np.mean(resamples <= 0))}
+
+
+def compare_draws(
+    ours: Sequence[Ranks], theirs: Sequence[Ranks], owners: np.ndarray, columns: Columns, bootstrap: Bootstrap
+) -> Mapping[str, float | list[float]]:
+    """The sum of `columns` ((direction, recall@K or mean_rank), ...) of one system minus that of another, each the mean
+    over its draws (trainings from several seeds), from `ranks` in one gallery, where sentence j is of `owners[j]`.
+
+    A paired bootstrap resamples images, each with its sentences, the same for both systems, and the draws of each by
+    themselves: `ci95` are its percentiles, `p` is the share of resamples in which the difference has not the sign of
+    `difference`. Recalls are in percent.
+    """
+    rng = np.random.default_rng(bootstrap.seed)
+    sentences = np.bincount(owners)
+    systems = [[_by_image(one, owners, columns) for one in draws] for draws in (ours, theirs)]
+
+    def minus(weights: np.ndarray, chosen: Sequence[np.ndarray]) -> float:
+        totals = {"image_to_sentence": weights.sum(), "sentence_to_image": weights @ sentences}
+        scale = np.array([1 / totals[direction] for direction, _ in columns])
+        means = [np.mean([weights @ one[i] @ scale for i in own]) for one, own in zip(systems, chosen, strict=True)]
+        return float(means[0] - means[1])
+
+    every = [np.arange(len(draws)) for draws in systems]
+    difference = minus(np.ones(len(sentences)), every)
+    resamples = np.array(
+        [
+            minus(_draw(rng, len(sentences)), [rng.integers(len(own), size=len(own)) for own in every])
+            for _ in range(bootstrap.resamples)
+        ]
+    )
+    interval = np.percentile(resamples, INTERVAL).tolist()
+    return {"difference": difference, "ci95": interval, "p": float(np.mean(resamples * np.sign(difference) <= 0))}
+
+
+def _by_image(ranks: Ranks, owners: np.ndarray, columns: Columns) -> np.ndarray:
+    """(n, columns): what each image, or all its sentences together, adds to the sum that each column is a mean of."""
+    found = []
+    for direction, measure_name in columns:
+        own = getattr(ranks, direction)
+        name, _, cutoff = measure_name.partition("@")
+        values = 100.0 * (own <= int(cutoff)) if name == "recall" else own.astype(float)
+        found.append(values if direction == "image_to_sentence" else np.bincount(owners, values))
+    return np.stack(found, axis=1)

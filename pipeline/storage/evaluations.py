@@ -1,16 +1,45 @@
-"""Evaluations of one run, `<model>.<split>.<protocol>.json`, and the summary of them all, each with its commit."""
+"""Evaluations of one run, `<model>.<split>.<protocol>.json`, each with its ranks in `<...>.ranks.npz`, and the summary
+of them all, each with its commit."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.storage.atomic import publish, read_json, to_json, verify
+import numpy as np
+
+from pipeline.errors import IntegrityError
+from pipeline.storage.atomic import publish, publish_record, read_json, to_json, verify
 from pipeline.storage.batch import FileBatch
+from pipeline.storage.commits import fault_of
 from pipeline.storage.fingerprint import fingerprint, require_same
 from pipeline.storage.forms import Evaluation, Summary
 from pipeline.storage.records import read_record, require_form
 
 SUMMARY = "summary"
+RANKS = ("image_to_sentence", "sentence_to_image", "owners")
+"""Ranks of the n images and the m sentences of a gallery, and which image each sentence is of."""
+
+
+def write_evaluation(path: Path, value: Mapping[str, Any], ranks: Mapping[str, np.ndarray]) -> None:
+    """Publish an evaluation and, beside it, the `ranks` that it was measured from: name -> (n,) or (m,) of RANKS."""
+    data = io.BytesIO()
+    np.savez_compressed(data, **{name: ranks[name].astype(np.int32) for name in RANKS})
+    publish_record(path, value, {_ranks_of(path).name: data.getvalue()})
+
+
+def read_ranks(path: Path) -> dict[str, np.ndarray]:
+    """The ranks of the evaluation in `path`, as `write_evaluation` has them. Raises IntegrityError if they differ from
+    what it vouches for."""
+    value, beside = read_record(path, Evaluation), _ranks_of(path)
+    if reason := fault_of(beside, (value.get("files") or {}).get(beside.name)):
+        raise IntegrityError(f"{beside} is {reason}; run evaluate again")
+    with np.load(beside, allow_pickle=False) as found:
+        return {name: found[name] for name in RANKS}
+
+
+def _ranks_of(path: Path) -> Path:
+    return path.with_suffix(".ranks.npz")
 
 
 def read_evaluations(paths: Sequence[Path]) -> list[dict[str, Any]]:

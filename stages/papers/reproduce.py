@@ -1,6 +1,6 @@
-"""`reproduce`: the tables of the seeds with this run's numbers beside the printed ones."""
+"""`reproduce`: the tables of the papers with this run's numbers below the printed ones."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Run, Stage
@@ -8,50 +8,74 @@ from pipeline.run import Inputs, Job, Run, Stage
 if TYPE_CHECKING:
     from pipeline.config import Config
 
+GALLERY = ("test", "all-sentences")
+
 
 def reproduce(run: Run, job: Job) -> None:
-    """Lay the rows of a run beside the seeds' printed tables; what the data cannot support is named with its reason."""
-    from benchmarks.papers.reproduction import render
+    """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
+    from benchmarks.papers.reproduction import render, systems
+    from pipeline.metrics.ranks import Ranks
+    from pipeline.metrics.retrieval import Bootstrap
     from pipeline.storage.atomic import TABLES, publish_text, read_verified
-    from pipeline.storage.evaluations import read_summary
+    from pipeline.storage.evaluations import read_ranks, read_summary
 
-    config, evaluations = run.config, read_summary(run.layout.summary.path)
-    systems = {name: _describe(config, name) for name in config.models}
-    text = render(evaluations, config.reproduce.collection, config.name, systems)
+    config, layout = run.config, run.layout
+
+    def ranks(name: str):
+        found = read_ranks(layout.evaluation(name, *GALLERY).path)
+        owners = found.pop("owners")
+        return Ranks(**found), owners
+
+    text = render(
+        read_summary(layout.summary.path),
+        systems((name, config.model(name).spec.name, _describe(config, name)) for name in config.models),
+        config.reproduce.collection,
+        config.name,
+        ranks,
+        Bootstrap(config.evaluate.bootstrap, config.seed),
+    )
     if config.reproduce.gong:
-        text += "\n" + read_verified(run.layout.tables.path, TABLES)[0].decode("utf-8")
+        text += "\n" + read_verified(layout.tables.path, TABLES)[0].decode("utf-8")
     else:
         text += "\n## Gong et al.: Tables 1 to 6\n\nLeft out: reproduce.gong is false.\n"
     publish_text(job.path, text)
 
 
-def _describe(config: "Config", name: str) -> dict[str, str]:
-    """The settings of a model in the words of benchmarks.papers.printed.SYSTEMS."""
-    model = config.model(name)
-    own = model.settings.model_dump() if model.settings else {}
+def _describe(config: "Config", name: str) -> dict[str, Any]:
+    """The settings of a model in the words of benchmarks.papers.printed."""
+    model, parts = config.model(name), config.parts(name)
     encoders = [config.encoder(encoder) for encoder in model.encoders]
     layers = [f"{one.architecture} {one.layer}" if one.spec.weights else one.architecture for one in encoders]
-    described = {"encoders": ", ".join(layers)}
-    if "loss" in own:
-        described["loss"] = own["loss"] + (f", negatives {own['negatives']}" if own["loss"] != "squared" else "")
-    described |= {what: f"{own[what]:g}" for what in ("margin", "dimensions") if what in own and "loss" in own}
-    if "sum" in own:
-        described["score"] = own["sum"]
+    found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
+    found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
+    found["encoders"] = ", ".join(layers)
+    if model.spec.sentences == "vectors":
+        found["text encoders"] = ", ".join(model.text_encoders)
     if model.spec.regions != "none":
-        described["regions"] = f"{config.regions.count} of {config.regions.proposals}"
-    return described
+        found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
+    weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
+    found["learns from"] = ("train and dev" if parts.refit else "train") + weak
+    return found
 
 
 def _reads(config, layout) -> Inputs:
+    judged = [names for names in config.evaluations() if names[1:] == GALLERY]
+    evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
     tables = {"tables": layout.tables} if config.reproduce.gong else {}
-    return {"summary": layout.summary, **tables}
+    return {"summary": layout.summary, **evaluations, **tables}
 
 
 STAGE = Stage(
     reproduce,
-    version=2,
+    version=3,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
-    keys=lambda config: {"name": config.name, "reproduce": config.reproduce.model_dump()},
+    keys=lambda config: {
+        "name": config.name,
+        "reproduce": config.reproduce.model_dump(),
+        "seed": config.seed,
+        "bootstrap": config.evaluate.bootstrap,
+        "systems": {name: _describe(config, name) for name in config.models},
+    },
     reads=_reads,
     writes=lambda layout: layout.reproduction,
     shown={"reproduction": "Tables"},

@@ -21,7 +21,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     from pipeline.metrics.ranks import rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
     from pipeline.metrics.similarity import similarity_ranks
-    from pipeline.storage.atomic import publish_record
+    from pipeline.storage.evaluations import write_evaluation
 
     bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
     embeddings, pairs = run.embeddings(model), run.pairs(split)
@@ -34,11 +34,12 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     folds = divide(owners, run.config.evaluate.folds) if run.config.evaluate.folds > 1 else []
 
     comparison, similarity, through = embeddings.comparison, {}, {}
-    measured = evaluate(rank(images, sentences, owners, comparison, run.sums), owners, bootstrap)
+    ranks = rank(images, sentences, owners, comparison, run.sums)
+    measured = evaluate(ranks, owners, bootstrap)
     ranked = [rank(images[one.images], sentences[one.sentences], one.owners, comparison, run.sums) for one in folds]
     if not embeddings.multi_vector and np.bincount(owners).min() > 1:
-        ranks = similarity_ranks(sentences, owners, embeddings.metric)
-        similarity = {"sentence_similarity": measure(ranks, owners, bootstrap)}
+        alike = similarity_ranks(sentences, owners, embeddings.metric)
+        similarity = {"sentence_similarity": measure(alike, owners, bootstrap)}
 
     if through_index:
         bundle = run.layout.index(model).path
@@ -59,7 +60,7 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
         "inputs": embeddings.inputs,
         "fingerprint": job.fingerprint,
     }
-    publish_record(job.path, value)
+    write_evaluation(job.path, value, {**vars(ranks), "owners": owners})
     for gallery in with_folds([value]):
         for line in headline(gallery):
             logging.getLogger(__name__).info(line)
@@ -94,7 +95,7 @@ def _choices(config) -> Iterator[tuple[str, ...]]:
 
 STAGE = Stage(
     evaluate,
-    version=2,
+    version=3,
     needs=Need(
         process(TORCH + 600), fixed(5), per_image(300), "images times sentences of the split; `evaluate.bootstrap`"
     ),

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up import make_run, make_stage, write_config
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.atomic import publish_json
+from pipeline.storage.evaluations import read_ranks
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,19 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
             low, high = value[direction][f"{name}_ci95"]
             assert low <= value[direction][name] <= high
         assert value[direction]["recall@1"] == 100
+
+
+def test_the_ranks_stand_beside_what_was_measured_from_them(tmp_path: Path) -> None:
+    path = evaluate(make_run(tmp_path), "train", "all-sentences")
+    ranks = read_ranks(path)
+    assert ranks["owners"].tolist() == np.repeat(np.arange(16), 2).tolist()
+    assert json.loads(path.read_text())["sentence_to_image"]["recall@1"] == 100 * np.mean(
+        ranks["sentence_to_image"] <= 1
+    )
+    beside = path.with_suffix(".ranks.npz")
+    beside.write_bytes(beside.read_bytes()[:-1] + b"x")
+    with pytest.raises(IntegrityError, match=r"ranks.npz is changed: .*; run evaluate again"):
+        read_ranks(path)
 
 
 def test_one_vector_an_image_needs_no_torch(run: Path) -> None:

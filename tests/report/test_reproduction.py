@@ -1,82 +1,130 @@
-"""Printed tables beside made-up rows."""
+"""Printed tables with made-up systems below their rows."""
 
+import numpy as np
 import pytest
 
-from benchmarks.papers.printed import SYSTEMS, TABLES
-from benchmarks.papers.reproduction import render
+from benchmarks.papers.printed import TABLES
+from benchmarks.papers.reproduction import System, render, systems
 from pipeline.config.root import ReproduceSettings
+from pipeline.metrics.ranks import Ranks
+from pipeline.metrics.retrieval import Bootstrap
 from pipeline.specs.models import MODELS
+
+BOOTSTRAP = Bootstrap(200, 0)
+KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
+VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
+PRINTED = {row.name: row.settings for table in TABLES if table.seed == "Karpathy and Fei-Fei" for row in table.rows}
 
 
 def evaluation(model: str, **about: object) -> dict:
-    values = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
     base = {"model": model, "split": "test", "protocol": "all-sentences", "n_images": 1000, "n_sentences": 5000}
-    return {**base, "image_to_sentence": values, "sentence_to_image": values, **about}
+    return {**base, "image_to_sentence": VALUES, "sentence_to_image": VALUES, **about}
 
 
-def alike(model: str, *seeds: str) -> dict:
-    """Our `model` with all settings of the printed systems that it stands beside."""
-    found = [
-        SYSTEMS[table.seed, name]
-        for table in TABLES
-        for name, own, _ in table.rows
-        if own == model and table.seed in seeds
-    ]
-    return {model: {what: value for system in found for what, value in system.items()}}
+def system(name: str, model: str, *names: str, **settings: object) -> System:
+    return System(name, names or (name,), model, settings)
 
 
-DVSA = alike("dvsa", "Karpathy and Fei-Fei", "Niu et al.")
+def tables(evaluations, ours, collection: str | None = "flickr8k", ranks=None) -> dict[str, str]:
+    text = render(evaluations, ours, collection, "mine", ranks, BOOTSTRAP)
+    return {part.splitlines()[0]: part for part in text.split("## ")[1:]}
 
 
-def test_ours_stands_beside_the_printed_number_with_the_difference() -> None:
-    text = render([evaluation("dvsa")], "flickr8k", "mine", DVSA)
-    assert "No difference" not in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| BRNN | `dvsa` | 16.5")]
-    assert row.startswith(r"| BRNN | `dvsa` | 16.5 \| **20.0** \| +3.5 | 40.6 \| **41.6** \| +1.0 |")
-    assert r"| - \| **41.6** |" in text  # Niu et al. print no R@5
-    assert "Without a row of ours: devise, sdtrnn, lstm, defrag (" in text
-
-
-def test_another_system_has_its_settings_beside_the_papers_and_no_difference() -> None:
-    ours = {
-        "loss": "info-nce, negatives all",
-        "score": "mean-words",
-        "encoders": "resnet50 average",
-        "regions": "19 of grid",
-    }
-    text = render([evaluation("dvsa"), evaluation("devise")], "flickr8k", "mine", {"dvsa": ours, "devise": ours})
-    (row,) = [line for line in text.splitlines() if line.startswith("| BRNN | `dvsa` | 16.5")]
-    assert row.startswith(r"| BRNN | `dvsa` | 16.5 \| **20.0** | 40.6 \| **41.6** | 54.2 \| **55.0** |")
-    (note,) = [line for line in text.splitlines() if line.startswith("- No difference for `dvsa` beside BRNN: ")]
-    assert "loss info-nce, negatives all (printed: ranking, negatives all); margin unknown (printed: 1); score" in note
-    assert "encoders resnet50 average (printed: R-CNN (finetuned for detection), fc7)" in note
-    cited = [line for line in text.splitlines() if line.startswith("- No difference for `devise` beside DeViSE: ")]
-    assert len(cited) == 2 and all("loss info-nce, negatives all (printed: not given here)" in line for line in cited)
-
-
-@pytest.mark.parametrize("changed", ["loss", "margin", "dimensions", "encoders"])
-def test_one_setting_that_differs_is_enough(changed: str) -> None:
-    same = alike("lstm", "Kiros et al.")
-    (row,) = rows_of(render([evaluation("lstm")], "flickr8k", "mine", same), "| LSTM, OxfordNet | `lstm` |")
-    assert r"18 \| **20.0** \| +2.0 |" in row
-    other = {"lstm": {**same["lstm"], changed: "another"}}
-    (row,) = rows_of(render([evaluation("lstm")], "flickr8k", "mine", other), "| LSTM, OxfordNet | `lstm` |")
-    assert r"18 \| **20.0** |" in row and "+2.0" not in row
-
-
-def rows_of(text: str, beginning: str) -> list[str]:
+def lines_of(text: str, beginning: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(beginning)]
+
+
+def test_the_papers_own_settings_give_a_difference() -> None:
+    text = tables([evaluation("mine")], [system("mine", "dvsa", **PRINTED["BRNN"])])[KARPATHY]
+    printed, ours = text.splitlines()[text.splitlines().index(lines_of(text, "| BRNN |")[0]) :][:2]
+    assert printed == "| BRNN |  | 16.5 | 40.6 | 54.2 | 7.6 | 11.8 | 32.1 | 44.7 | 12.4 |"
+    assert ours.startswith("|  | `mine` | **20.0** (+3.5) | **41.6** (+1.0) | **55.0** (+0.8) | **7.0** (-0.6) |")
+    assert "no difference" not in lines_of(text, "- `mine` beside BRNN")[0]
+    assert "- Mao et al.: none of ours, a generator" in text
+    assert "- DeViSE: none of ours, `devise` is not among this run's models" in text
+
+
+@pytest.mark.parametrize("changed", ["loss", "margin", "sum", "encoders", "regions"])
+def test_one_setting_that_differs_is_told_in_place_of_a_difference(changed: str) -> None:
+    ours = {**PRINTED["BRNN"], changed: "another"}
+    text = tables([evaluation("mine")], [system("mine", "dvsa", **ours)])[KARPATHY]
+    (line,) = lines_of(text, "|  | `mine` |")
+    assert line.startswith("|  | `mine` | **20.0** | **41.6** | **55.0** |")
+    (note,) = lines_of(text, "- `mine` beside BRNN")
+    theirs = PRINTED["BRNN"][changed]
+    assert f"{changed} another (printed: {f'{theirs:g}' if isinstance(theirs, float) else theirs})" in note
+    assert "no difference is given" in note
+
+
+def test_the_nearest_to_the_paper_stands_first() -> None:
+    far = system("far", "dvsa", **{**PRINTED["BRNN"], "loss": "info-nce", "sum": "mean-words"})
+    ours = [far, system("near", "dvsa", **{**PRINTED["BRNN"], "margin": 0.1})]
+    text = tables([evaluation("far"), evaluation("near")], ours)[KARPATHY]
+    assert [line.split("`")[1] for line in lines_of(text, "|  | `")] == ["near", "far"]
+
+
+def test_a_row_that_is_only_cited_gives_no_difference() -> None:
+    text = tables([evaluation("devise")], [system("devise", "devise", loss="ranking")])[KARPATHY]
+    (line,) = lines_of(text, "|  | `devise` |")
+    assert "(" not in line and "the paper cites this row" in lines_of(text, "- `devise` beside DeViSE")[0]
+
+
+def test_seeds_are_one_system_with_mean_and_deviation() -> None:
+    described = [(f"brnn-seed{seed}", "dvsa", {**PRINTED["BRNN"], "seed": seed}) for seed in (0, 11)]
+    described.insert(1, ("other", "dvsa", {"seed": 0}))
+    found = systems(described)
+    assert [(one.label, list(one.names)) for one in found] == [
+        ("brnn, 2 seeds", ["brnn-seed0", "brnn-seed11"]), ("other", ["other"]),
+    ]  # fmt: skip
+    values = {**VALUES, "recall@1": 23.0}
+    evaluations = [evaluation("brnn-seed0"), evaluation("brnn-seed11", image_to_sentence=values)]
+    (line,) = lines_of(tables(evaluations, found[:1])[KARPATHY], "|  | `brnn, 2 seeds` |")
+    assert line.startswith("|  | `brnn, 2 seeds` | **21.5** ± 2.1 (+5.0) | **41.6** ± 0.0 (+1.0) |")
+
+
+def test_orders_have_paired_intervals() -> None:
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(50), 2)
+    good = {seed: Ranks(rng.integers(1, 4, 50), rng.integers(1, 4, 100)) for seed in "ab"}
+    bad = Ranks(rng.integers(8, 40, 50), rng.integers(8, 40, 100))
+
+    def ranks(name: str) -> tuple[Ranks, np.ndarray]:
+        return (good[name[-1]] if name.startswith("hm") else bad), owners
+
+    ours = [system("dvsa", "dvsa"), system("hm, 2 seeds", "hmlstm", "hm-a", "hm-b")]
+    evaluations = [evaluation(name) for name in ("dvsa", "hm-a", "hm-b")]
+    (line,) = lines_of(tables(evaluations, ours, ranks=ranks)[NIU], "| HM-LSTM above DeepVS |")
+    assert "`hm, 2 seeds` - `dvsa`" in line and line.endswith("| yes |")
+    ours = [system("hmlstm", "hmlstm"), system("dvsa", "dvsa")]
+    evaluations = [evaluation("hmlstm"), evaluation("dvsa")]
+    text = tables(evaluations, ours, ranks=lambda name: (bad if name == "hmlstm" else good["a"], owners))[NIU]
+    assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| no |")
+    text = tables(evaluations, ours, ranks=lambda name: (bad, owners))[NIU]
+    assert lines_of(text, "| HM-LSTM above DeepVS |")[0].endswith("| +0.0 (+0.0 to +0.0) | not established |")
+
+
+def test_fewer_is_better_among_mean_ranks() -> None:
+    owners, low = np.arange(40), np.full(40, 2)
+    found = {"sdtrnn": Ranks(low, low), "dtrnn": Ranks(low + 5, low + 5)}
+    ours = [system(name, name) for name in found]
+    text = tables([evaluation(name) for name in found], ours, "pascal1k", lambda name: (found[name], owners))
+    (table,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, 100 test")]
+    (line,) = lines_of(table, "| SDT-RNN above DT-RNN |")
+    assert line.endswith("| -10.0 (-10.0 to -10.0) | yes |")
 
 
 def test_other_splits_and_protocols_are_not_ours() -> None:
     others = [evaluation("dvsa", split="dev"), evaluation("dvsa", protocol="first-sentence")]
-    assert "**" not in render(others, "flickr8k", "mine", DVSA).replace("**ours**", "")
+    assert all("`dvsa` |" not in part for part in tables(others, [system("dvsa", "dvsa")]).values())
 
 
 def test_a_table_of_another_collection_is_left_out_with_its_reason() -> None:
-    text = render([evaluation("dvsa")], None, "mine", DVSA)
-    assert text.count("Left out: it was measured on") == len(TABLES)
-    assert "measured on flickr30k, and these images are flickr8k" in render([], "flickr8k", "mine", DVSA)
+    ours = [system("dvsa", "dvsa")]
+    left_out = [
+        part for part in tables([evaluation("dvsa")], ours, None).values() if "Left out: it was measured" in part
+    ]
+    assert len(left_out) == len(TABLES)
+    assert any("measured on flickr30k, and these images are flickr8k" in part for part in tables([], []).values())
 
 
 def of_coco(**about: object) -> dict:
@@ -86,38 +134,32 @@ def of_coco(**about: object) -> dict:
     return evaluation("dvsa", n_images=5000, n_sentences=25010, **folds, **about)
 
 
-def tables_of(text: str) -> dict[str, str]:
-    return {part.splitlines()[0]: part for part in text.split("## ")[1:]}
-
-
 def test_a_table_is_laid_beside_the_gallery_of_its_size() -> None:
-    tables = tables_of(render([of_coco(), of_coco(protocol="first-sentence")], "coco", "mine", DVSA))
-    thousand = tables["Karpathy and Fei-Fei: Table 1, MSCOCO, 1,000 test images"]
+    ours = [system("dvsa", "dvsa", **PRINTED["BRNN"])]
+    found = tables([of_coco(), of_coco(protocol="first-sentence")], ours, "coco")
+    thousand = found["Karpathy and Fei-Fei: Table 1, MSCOCO, 1,000 test images"]
     assert "Ours: all-sentences, mean of 5 folds." in thousand
-    assert r"| 38.4 \| **40.0** \| +1.6 | 69.9 \| **70.0** \| +0.1 |" in thousand
-    assert r"| 36.4 \| **40.0** \| +3.6 |" in tables["Niu et al.: Table 3, MS-COCO, 1,000 test images"]
-    whole = tables["Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"]
-    assert r"| 16.5 \| **20.0** \| +3.5 |" in whole and "folds" not in whole
+    assert "|  | `dvsa` | **40.0** (+1.6) | **70.0** (+0.1) |" in thousand
+    whole = found["Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"]
+    assert "|  | `dvsa` | **20.0** (+3.5) |" in whole and "folds" not in whole
 
 
 def test_a_gallery_of_another_size_is_left_out_with_its_reason() -> None:
-    tables = tables_of(render([evaluation("dvsa", n_images=5000)], "coco", "mine", DVSA))
+    ours, niu = [system("dvsa", "dvsa")], "Niu et al.: Table 3, MS-COCO, 1,000 test images"
     reason = "measured with 1,000 test images at once, and ours are 5,000; set evaluate.folds"
-    assert reason in tables["Niu et al.: Table 3, MS-COCO, 1,000 test images"]
-    few_missing = evaluation("dvsa", n_images=4998)  # duplicates are left out by ingest
-    assert (
-        "**20.0**"
-        in tables_of(render([few_missing], "coco", "", DVSA))[
-            "Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"
-        ]
-    )
+    assert reason in tables([evaluation("dvsa", n_images=5000)], ours, "coco")[niu]
+    few_missing = tables([evaluation("dvsa", n_images=4998)], ours, "coco")  # duplicates are left out by ingest
+    assert "**20.0**" in few_missing["Karpathy and Fei-Fei: Table 1, MSCOCO, 5,000 test images"]
 
 
-def test_every_row_named_here_is_registered_and_every_row_is_complete() -> None:
-    assert set(SYSTEMS) <= {(table.seed, name) for table in TABLES for name, model, _ in table.rows if model}
+def test_every_row_is_complete_and_has_a_model_or_a_reason() -> None:
+    registered = {spec.name for spec in MODELS}
     for table in TABLES:
-        assert all(model is None or model in [spec.name for spec in MODELS] for _, model, _ in table.rows)
-        assert all(len(numbers) == len(table.columns) for _, _, numbers in table.rows)
+        rows = {row.name: row for row in table.rows}
+        assert len(rows) == len(table.rows)
+        assert all((row.model in registered) != bool(row.reason) for row in rows.values()), table.title
+        assert all(len(row.numbers) == len(table.columns) for row in rows.values())
+        assert {name for order in table.orders for name in order} <= set(rows)
 
 
 @pytest.mark.parametrize("collection", sorted({table.collection for table in TABLES}))

@@ -1,0 +1,52 @@
+"""What a printed table is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Column = tuple[str, str]
+"""Direction and measure, as an evaluation names them."""
+RANKING: tuple[Column, ...] = tuple(
+    (direction, measure)
+    for direction in ("image_to_sentence", "sentence_to_image")
+    for measure in ("recall@1", "recall@5", "recall@10", "median_rank")
+)
+"""Columns of an image-sentence ranking table: annotation, then search."""
+
+
+@dataclass(frozen=True)
+class PrintedRow:
+    """A row: its printed name, and its numbers in the order of the table's columns, None where the paper has none.
+
+    `model` is the registered model that it is here, or None, with the `reason` why it has none. `kind` are settings
+    without which a model of that name is another system, and `settings` those that decide whether a number of ours is
+    of the same system (None: the row is of a system that the paper only cites). Both are in the words of the
+    configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the stage `reproduce` says them).
+    """
+
+    name: str
+    numbers: Sequence[float | None]
+    model: str | None = None
+    kind: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class PrintedTable:
+    """A table of the paper `seed`: `collection` is what it was measured on, with a gallery of `images` where several
+    sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second."""
+
+    seed: str
+    title: str
+    collection: str
+    columns: Sequence[Column]
+    rows: Sequence[PrintedRow]
+    images: int | None = None
+    orders: Sequence[tuple[str, str]] = ()
+
+    @property
+    def compared(self) -> tuple[Column, ...]:
+        """The columns whose sum an order is judged by: the recalls where there are any, else the mean ranks."""
+        recalls = tuple(column for column in self.columns if column[1].startswith("recall"))
+        return recalls or tuple(self.columns)
