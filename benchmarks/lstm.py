@@ -28,7 +28,7 @@ from pipeline.precision import choose_precision  # noqa: E402
 from pipeline.text.sequences import Tokens  # noqa: E402
 
 BATCH, IMAGE_DIM, WORD_DIM, WORDS, TIMED_STEPS = 128, 1792, 300, 5000, 3
-OBJECTIVE = Objective("info-nce", "all", 0, margin=0.2, temperature=0.1)
+OBJECTIVE = Objective("info-nce", "all", 0, margin=0.2, temperature=0.1, reduction="mean")
 
 
 class PaddedLSTM(nn.Module):

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "neural"))
 from recursion import recursion  # noqa: E402  the tests' reference
 
 BATCH, FEW, IMAGE_DIM, WORD_DIM, WORDS, RELATIONS = 128, 16, 1792, 300, 5000, 40
-OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1)
+OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1, reduction="mean")
 
 
 def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
@@ -118,8 +118,8 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
     images = torch.from_numpy(rng.standard_normal((len(trees) // 5 + 1, IMAGE_DIM), dtype=np.float32))
     owners = np.arange(len(trees)) // 5
     schedule = TrainingSchedule(
-        optimiser="adagrad", adagrad_reset=5, learning_rate=0.01, decay=1, weight_decay=0, averaging=0, clip=2,
-        batch_size=BATCH, epochs=1, patience=1, seed=0,
+        optimiser="adagrad", adagrad_reset=5, learning_rate=0.01, decay=1, weight_decay=0, penalty=0, averaging=0,
+        clip=2, batch_size=BATCH, epochs=1, patience=1, seed=0,
     )  # fmt: skip
     training = Training(
         JointNetwork(torch.zeros(IMAGE_DIM), encoder, dimensions, 0.3),

@@ -65,8 +65,13 @@ def _check_variants(config: "Config") -> None:
         if variant.documents not in config.documents:
             known = ", ".join(config.documents)
             raise ValueError(f"variants.{name}: unknown documents {variant.documents}; there are {known}")
-        config.model(name)
-        for part, used in (("fit", spec.fit_keys), ("transfer", TRAININGS[variant.training])):
+        words = config.model(name).word_vectors
+        shared = {"dim", "window", "epochs"} if words.source == "corpus" else set()
+        for part, used in (
+            ("fit", spec.fit_keys),
+            ("transfer", TRAININGS[variant.training]),
+            ("word_vectors", set(type(words).model_fields) - shared if spec.words and not spec.starts_from else ()),
+        ):
             if idle := set(getattr(variant, part)) - set(used):
                 what = f"{spec.name} by training {variant.training}"
                 raise ValueError(f"variants.{name}.{part}.{min(idle)} changes nothing for {what}; leave it out")

@@ -11,7 +11,13 @@ from pipeline.config.text_encoders import TextEncoderDefaults, TextEncoderEntry
 from pipeline.config.variants import CSLS, OWN, PLAIN, REFIT, Model, Variant, VariantDefaults
 from pipeline.errors import UsageError
 from pipeline.settings.collection import DocumentsSettings
-from pipeline.settings.models import EnsembleDefaults, EnsembleSettings, FitSettings, TransferSettings
+from pipeline.settings.models import (
+    EnsembleDefaults,
+    EnsembleSettings,
+    FitSettings,
+    TransferSettings,
+    WordVectorsSettings,
+)
 from pipeline.settings.section import Name, Section, Seed
 from pipeline.specs.models import MODELS, combining, model_spec
 
@@ -37,6 +43,7 @@ class Models(Section):
     documents: dict[Name, DocumentsSettings]
     fit: FitSettings
     transfer: TransferSettings
+    word_vectors: WordVectorsSettings
     variant_defaults: VariantDefaults
     variants: dict[Name, Variant]
     ensemble_defaults: EnsembleDefaults
@@ -74,6 +81,7 @@ class Models(Section):
             settings=_laid(self.section(spec), chosen.model_extra, where, tuple(Variant.model_fields)),
             fit=fit,
             transfer=_laid(self.transfer, chosen.transfer, f"{where}.transfer"),
+            word_vectors=_laid(self.word_vectors, chosen.word_vectors, f"{where}.word_vectors"),
             named=chosen.named,
         )
 

@@ -22,7 +22,7 @@ from pipeline.settings.collection import (
 )
 from pipeline.settings.generators import DescribeSettings, ExtraTextSettings, OptimisationSettings
 from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
-from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings, WordVectorsSettings
+from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings
 from pipeline.settings.parse import ParseSettings
 from pipeline.settings.section import (
     DESCRIBED,
@@ -118,7 +118,6 @@ class Keys(Models):
     auxiliary: AuxiliarySettings
     tokens: TokenVocabularySettings
     parse: ParseSettings
-    word_vectors: WordVectorsSettings
     train_defaults: TrainSettings
     study: StudyWithEncoders
     csls: CslsSettings

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, field_validator
 
-from pipeline.settings.models import FitSettings, TransferSettings
+from pipeline.settings.models import FitSettings, TransferSettings, WordVectorsSettings
 from pipeline.settings.section import Name, Section, Seed
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS, ModelSpec
@@ -48,11 +48,12 @@ class Variant(VariantDefaults):
     model: Literal[tuple(spec.name for spec in MODELS)]
     fit: dict[str, Any] = {}
     transfer: dict[str, Any] = {}
+    word_vectors: dict[str, Any] = {}
 
     @property
     def named(self) -> dict[str, Any]:
         """The hyperparameters that it names, by their paths."""
-        parts = {"fit": self.fit, "transfer": self.transfer}
+        parts = {"fit": self.fit, "transfer": self.transfer, "word_vectors": self.word_vectors}
         return {
             **self.model_extra, **{f"{part}.{key}": value for part, of in parts.items() for key, value in of.items()}
         }  # fmt: skip
@@ -62,7 +63,7 @@ class Variant(VariantDefaults):
 class Model:
     """What the name of a model means: the registered one, on which encoders of images and of text (each with the
     weights of its block that are tried), learning from what, with which `settings` of its own (None: it has none), by
-    which grids of `fit` and `transfer`."""
+    which grids of `fit` and `transfer`, and on which first word vectors where it reads words."""
 
     spec: ModelSpec
     encoders: tuple[str, ...]
@@ -74,6 +75,7 @@ class Model:
     settings: Any
     fit: FitSettings
     transfer: TransferSettings
+    word_vectors: WordVectorsSettings
     named: Mapping[str, Any]
     """Those of its hyperparameters that the variant itself names, by their paths."""
 

@@ -112,7 +112,8 @@ class TrainSettings(Section):
     dimensions: Positive
     loss: Literal["info-nce", "ranking", "squared"]
     score: Literal["cosine", "product"]
-    negatives: Literal["all", "hardest", "sampled"]
+    negatives: Literal["all", "distinct", "hardest", "sampled"]
+    reduction: Literal["mean", "sum"]
     contrastive: Positive
     margin: NonNegative
     temperature: AboveZero
@@ -121,6 +122,7 @@ class TrainSettings(Section):
     learning_rate: AboveZero
     decay: PositiveShare
     weight_decay: NonNegative
+    penalty: NonNegative
     averaging: BelowOne
     dropout: BelowOne
     encoder_dropout: BelowOne
@@ -139,9 +141,15 @@ class TrainSettings(Section):
 
 
 class TreeTrainSettings(TrainSettings):
-    """`activation`: f of the nodes' states."""
+    """`activation`: f of the states."""
 
-    activation: Literal["tanh", "relu"]
+    activation: Literal["tanh", "relu", "sigmoid", "identity"]
+
+
+class PlainTrainSettings(TreeTrainSettings):
+    """`bias`: whether the recurrence has one."""
+
+    bias: bool
 
 
 class RelationTrainSettings(TreeTrainSettings):

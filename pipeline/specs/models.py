@@ -99,7 +99,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _fitted("wsabie-adagrad", "wsabie_models:WsabieAdaGrad", section=WSABIE),
     _trained("bow", "word_models:BagOfWords"),
     _trained("devise", "word_models:DeViSE"),
-    _trained("rnn", "word_models:RNN"),
+    _trained("rnn", "word_models:RNN", "PlainTrain"),
     _trained("gru", "word_models:GRU"),
     _trained("lstm", "word_models:LSTM"),
     _trained("ctrnn", "tree_rnn:CTRNN", "TreeTrain", "phrase-trees"),

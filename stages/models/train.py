@@ -42,11 +42,11 @@ def train(run: Run, job: Job, model: str) -> None:
     if spec.starts_from:
         start, inputs["start"] = _read_start(run, model, learned)
     else:
-        words = _read_words(run, stored.learned["vocabulary"])
+        words = _read_words(run, known.word_vectors, stored.learned["vocabulary"])
 
     task = TrainingTask(
         view, **pairs, text=stored.text, settings=own, seed=known.seed, precision=_precision(run, model),
-        train_words=settings.word_vectors.train, words=words, start=start, region_view=region_view,
+        train_words=known.word_vectors.train, words=words, start=start, region_view=region_view,
         noun_phrase=_read_noun_phrase(run, stored.labels) if spec.sentences == "phrase-trees" else None,
         device=run.device,
     )  # fmt: skip
@@ -121,25 +121,24 @@ def _read_terms(run: Run, vocabulary: str) -> list[str]:
     return words.terms
 
 
-def _read_words(run: Run, vocabulary: str) -> Any:
-    """The first word vectors, (V + 1, d): from the configured file, learned on the corpus, or drawn."""
+def _read_words(run: Run, chosen: Any, vocabulary: str) -> Any:
+    """The first word vectors, (V + 1, d): from the file that is `chosen`, learned on the corpus, or drawn."""
     from pipeline.models.neural.sentences import INITIAL
     from pipeline.text.wordvectors import random_vectors, read_binary_vectors, read_text_vectors
     from stages.texts import read_corpus_vectors
 
     settings, terms = run.config, _read_terms(run, vocabulary)
-    chosen = settings.word_vectors
     if chosen.source == "random":
         return random_vectors(len(terms), chosen.dim, INITIAL, settings.seed)
     if chosen.source == "corpus":
         return read_corpus_vectors(run, vocabulary)
-    path, read = _word_file(settings), read_text_vectors if chosen.format == "text" else read_binary_vectors
+    path, read = _word_file(settings, chosen), read_text_vectors if chosen.format == "text" else read_binary_vectors
     with open(path, "rb") as stream:
         return read(stream, str(path), terms).table(terms, settings.seed)
 
 
-def _word_file(config) -> Path:
-    return Path(config.weights_root) / config.word_vectors.file
+def _word_file(config, chosen) -> Path:
+    return Path(config.weights_root) / chosen.file
 
 
 def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, str]:
@@ -180,7 +179,7 @@ def _read_start(run: Run, model: str, learned: Mapping[str, Any]) -> tuple[Any, 
 def _keys(config, model: str) -> dict:
     known = config.model(model)
     geometry = {"geometry": config.regions.geometry} if known.spec.regions != "none" else {}
-    view, words = config.image_view.model_dump(), config.word_vectors.model_dump()
+    view, words = config.image_view.model_dump(), known.word_vectors.model_dump()
     steps = {name: config.text_encoder(name).normalise for name in known.text_encoders}
     texts = {"text_view": steps} if known.spec.sentences == "vectors" else {}
     about = {"seed": config.seed, "image_view": view, "word_vectors": words, **geometry, **texts}
@@ -189,7 +188,7 @@ def _keys(config, model: str) -> dict:
 
 def _reads(config, layout, model: str) -> Inputs:
     known, start, base = config.model(model), config.start(model), config.refitted(model)
-    spec, source = known.spec, config.word_vectors.source
+    spec, source = known.spec, known.word_vectors.source
     found: dict = {"manifest": layout.manifest, **sentence_shards(known, layout)}
     found |= {f"features/{name}": layout.features(name) for name in known.encoders}
     if spec.regions != "none":
@@ -201,13 +200,13 @@ def _reads(config, layout, model: str) -> Inputs:
     if spec.starts_from_terms:
         found |= {f"text_encoders/{name}": layout.text_encoder(name) for name in known.text_encoders}
     if not start and source != "random":
-        found["words"] = layout.word_vectors if source == "corpus" else Outside(_word_file(config))
+        found["words"] = layout.word_vectors if source == "corpus" else Outside(_word_file(config, known.word_vectors))
     return found | {name: layout.model(one) for name, one in (("start", start), ("chosen", base)) if one}
 
 
 STAGE = Stage(
     train,
-    version=8,
+    version=9,
     needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "pairs times epochs", network_gpu),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],

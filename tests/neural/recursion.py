@@ -7,6 +7,8 @@ from torch import Tensor
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, DependencyRNN, PositionRNN, TreeRNN
 from pipeline.text.trees import Trees
 
+F = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda h: h}
+
 
 def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
     """(n, K) the vectors of `trees`, one node after another."""
@@ -35,7 +37,7 @@ def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], wo
             known = labels[child] < len(encoder.matrix_of)
             matrix = int(encoder.matrix_of[labels[child]]) if known else -1
         total = total + count(child) * (state if matrix < 0 else encoder.matrices[matrix] @ state)
-    return getattr(torch, encoder.activation)(total / count(node))
+    return F[encoder.activation](total / count(node))
 
 
 def place(encoder: PositionRNN, head: int, child: int, siblings: np.ndarray) -> int:
@@ -60,5 +62,5 @@ def constituency(encoder: ConstituencyRNN, node: int, children: list[np.ndarray]
     ]
     state = parts[0]
     for part in parts[1:]:
-        state = getattr(torch, encoder.activation)(encoder.matrices[0] @ state + encoder.matrices[1] @ part)
+        state = F[encoder.activation](encoder.matrices[0] @ state + encoder.matrices[1] @ part)
     return state

@@ -74,7 +74,7 @@ def make_batch() -> tuple[MultiVectors, MultiVectors, torch.Tensor]:
 
 def test_the_multiple_instance_objective_is_the_papers_sum() -> None:
     images, sentences, owners = make_batch()
-    ranking = Objective("ranking", "all", 0, margin=1.0, temperature=1.0)
+    ranking = Objective("ranking", "all", 0, margin=1.0, temperature=1.0, reduction="mean")
     scores = multivector_scores(images, sentences, ScoreRule("positive", 0))
     regions, words = np.repeat(owners.numpy(), images.lengths), np.repeat(owners.numpy(), sentences.lengths)
     costs: dict[bool, list[float]] = {True: [], False: []}

@@ -32,7 +32,7 @@ def naive(objective: Objective, scores: np.ndarray, owners: list[int]) -> float:
     [("ranking", "all"), ("ranking", "hardest"), ("ranking", "sampled"), ("info-nce", "all"), ("info-nce", "sampled")],
 )
 def test_it_is_the_papers_sum(loss: str, negatives: str) -> None:
-    objective = Objective(loss, negatives, DRAWN, margin=0.2, temperature=0.1)
+    objective = Objective(loss, negatives, DRAWN, margin=0.2, temperature=0.1, reduction="mean")
     assert objective(SCORES, OWNERS).item() == pytest.approx(
         naive(objective, SCORES.numpy(), OWNERS.tolist()), rel=1e-5
     )
@@ -41,7 +41,7 @@ def test_it_is_the_papers_sum(loss: str, negatives: str) -> None:
 @pytest.mark.parametrize("loss", ["ranking", "info-nce"])
 @pytest.mark.parametrize("negatives", ["all", "hardest", "sampled"])
 def test_sentences_of_the_same_image_are_never_negatives(loss: str, negatives: str) -> None:
-    objective = Objective(loss, negatives, DRAWN, margin=0.2, temperature=0.1)
+    objective = Objective(loss, negatives, DRAWN, margin=0.2, temperature=0.1, reduction="mean")
     scores = SCORES.clone().requires_grad_()
     objective(scores, OWNERS).backward()
     same = (OWNERS[:, None] == OWNERS) & ~torch.eye(8, dtype=torch.bool)
@@ -50,8 +50,40 @@ def test_sentences_of_the_same_image_are_never_negatives(loss: str, negatives: s
 
 @pytest.mark.parametrize("loss", ["ranking", "info-nce"])
 def test_a_batch_of_one_image_has_nothing_to_learn(loss: str) -> None:
-    objective = Objective(loss, "all", DRAWN, margin=0.2, temperature=0.1)
+    objective = Objective(loss, "all", DRAWN, margin=0.2, temperature=0.1, reduction="mean")
     scores = SCORES[:3, :3].clone().requires_grad_()
     value = objective(scores, torch.zeros(3, dtype=torch.long))
     value.backward()
     assert value.item() == 0 and not scores.grad.any()
+
+
+def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float) -> float:
+    """J of Socher et al. 2014 without its penalty, from images v (N, n), sentences y (M, n) and I(j)."""
+    total, sentences, images = 0.0, range(len(y)), range(len(v))
+    for j in sentences:
+        i = image_of[j]
+        total += sum(max(0.0, margin - v[i] @ y[j] + v[i] @ y[c]) for c in sentences if image_of[c] != i)
+        total += sum(max(0.0, margin - v[i] @ y[j] + v[c] @ y[j]) for c in images if c != i)
+    return total
+
+
+def test_of_the_whole_training_set_it_is_equation_5_of_socher() -> None:
+    objective = Objective("ranking", "distinct", 0, margin=3.0, temperature=1.0, reduction="sum")
+    rng, image_of = np.random.default_rng(1), [2, 0, 0, 1, 2, 2, 1, 0]
+    v, y = rng.standard_normal((3, 4)), rng.standard_normal((8, 4))
+    scores = torch.from_numpy(v[image_of] @ y.T)
+    assert objective(scores, torch.tensor(image_of)).item() == pytest.approx(equation_5(v, y, image_of, 3.0))
+    # By hand: two images (1) and (2), sentences (1), (2) of the first and (4) of the second, margin 1.
+    v, y, image_of = np.array([[1.0], [2.0]]), np.array([[1.0], [2.0], [4.0]]), [0, 0, 1]
+    one = Objective("ranking", "distinct", 0, margin=1.0, temperature=1.0, reduction="sum")
+    sentences, images = (1 - 1 + 4) + (1 - 2 + 4) + 0 + 0, (1 - 1 + 2) + (1 - 2 + 4) + 0
+    assert one(torch.from_numpy(v[image_of] @ y.T), torch.tensor(image_of)).item() == sentences + images
+    assert equation_5(v, y, image_of, 1.0) == sentences + images
+
+
+def test_the_mean_is_the_sum_over_the_pairs() -> None:
+    parts = {
+        reduction: Objective("ranking", "distinct", 0, 0.2, 1.0, reduction)(SCORES, OWNERS).item()
+        for reduction in ("mean", "sum")
+    }
+    assert parts["sum"] == pytest.approx(8 * parts["mean"])

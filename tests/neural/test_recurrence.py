@@ -8,7 +8,7 @@ import torch
 
 from pipeline.models.neural.packing import pack
 from pipeline.models.neural.recurrence import CELLS, Recurrence
-from pipeline.models.neural.sentences import MeanOfWords, Recurrent
+from pipeline.models.neural.sentences import MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -88,3 +88,26 @@ def test_gradients_of_words_are_the_same_every_time(make) -> None:
         encoder(packed).square().sum().backward()
         found.append(encoder.words.grad.clone())
     assert all(torch.equal(found[0], one) for one in found[1:])
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_plain_network_is_the_equation_of_socher(activation: str, bias: bool) -> None:
+    """h_t = f(W_h h_(t-1) + W_x x_t), word by word, and its gradients by torch."""
+    torch.manual_seed(0)
+    encoder, tokens = PlainRecurrent(torch.randn(21, 5), 4, 0.0, activation, bias), make_tokens(LENGTHS)
+    f = {"identity": lambda h: h}.get(activation) or getattr(torch, activation)
+    expected = []
+    for ids in tokens:
+        h = torch.zeros(4)
+        for word in list(ids) or [20]:
+            h = f(encoder.u @ h + encoder.w @ encoder.words[word] + encoder.bias + encoder.hidden_bias)
+        expected.append(h)
+    packed, trained = pack(tokens, unknown=20), [p for p in encoder.parameters() if p.requires_grad]
+    found, expected = encoder(packed), torch.stack(expected)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn(found.shape)
+    ours, theirs = (torch.autograd.grad((h * weights).sum(), trained) for h in (found, expected))
+    assert len(trained) == (5 if bias else 3)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)

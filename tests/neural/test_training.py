@@ -66,7 +66,7 @@ def test_training_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    tensors_of("rnn", make_task("tokens", epochs=1))
+    tensors_of("gru", make_task("tokens", epochs=1))
     assert torch.equal(torch.rand(3), expected)
     with seeded(1, 2):
         first = torch.rand(3)

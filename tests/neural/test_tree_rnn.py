@@ -33,7 +33,7 @@ def make_trees(kind: str, seed: int = 0) -> Trees:
 
 
 @pytest.mark.parametrize("kind", ["ctrnn", "dtrnn", "sdtrnn"])
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
 @pytest.mark.parametrize("seed", range(3))
 def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str, seed: int) -> None:
     encoder, trees = make_encoder(kind, activation=activation), make_trees(kind, seed)

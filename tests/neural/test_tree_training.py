@@ -1,4 +1,4 @@
-"""Training of trees: AdaGrad's reset, and the squared loss in alternate epochs."""
+"""Training as Socher et al. 2014 describe it: AdaGrad's reset, the penalty, the squared loss in alternate epochs."""
 
 from dataclasses import replace
 
@@ -61,3 +61,31 @@ def test_inner_products_of_any_length_fulfil_the_margin_of_the_paper() -> None:
     assert np.linalg.norm(sentences, axis=1).std() > 0.01
     twin = type(model).from_parts(model.settings(), model.tensors())
     np.testing.assert_allclose(twin.embed_images(task.dev.features), images, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_of_adagrad_on_the_papers_objective() -> None:
+    """The first step: sums of squares that were 1, of gradients of J + lambda (|theta|^2 + |W_I|)."""
+    rate, penalty = 0.5, 0.3
+    settings = {"loss": "ranking", "score": "product", "negatives": "distinct", "reduction": "sum", "margin": 3.0}
+    settings |= {"optimiser": "adagrad", "learning_rate": rate, "decay": 1.0, "penalty": penalty, "clip": 1e12}
+    task = make_task_of("dtrnn", dropout=0.0, encoder_dropout=0.0, batch_size=600, epochs=1, **settings)
+    training = model_spec("dtrnn").load().trainer(replace(task, train_words=False)).training
+    assert training.steps == 1 and "sentences.words" not in training.trained
+    before = {name: p.detach().clone() for name, p in training.trained.items()}
+    rows = training._batches()[0]
+    images, trees = training.draw(rows)
+    v, y = training.module.embed_images(images), training.module.embed_sentences(trees)
+    owners, loss = torch.tensor(task.train.owners[rows]), 0
+    for j, i in enumerate(owners.tolist()):
+        others = torch.tensor([c for c in range(len(y)) if owners[c] != i])
+        loss = loss + (3 - v[j] @ y[j] + y[others] @ v[j]).clamp(min=0).sum()
+        image = {int(owners[c]): int(c) for c in others}
+        loss = loss + (3 - v[j] @ y[j] + v[list(image.values())] @ y[j]).clamp(min=0).sum()
+    squares = sum((p**2).sum() for name, p in training.trained.items() if name != "image_map")
+    length = (training.trained["image_map"] ** 2).sum().sqrt()
+    gradients = torch.autograd.grad(loss + penalty * (squares + length), list(training.trained.values()))
+    training.run(lambda _: None)
+    for (name, start), g in zip(before.items(), gradients, strict=True):
+        torch.testing.assert_close(
+            training.trained[name].detach(), start - rate * g / (1 + g**2).sqrt(), rtol=1e-3, atol=2e-3
+        )

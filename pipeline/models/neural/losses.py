@@ -18,11 +18,13 @@ class Objective:
     max(0, alpha - s(x, v) + s(x, v_k)), and the same with images and sentences exchanged; alpha is `margin`.
     `info-nce`: -log of exp(s(x, v) / t) over the sum of itself and all exp(s(x, v_k) / t), in both directions; t is
     `temperature`.
-    `negatives` says which pairs contrast: `all` others of the batch (eq. 5 of Socher et al. 2014); `hardest`, the one
-    with the best score; `sampled`, as in Kiros et al. 2014, `contrastive` pairs drawn from the whole training set,
+    `negatives` says which pairs contrast: `all` others of the batch; `distinct`, the same with each image once, however
+    many of its pairs are in the batch (Socher et al. 2014, eq. 5, where the batch is the training set); `hardest`, the
+    one with the best score; `sampled`, as in Kiros et al. 2014, `contrastive` pairs drawn from the whole training set,
     which stand at the end of the batch. A pair of the same image never contrasts.
     `squared`: |v - y|^2 of the pairs, without contrasts (Socher et al. 2014, section 5); scores are -|v - y|^2.
-    The sum is divided by the number of pairs, so that the learning rate does not depend on the batch size.
+    `reduction` is `sum`, as the papers print it, or `mean`, which divides by the number of pairs, so that the learning
+    rate does not depend on the batch size.
     """
 
     loss: str
@@ -30,6 +32,7 @@ class Objective:
     contrastive: int
     margin: float
     temperature: float
+    reduction: str
 
     @property
     def drawn(self) -> int:
@@ -45,12 +48,13 @@ class Objective:
         legal = owners[:, None] != owners
         if self.drawn:
             legal[:, :anchors] = False
-        positive = scores.diagonal()[:anchors]
+        positive, divisor = scores.diagonal()[:anchors], anchors if self.reduction == "mean" else 1
         if self.loss == "squared":
-            return -(weights * positive).sum() / anchors
-        directions = (scores[:anchors], scores.T[:anchors])
-        terms = (weights * self._direction(positive, against, legal[:anchors]) for against in directions)
-        return sum(term.sum() for term in terms) / anchors
+            return -(weights * positive).sum() / divisor
+        once = first_of(owners) if self.negatives == "distinct" else True
+        directions = ((scores, legal), (scores.T, legal & once))
+        terms = (weights * self._direction(positive, *(part[:anchors] for part in one)) for one in directions)
+        return sum(term.sum() for term in terms) / divisor
 
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
         """(a,) of positive (a,) against (a, n) where legal (a, n)."""
@@ -60,6 +64,12 @@ class Objective:
             return logits.logsumexp(dim=1) - logits[:, 0]
         cost = (self.margin - positive[:, None] + against).clamp(min=0) * legal
         return cost.amax(dim=1) if self.negatives == "hardest" else cost.sum(dim=1)
+
+
+def first_of(owners: Tensor) -> Tensor:
+    """(n,) bool: whether each of `owners` (n,) is the first that is equal to it."""
+    equal = (owners[:, None] == owners).int()
+    return equal.argmax(dim=1) == torch.arange(len(owners), device=owners.device)
 
 
 class ScoredFragments(NamedTuple):

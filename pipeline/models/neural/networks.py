@@ -83,6 +83,12 @@ class JointNetwork(nn.Module):
         """(n, K) from sentences in the form that their encoder takes."""
         return self._scale(self.sentences(sentences))
 
+    def regulariser(self) -> Tensor:
+        """|theta|^2 + |W_I|, as printed: the squared length of what the sentence encoder learns, and the Frobenius norm
+        of the image map (Socher et al. 2014, section 5)."""
+        theta = (p.square().sum() for p in self.sentences.parameters() if p.requires_grad)
+        return sum(theta, self.image_map.norm())
+
     def _scale(self, vectors: Tensor) -> Tensor:
         return functional.normalize(vectors, dim=1) if self.score == "cosine" else vectors
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pipeline.models.neural.activations import ACTIVATIONS
+
 sigmoid_backward, tanh_backward = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 """(gradient of the function, its value) -> gradient of its argument, in one pass."""
 State = tuple[Tensor, ...]
@@ -29,13 +31,18 @@ class RecurrentCell(NamedTuple):
     back: Callable[[State, Sequence[Tensor]], Gradients]
 
 
-def _step_rnn(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
-    h = (x + a).float().tanh()
-    return (h,), (h,)
+def plain_cell(activation: str) -> RecurrentCell:
+    """h = f(x + a), f one of ACTIVATIONS."""
+    apply, slope = ACTIVATIONS[activation]
 
+    def step(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
+        h = apply((x + a).float())
+        return (h,), (h,)
 
-def _back_rnn(kept: State, d: Sequence[Tensor]) -> Gradients:
-    return (tanh_backward(d[0], kept[0]),), None, (None,)
+    def back(kept: State, d: Sequence[Tensor]) -> Gradients:
+        return (d[0] * slope(kept[0]),), None, (None,)
+
+    return RecurrentCell(1, 1, step, back)
 
 
 def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
@@ -70,7 +77,7 @@ def _back_gru(kept: State, d: Sequence[Tensor]) -> Gradients:
 
 
 CELLS: dict[str, RecurrentCell] = {
-    "rnn": RecurrentCell(1, 1, _step_rnn, _back_rnn),
+    "rnn": plain_cell("tanh"),
     "gru": RecurrentCell(3, 1, _step_gru, _back_gru),
     "lstm": RecurrentCell(4, 2, _step_lstm, _back_lstm),
 }

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.models.neural.packing import Packed
-from pipeline.models.neural.recurrence import CELLS, Recurrence
+from pipeline.models.neural.recurrence import CELLS, Recurrence, plain_cell
 
 INITIAL = 0.08
 """Initial weights are uniform in [-INITIAL, INITIAL] (Kiros et al. 2014, section 3.1)."""
@@ -69,3 +69,14 @@ class Recurrent(nn.Module):
     def forward(self, packed: Packed) -> Tensor:
         """(n, K) float32, not of unit length."""
         return functional.dropout(self.states(packed)[packed.last], self.dropout, self.training)
+
+
+class PlainRecurrent(Recurrent):
+    """h_t = f(W_h h_(t-1) + W_x x_t), and v the last of these (Socher et al. 2014, section 6); with `bias` f's argument
+    has one. Paper to code: W_x `w`, W_h `u`, f `activation`."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, bias: bool) -> None:
+        super().__init__("rnn", words, dimensions, dropout)
+        self.cell = plain_cell(activation)
+        for one in (self.bias, self.hidden_bias):
+            one.requires_grad_(bias)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.schedules import TrainingSchedule
 
 CPU = torch.device("cpu")
-MOMENTUM = 0.9
-"""Of the optimiser `momentum` (Karpathy and Fei-Fei 2015, section 3.3)."""
 
 
 @dataclass
@@ -53,9 +50,10 @@ class Training:
 
     `draw(rows)` makes the module's arguments from the pairs `rows` (n,); `owners` (m,) are the images of the pairs,
     `pair_ids` (m,) what errors call them; `judge()` is the score on dev, higher is better. Weight decay pulls
-    parameters towards `anchors`, by name, or towards zero. With `alternating_groups`, sets of names, each epoch trains
-    the parameters of one group, in turn. `extra_state` are tensors by name that the module or `before_epoch(epoch)`
-    changes in place; they are kept with the parameters.
+    parameters towards `anchors`, by name, or towards zero; the schedule's penalty weighs the module's `regulariser()`,
+    or all squares. With `alternating_groups`, sets of names, each epoch trains the parameters of one group, in turn.
+    `extra_state` are tensors by name that the module or `before_epoch(epoch)` changes in place; they are kept with the
+    parameters.
     Random numbers follow from the seed and the number of the batch, so that a checkpoint needs none.
     """
 
@@ -84,15 +82,7 @@ class Training:
         self.anchors = anchors or {}
         self.average = {name: p.detach().clone() for name, p in self.trained.items()}
         self.best = {name: t.detach().clone() for name, t in self.state.items()}
-        fused = self.device.type == "cpu" or None  # one pass over the parameters; elsewhere torch decides
-        make = {
-            "adam": partial(torch.optim.Adam, fused=fused),
-            "sgd": torch.optim.SGD,
-            "momentum": partial(torch.optim.SGD, momentum=MOMENTUM),
-            "rmsprop": torch.optim.RMSprop,
-            "adagrad": partial(torch.optim.Adagrad, initial_accumulator_value=1, fused=fused),
-        }[schedule.optimiser]
-        self.optimiser = make(self.trained.values(), lr=schedule.learning_rate)
+        self.optimiser = schedule.make_optimiser(self.trained.values(), self.device)
 
     @property
     def steps(self) -> int:
@@ -143,15 +133,14 @@ class Training:
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
         """Learn from the pairs `rows`; while a GPU computes, draw those of the next step."""
-        state, schedule = self.progress, self.schedule
+        state, schedule, arguments = self.progress, self.schedule, self._drawn_ahead(rows)
         rate = schedule.learning_rate * schedule.decay ** (state.epoch + state.step / self.steps)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
-        arguments = self._drawn_ahead(rows)
         with seeded(schedule.seed, state.epoch, state.step, device=self.device):
             arguments = arguments or place(self.draw(rows), self.device)
-            loss = self.objective(self.module(*arguments), upload(self.owners[rows], self.device))
+            loss = self.objective(self.module(*arguments), upload(self.owners[rows], self.device)) + self._penalty()
         loss.backward()
         if groups := self.alternating_groups:
             for name in self.trained.keys() - groups[state.epoch % len(groups)]:
@@ -163,6 +152,11 @@ class Training:
         self._decay_and_average(rate * schedule.weight_decay)
         state.step += 1
         state.losses += value
+
+    def _penalty(self) -> Tensor | float:
+        squares = (p.square().sum() for p in self.trained.values())
+        weight, own = self.schedule.penalty, getattr(self.module, "regulariser", lambda: sum(squares))
+        return weight * own() if weight else 0.0
 
     def _draw_ahead(self, rows: np.ndarray | None) -> None:
         """On a GPU, draw the arguments for `rows` of the next step. The module draws from the GPU's random numbers, so

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.models.neural.activations import ACTIVATIONS
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.tree_levels import Levels, binary, forest, level, positions, word_counts
 from pipeline.models.neural.word_models import GlobalModel
 from pipeline.text.trees import Trees
 
-ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_}
-"""Of the states of nodes, in place."""
 NOISE = 0.01
 """Standard deviation of the Gaussian noise on the initial block-identity matrices."""
 
@@ -25,7 +24,7 @@ class TreeRecurrence(torch.autograd.Function):
     apply(levels, linear_leaves, activation, inputs, matrices):
     h_i = f(inputs_i + sum over children j of weight_j W_kind(j) h_j)
     with `inputs` (total, K) float32 and `matrices` (M, K, K), whose dtype is that of the products; the matrix of kind
-    -1 is the identity. f is `tanh` or `relu`; with `linear_leaves` nodes of height 0 have h_i = inputs_i.
+    -1 is the identity. f is one of ACTIVATIONS; with `linear_leaves` nodes of height 0 have h_i = inputs_i.
 
     Each height takes one product per kind, on neighbouring rows; the gradient of each matrix is one product over all
     heights.
@@ -35,7 +34,7 @@ class TreeRecurrence(torch.autograd.Function):
     def forward(
         ctx: Any, levels: Levels, linear_leaves: bool, activation: str, inputs: Tensor, matrices: Tensor
     ) -> Tensor:
-        states, turned, apply = inputs.clone(), matrices.mT.unbind(), ACTIVATIONS[activation]
+        states, turned, apply = inputs.clone(), matrices.mT.unbind(), ACTIVATIONS[activation].apply
         for height, (start, joined, stop, groups) in enumerate(levels.levels):
             if height or not linear_leaves:
                 apply(states[start:stop])
@@ -56,8 +55,7 @@ class TreeRecurrence(torch.autograd.Function):
                 torch.mul(d_inputs[levels.parents[rows]], levels.weights[rows], out=d_messages[rows])
                 d_inputs[rows] += by_kind(d_messages[rows], straight, groups, matrices.dtype)
             if height or not ctx.linear_leaves:
-                made = states[start:stop]
-                d_inputs[start:stop] *= 1 - made.square() if ctx.activation == "tanh" else made > 0
+                d_inputs[start:stop] *= ACTIVATIONS[ctx.activation].slope(states[start:stop])
         d_matrices = torch.zeros_like(matrices)
         for kind, rows in levels.kinds:
             if kind >= 0:

@@ -15,7 +15,7 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import JointNetwork, NetworkModel, Score, load_arrays
 from pipeline.models.neural.packing import pack
-from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, Recurrent
+from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.models.neural.task import Trainer, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import seeded
 
@@ -170,9 +170,13 @@ class DeViSE(GlobalModel):
 
 
 class RNN(GlobalModel):
-    """The last hidden state of a plain recurrent network."""
+    """The last hidden state of a plain recurrent network (Socher et al. 2014, section 6)."""
 
-    sentence_encoder = partial(Recurrent, "rnn")
+    sentence_encoder = PlainRecurrent
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        return {"activation": task.settings.activation, "bias": task.settings.bias}
 
 
 class GRU(GlobalModel):
