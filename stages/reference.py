@@ -63,7 +63,7 @@ GIVEN = {
     "query_encoders": [{"name": "net", "architecture": "resnet18", "weights": "file", **FILE}],
 }
 """Configurations in which stages look at keys that those in config/ leave alone."""
-MODEL_KEYS = ("encoders", "text_encoders", "seed", "fit", "transfer")
+MODEL_KEYS = ("encoders", "text_encoders", "seed", "fit", "transfer", "word_vectors")
 """Fields of a model that are taken from keys of the same names."""
 HEAD = """# Stages: what they are made of, their keys and what they cost
 
