@@ -9,7 +9,7 @@ from pipeline.run.layout import Artefact, Layout
 from pipeline.specs.generators import generator_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pipeline.config import Config
     from pipeline.generate.batches import ImageBatch
@@ -90,17 +90,20 @@ def read_bundled_encoders(stored: StoredGenerator, bundle: "Bundle") -> "dict[st
 
 @dataclass(frozen=True)
 class TrainingText:
-    """The training sentences of a manifest, and the fingerprints of the `vocabularies` that their words are of, by the
-    files that say so."""
+    """The training sentences of a manifest, the fingerprints of the `vocabularies` that their words are of, by the
+    files that say so, and what reads the sentences without images (Kiros et al. 2014: "a large corpus")."""
 
     corpus: "Corpus"
     vocabularies: dict[str, str]
+    read_extra: "Callable[[], list[str]]"
 
     @cached_property
     def trigram(self) -> "Trigram":
         from pipeline.generate.trigram import Trigram
+        from pipeline.text.sequences import Tokens, encode_tokens
 
-        return Trigram(self.corpus.tokens, len(self.corpus.vocabulary.terms) + 1)
+        extra = encode_tokens(self.read_extra(), self.corpus.vocabulary)
+        return Trigram(Tokens.concatenate([self.corpus.tokens, extra]), len(self.corpus.vocabulary.terms) + 1)
 
 
 def read_training_text(run: "Run") -> TrainingText:
@@ -117,7 +120,8 @@ def read_training_text(run: "Run") -> TrainingText:
     rows = np.flatnonzero((manifest.splits == "train")[manifest.sentence_images])
     tokens = Tokens(stored.ids, stored.offsets).take(rows)
     corpus = Corpus(manifest.training_texts, tokens, vocabulary)
-    return TrainingText(corpus, {str(run.layout.token_vocabulary.path): digest, str(folder): stored.vocabulary})
+    vocabularies = {str(run.layout.token_vocabulary.path): digest, str(folder): stored.vocabulary}
+    return TrainingText(corpus, vocabularies, lambda: read_extra_text(run.config))
 
 
 def gather_sources(run: "Run", stored: StoredGenerator, text: TrainingText, bundle: "Bundle | None") -> "Sources":

@@ -1,4 +1,4 @@
-"""`lbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
+"""`lbl`, `mlbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
 
 They describe an image by many candidate sentences, ranked by two feature functions (supplement 5.2).
 """
@@ -15,7 +15,14 @@ from pipeline.device import upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import log_frequencies, windows
-from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
+from pipeline.generate.logbilinear import (
+    Additive,
+    LogBilinear,
+    LogBilinearSizes,
+    Multiplicative,
+    StructureContent,
+    WindowDecoder,
+)
 from pipeline.generate.material import HeldOut, Learned, Material, require_space
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import TAGS, require_tagger
@@ -138,6 +145,12 @@ class LogBilinearModel(LanguageModel):
     """`lbl`: the image matters only for ranking."""
 
     network_type = LogBilinear
+
+
+class AdditiveModel(LanguageModel):
+    """`mlbl`: the vector in the joint space is added to the prediction."""
+
+    network_type = Additive
 
 
 class MultiplicativeModel(LanguageModel):

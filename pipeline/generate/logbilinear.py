@@ -1,4 +1,5 @@
-"""The networks of `lbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): a window of words to the next.
+"""The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5): a window of words to
+the next.
 
 Classes are V words, the unknown word V, and the boundary V + 1, which also pads the context of the first words.
 """
@@ -63,7 +64,12 @@ class LogBilinear(nn.Module):
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         """(k, V + 2)."""
-        return self.output(self.predict(functional.embedding(context, self.words)), self.words)
+        predicted = self.predict(functional.embedding(context, self.words))
+        return self.output(predicted + self.shift(u), self.words)
+
+    def shift(self, u: Tensor | None) -> Tensor | float:
+        """What the image adds to r^ (k, K)."""
+        return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
         """(k, V + 2) float32 of `predicted` (k, d) and the vectors of `classes` (V + 2, d), computed in `precision`."""
@@ -74,6 +80,21 @@ class LogBilinear(nn.Module):
         """r^ (k, K) from word vectors (k, n - 1, K)."""
         words = functional.dropout(words, self.sizes.dropout, self.training)
         return words.flatten(1) @ self.contexts
+
+
+class Additive(LogBilinear):
+    """r^ = sum_i C_i w_i + C_u u: the additive variant that section 2.4 compares with (Kiros, Salakhutdinov and Zemel
+    2014, "Multimodal neural language models"). Unit vectors u are scaled by sqrt(c).
+
+    Paper to code: C_u `content` (K, c).
+    """
+
+    def make_words(self, classes: int) -> None:
+        super().make_words(classes)
+        self.content = _uniform(self.sizes.dimensions, self.sizes.condition, scale=self.sizes.condition**-0.5)
+
+    def shift(self, u: Tensor | None) -> Tensor | float:
+        return functional.linear(u * self.sizes.condition**0.5, self.content)
 
 
 class Multiplicative(LogBilinear):

@@ -115,6 +115,7 @@ class TrainSettings(Section):
     negatives: Literal["all", "distinct", "hardest", "sampled"]
     reduction: Literal["mean", "sum"]
     contrastive: Positive
+    resampled: Literal["batch", "epoch"]
     margin: NonNegative
     temperature: AboveZero
     optimiser: Literal["adam", "sgd", "momentum", "adagrad"]
@@ -138,6 +139,12 @@ class TrainSettings(Section):
         if self.loss == "info-nce" and self.negatives == "hardest":
             raise ValueError("negatives: hardest goes with loss: ranking; choose all or sampled for info-nce")
         return self
+
+
+class LongShortTermTrainSettings(TrainSettings):
+    """`peepholes`: whether the gates see the cell."""
+
+    peepholes: bool
 
 
 class TreeTrainSettings(TrainSettings):
@@ -166,11 +173,14 @@ class RecurrentTrainSettings(TrainSettings):
 
 class DenseTrainSettings(TrainSettings):
     """`simplified_epochs`: how many learn from whole sentences alone; after them correspondences are chosen again every
-    `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'."""
+    `correspondence_epochs`. `phrase_share`: of the phrases' loss against the sentences'. `phrase_contrasts`: see
+    DenseObjective. `forget_bias`: b^(f) at the beginning."""
 
     simplified_epochs: Count
     correspondence_epochs: Positive
     phrase_share: NonNegative
+    phrase_contrasts: Literal["other-images", "batch", "own-image"]
+    forget_bias: float
 
 
 class FragmentTrainSettings(TrainSettings):

@@ -28,6 +28,7 @@ GENERATORS: tuple[GeneratorSpec, ...] = (
     _spec("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
     _spec("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True),
     _spec("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
+    _spec("mlbl", "lm:AdditiveModel", "LogBilinear", text=True),
     _spec("mnlm", "lm:MultiplicativeModel", "LogBilinear", text=True),
     _spec("sc-nlm", "lm:StructureContentModel", "LogBilinear", text=True, treebank=True),
 )

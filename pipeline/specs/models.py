@@ -101,7 +101,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("devise", "word_models:DeViSE"),
     _trained("rnn", "word_models:RNN", "PlainTrain"),
     _trained("gru", "word_models:GRU"),
-    _trained("lstm", "word_models:LSTM"),
+    _trained("lstm", "word_models:LSTM", "LongShortTermTrain"),
     _trained("ctrnn", "tree_rnn:CTRNN", "TreeTrain", "phrase-trees"),
     _trained("dtrnn", "tree_rnn:DTRNN", "TreeTrain", "dependency-trees"),
     _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees"),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.plan.needs import MB, TORCH, Need, fixed, manifest_mb, network_gpu, per_described
-from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.run import Inputs, Job, Outside, Run, Stage
+from pipeline.specs.generators import generator_spec
 from stages.boxes import label_names
 from stages.commands import PATH
 from stages.generators import space_of
@@ -65,6 +66,11 @@ def _read_images(
     return rows, shown, {key: digest for block in rows.values() for key, digest in block.fingerprints.items()}
 
 
+def _text(config, generator: str) -> str | None:
+    """The file of further sentences that the trigram counts, of a generator that uses one."""
+    return config.language_text.file if generator_spec(generator).text else None
+
+
 def _reads(config, layout, generator: str, subject: str) -> Inputs:
     found = {
         "manifest": layout.manifest,
@@ -73,6 +79,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
         "tokens": layout.sentences("tokens"),
     }
     found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
+    found |= {"text": Outside(Path(text))} if (text := _text(config, generator)) else {}
     encoders = [encoder.name for encoder in config.encoders]
     if subject.endswith(".boxes"):
         return found | label_names(config) | {f"regions/{name}": layout.regions(name) for name in encoders}
@@ -81,7 +88,7 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
 
 STAGE = Stage(
     describe,
-    version=3,
+    version=4,
     needs=Need(
         lambda s: TORCH + 3000 + manifest_mb(s) + 4 * 20 * s.described * s.widest / MB,
         fixed(50),
@@ -95,6 +102,7 @@ STAGE = Stage(
     keys=lambda config, generator, subject: {
         "seed": config.seed,
         "describe": config.describe.model_dump(exclude={"splits", "boxes", "meteor"}),
+        **({"text": config.language_text.model_dump(exclude={"treebank"})} if _text(config, generator) else {}),
     },
     reads=_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),

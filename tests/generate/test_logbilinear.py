@@ -21,8 +21,22 @@ from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
 from pipeline.generate.describing import Sources
 from pipeline.generate.framing import windows
-from pipeline.generate.lm import LogBilinearModel, MultiplicativeModel, StructureContentModel, conditioning, propose
-from pipeline.generate.logbilinear import LogBilinear, LogBilinearSizes, Multiplicative, StructureContent, WindowDecoder
+from pipeline.generate.lm import (
+    AdditiveModel,
+    LogBilinearModel,
+    MultiplicativeModel,
+    StructureContentModel,
+    conditioning,
+    propose,
+)
+from pipeline.generate.logbilinear import (
+    Additive,
+    LogBilinear,
+    LogBilinearSizes,
+    Multiplicative,
+    StructureContent,
+    WindowDecoder,
+)
 from pipeline.generate.material import HeldOut
 from pipeline.generate.tagging import TAGS, Tagged
 from pipeline.generate.trigram import Trigram
@@ -31,8 +45,8 @@ from pipeline.text.sequences import Tokens
 
 SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5, gate_bias=True)
 CLASSES, NOUN = 9, TAGS.index("NOUN")
-NETWORKS = [LogBilinear, Multiplicative, StructureContent]
-MODELS = [LogBilinearModel, MultiplicativeModel, StructureContentModel]
+NETWORKS = [LogBilinear, Additive, Multiplicative, StructureContent]
+MODELS = [LogBilinearModel, AdditiveModel, MultiplicativeModel, StructureContentModel]
 TREEBANK = [
     [Tagged("a", "DET"), Tagged(thing, "NOUN"), Tagged("is", "AUX"), Tagged("here", "ADV")] for thing in THINGS
 ] + [
@@ -64,6 +78,8 @@ def by_hand(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[
     else:
         vectors = p["words"]
     predicted = sum(vectors[word] @ p["contexts"][i * k : (i + 1) * k] for i, word in enumerate(context))
+    if isinstance(network, Additive):
+        predicted = predicted + p["content"] @ (u * SIZES.condition**0.5)
     if isinstance(network, Multiplicative):
         f = (p["to_factors"] @ predicted) * (p["gates"] @ attribute + p.get("gate_bias", 0))
         logits = p["factors"] @ f + p["bias"]

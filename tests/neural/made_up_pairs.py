@@ -26,7 +26,7 @@ VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 WORDS = 20
 SETTINGS = {
     "dimensions": 16, "loss": "info-nce", "score": "cosine", "negatives": "all", "reduction": "mean", "contrastive": 8,
-    "margin": 0.2, "temperature": 0.1,
+    "resampled": "batch", "margin": 0.2, "temperature": 0.1,
     "optimiser": "adam", "adagrad_reset": 2, "learning_rate": 0.01, "decay": 0.9, "weight_decay": 0.0, "penalty": 0.0,
     "averaging": 0.0, "dropout": 0.1, "encoder_dropout": 0.2, "clip": 2.0,
     "batch_size": 32, "epochs": 4, "patience": 4, "precision": "float32", "checkpoint_seconds": 0,
@@ -35,10 +35,14 @@ SETTINGS = {
 
 OWN = {
     "rnn": {"activation": "tanh", "bias": True},
+    "lstm": {"peepholes": False},
     "ctrnn": {"activation": "tanh"},
     "dtrnn": {"activation": "tanh"},
     "sdtrnn": {"activation": "tanh", "rare": 100},
-    "hmlstm": {"simplified_epochs": 1, "correspondence_epochs": 2, "phrase_share": 0.3},
+    "hmlstm": {
+        "simplified_epochs": 1, "correspondence_epochs": 2, "phrase_share": 0.3, "phrase_contrasts": "other-images",
+        "forget_bias": 0.0,
+    },
     "ncca-recurrent": {"hidden": 6},
 }
 """Settings that only these models have."""

@@ -126,7 +126,7 @@ class Placed(Shown):
 
 @pytest.mark.parametrize("geometry", [True, False])
 def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
-    task = make_task_of("hmlstm", epochs=12, dropout=0.0)
+    task = make_task_of("hmlstm", epochs=16, dropout=0.0)
     own = task.settings.changed({"correspondence_epochs": 1, "phrase_share": 1})
     looks = np.unique(task.train.regions.features[:, 1:].reshape(-1, 16), axis=0)
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from pipeline.models.neural.packing import pack
+from pipeline.models.neural.peepholes import PeepholeRecurrence
 from pipeline.models.neural.recurrence import CELLS, Recurrence
-from pipeline.models.neural.sentences import MeanOfWords, PlainRecurrent, Recurrent
+from pipeline.models.neural.sentences import LongShortTerm, MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.text.sequences import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
@@ -51,6 +52,45 @@ def test_states_and_gradients_are_those_of_torch(name: str) -> None:
     torch.testing.assert_close(ours.grad, theirs.grad)
     for weight, parameter in zip(weights, reference.parameters(), strict=True):
         torch.testing.assert_close(weight.grad, parameter.grad)
+
+
+def peephole_states(packed, words, w, u, p, bias) -> torch.Tensor:
+    """Kiros et al. 2014, eq. 1 to 5, sentence by sentence and word by word."""
+    (xi, xf, xc, xo), (hi, hf, hc, ho), (ci, cf, co) = w.chunk(4), u.chunk(4), p.chunk(3)
+    bi, bf, bc, bo = bias.chunk(4)
+    found: list = [None] * len(words)
+    for sentence in range(len(packed.order)):
+        m = c = torch.zeros(u.shape[1], dtype=words.dtype)
+        for place in np.flatnonzero(packed.owners.numpy() == sentence):
+            x = words[place]
+            i = torch.sigmoid(xi @ x + hi @ m + ci @ c + bi)
+            f = torch.sigmoid(xf @ x + hf @ m + cf @ c + bf)
+            c = f * c + i * torch.tanh(xc @ x + hc @ m + bc)
+            m = torch.sigmoid(xo @ x + ho @ m + co @ c + bo) * torch.tanh(c)
+            found[place] = m
+    return torch.stack(found)
+
+
+def test_peepholes_are_the_papers_equations_and_their_gradients() -> None:
+    torch.manual_seed(0)
+    packed = pack(make_tokens(LENGTHS), unknown=20)
+    parts = [torch.randn(shape) for shape in ((len(packed.ids), 5), (16, 5), (16, 4), (12, 4), (16,))]
+    ours, theirs = ([part.clone().requires_grad_() for part in parts] for _ in range(2))
+    states, expected = PeepholeRecurrence.apply(packed.sizes, *ours), peephole_states(packed, *theirs)
+    torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-6)
+    direction = torch.randn_like(expected)
+    (expected * direction).sum().backward()
+    (states * direction).sum().backward()
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_without_peepholes_it_is_the_usual_lstm() -> None:
+    torch.manual_seed(0)
+    packed = pack(make_tokens(LENGTHS), unknown=20)
+    plain, seeing = (LongShortTerm(torch.randn(21, 5), 4, 0.0, peepholes) for peepholes in (False, True))
+    seeing.load_state_dict({**plain.state_dict(), "p": torch.zeros(12, 4)})
+    torch.testing.assert_close(seeing(packed), plain(packed))
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -111,7 +111,8 @@ def test_the_learning_rate_decays_and_the_log_says_so() -> None:
 @pytest.mark.parametrize(("optimiser", "rate"), [("adam", 0.01), ("sgd", 1.0)])
 @pytest.mark.parametrize("negatives", ["all", "hardest", "sampled"])
 def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) -> None:
-    task = make_task("tokens", loss="ranking", negatives=negatives, optimiser=optimiser, learning_rate=rate, epochs=6)
+    chosen = {"negatives": negatives, "optimiser": optimiser, "learning_rate": rate}
+    task = make_task_of("lstm", loss="ranking", epochs=6, **chosen)
     history = train(model_spec("lstm").load(), task, None, lambda training: None).log["history"]
     assert max(entry["dev"] for entry in history) > 150  # chance: 53
 
@@ -175,3 +176,15 @@ def test_encoders_are_left_out_whole_and_never_all_of_them() -> None:
     assert (kept ^ left_out).all() and kept.any(dim=0).all()
     assert 0.45 < kept.float().mean() < 0.65  # one is spared, the other kept in a tenth
     assert torch.equal(make_task("tokens", encoder_dropout=0.0).draw_images(rows), whole)
+
+
+@pytest.mark.parametrize("resampled", ["batch", "epoch"])
+def test_contrastive_pairs_are_drawn_anew_as_often_as_asked(resampled: str) -> None:
+    task = make_task("tokens", epochs=2, loss="ranking", negatives="sampled", resampled=resampled)
+    training = model_spec("bow").load().trainer(task).training
+    epochs = []
+    for epoch in range(2):
+        training.progress.epoch = epoch
+        epochs.append({tuple(rows[-8:]) for rows in training._batches()})
+    assert all(len(seen) == (1 if resampled == "epoch" else training.steps) for seen in epochs)
+    assert not epochs[0] & epochs[1]

@@ -15,12 +15,14 @@ from pipeline.models.neural.tree_levels import Levels
 
 class PhrasePairs(NamedTuple):
     """Noun phrases of a batch with their regions: `rows` (p,) of the phrases in Levels, `regions` (p, D) features,
-    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images."""
+    `weights` (p,) w_{d,k} of eq. 10, `owners` (p,) their images, `chosen` (p,) the number of the region in the batch,
+    equal for phrases of one region."""
 
     rows: Tensor
     regions: Tensor
     weights: Tensor
     owners: Tensor
+    chosen: Tensor
 
 
 class Scores(NamedTuple):
@@ -34,18 +36,28 @@ class Scores(NamedTuple):
 @dataclass(frozen=True)
 class DenseObjective:
     """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
-    number of sentences."""
+    number of sentences.
+
+    `contrasts` are the phrases h_{d,l} and regions v_{d,l} of eq. 9: those of the batch's `other-images`; all of the
+    `batch`; or those of its `own-image` d alone, as the index says. Phrases of one region never contrast.
+    """
 
     objective: Objective
     share: float
+    contrasts: str
     drawn = 0
 
     def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
         loss, pairs = self.objective(scores.sentences, owners), scores.pairs
         if not len(pairs.rows) or not pairs.weights.any():
             return loss
-        phrases = self.objective(scores.phrases, pairs.owners, pairs.weights) * len(pairs.rows)
+        phrases = self.objective(scores.phrases, pairs.owners, pairs.weights, self.legal(pairs)) * len(pairs.rows)
         return loss + self.share * phrases / len(owners)
+
+    def legal(self, pairs: PhrasePairs) -> Tensor:
+        """(p, p) bool: which phrases and regions contrast."""
+        same, others = (one[:, None] == one for one in (pairs.owners, pairs.chosen))
+        return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]
 
 
 class Normalisation(nn.Module):

@@ -82,6 +82,13 @@ class HMLSTM(GlobalModel):
             raise UsageError("hmlstm contrasts within the batch; set its loss to info-nce or ranking, negatives to all")
         return HierarchicalTrainer(cls.untrained(task).to(task.device), task)
 
+    @classmethod
+    def untrained(cls, task: TrainingTask) -> "HMLSTM":
+        model = super().untrained(task)
+        with torch.no_grad():
+            model.network.sentences.bias.unflatten(0, (4, -1))[3] = task.settings.forget_bias
+        return model
+
     def arrange(self, sentences: Trees) -> Levels:
         return self.network.sentences.arrange(sentences)
 
@@ -105,10 +112,10 @@ class HMLSTM(GlobalModel):
         return self.in_blocks(embed, len(sentences), "sentence")
 
     def no_correspondences(self, sentences: Trees) -> Correspondences:
-        """The initial ones: region 0 with no confidence."""
+        """The initial ones: no region yet (-1), with no confidence."""
         nodes = noun_phrases(sentences, self.network.sentences.noun_phrase)
         offsets = np.searchsorted(nodes, sentences.offsets)
-        return Correspondences(torch.zeros(len(nodes), dtype=torch.int64), torch.zeros(len(nodes)), offsets)
+        return Correspondences(torch.full((len(nodes),), -1), torch.zeros(len(nodes)), offsets)
 
     def correspond(
         self, sentences: Trees, owners: np.ndarray, regions: RegionSource, view: RegionView
@@ -138,6 +145,13 @@ def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tens
     return row[torch.from_numpy(found + np.repeat(empty, trees.lengths)[found])]
 
 
+def _or_any(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(p,) the regions `chosen`, or where there is none yet (-1) any but the whole image of the `counts` (p,) regions of
+    the phrase's image: the statistics of the parts' batch normalisation are of regions from the first epoch."""
+    drawn = (torch.rand(len(chosen)).numpy() * (counts - 1)).astype(np.int64) + 1
+    return np.where(chosen < 0, np.minimum(drawn, counts - 1), chosen)
+
+
 class HierarchicalTrainer:
     """The alternating training of figure 3: first sentences alone, then correspondences and embedding in turn."""
 
@@ -145,7 +159,8 @@ class HierarchicalTrainer:
         self.model, self.task, self.finish = model, task, model.reloaded
         self.found = model.no_correspondences(task.train.sentences)
         norms = {name: b for name, b in model.network.named_buffers() if name.startswith(("image_norm", "text_norm"))}
-        objective = DenseObjective(task.objective, task.settings.phrase_share)
+        settings = task.settings
+        objective = DenseObjective(task.objective, settings.phrase_share, settings.phrase_contrasts)
         self.training = task.training(
             model.network, self._draw, model.judge(task.dev), objective,
             extra_state={**norms, "chosen": self.found.chosen, "confidence": self.found.confidence},
@@ -159,12 +174,14 @@ class HierarchicalTrainer:
         images, own = np.unique(owners, return_inverse=True)
         block = task.train.regions.packed(images)
         places, counts = found.places(rows), found.lengths[rows]
-        chosen = block.offsets[np.repeat(own, counts)] + found.chosen[places].numpy()
+        image = np.repeat(own, counts)
+        chosen = block.offsets[image] + _or_any(found.chosen[places].numpy(), np.diff(block.offsets)[image])
         pairs = PhrasePairs(
             phrase_rows(levels, trees, self.model.network.sentences),
             torch.from_numpy(task.region_view.stack(block, chosen, task.view)),
             found.confidence[places].clamp(min=0),
             torch.from_numpy(np.repeat(owners, counts)),
+            torch.from_numpy(chosen),
         )
         return task.draw_images(rows), levels, pairs
 

@@ -39,13 +39,16 @@ class Objective:
         """The number of contrastive pairs at the end of a batch."""
         return self.contrastive if self.negatives == "sampled" else 0
 
-    def __call__(self, scores: Tensor, owners: Tensor, weights: Tensor | float = 1.0) -> Tensor:
+    def __call__(
+        self, scores: Tensor, owners: Tensor, weights: Tensor | float = 1.0, legal: Tensor | None = None
+    ) -> Tensor:
         """The loss, a scalar: scores (n, n) of images by sentences, pairs on the diagonal; owners (n,) their images.
 
-        `weights` (n,) multiply the terms of each pair (Niu et al. 2017, eq. 10).
+        `weights` (n,) multiply the terms of each pair (Niu et al. 2017, eq. 10). `legal` (n, n) bool says which pairs
+        contrast, in place of those of different images.
         """
         anchors = len(scores) - self.drawn
-        legal = owners[:, None] != owners
+        legal = owners[:, None] != owners if legal is None else legal
         if self.drawn:
             legal[:, :anchors] = False
         positive, divisor = scores.diagonal()[:anchors], anchors if self.reduction == "mean" else 1

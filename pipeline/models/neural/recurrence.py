@@ -46,7 +46,8 @@ def plain_cell(activation: str) -> RecurrentCell:
 
 
 def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
-    """Kiros et al. 2014, eq. 1 to 5, without the cell's connections to its gates (Wci, Wcf, Wco)."""
+    """Kiros et al. 2014, eq. 1 to 5, without the cell's connections to its gates (Wci, Wcf, Wco), which
+    pipeline.models.neural.peepholes has."""
     i, f, u, o = (x + a).float().chunk(4, dim=1)
     i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
     c = torch.addcmul(f * state[1], i, u)
@@ -103,7 +104,7 @@ class Recurrence(torch.autograd.Function):
         before = torch.empty_like(states, dtype=words.dtype)
         state: State = (states.new_zeros(sizes[0], u.shape[1]),) * cell.states
         steps, learning = [], any(ctx.needs_input_grad)
-        for rows in _rows(sizes):
+        for rows in row_slices(sizes):
             state = tuple(t[: rows.stop - rows.start] for t in state)
             before[rows] = state[0]
             state, kept = cell.step(inputs[rows], torch.addmm(c, before[rows], u.T), state)
@@ -121,7 +122,7 @@ class Recurrence(torch.autograd.Function):
         d_inputs = words.new_empty(len(words), len(u))
         d_hidden = d_inputs
         d_next: tuple[Tensor, ...] = ()
-        for rows in reversed(_rows(ctx.sizes)):
+        for rows in reversed(row_slices(ctx.sizes)):
             d_state = [d_states[rows].clone(), *(torch.zeros_like(d_states[rows]) for _ in range(cell.states - 1))]
             for total, part in zip(d_state, d_next, strict=False):
                 total[: len(part)] += part
@@ -143,7 +144,7 @@ def _put(rows: Tensor, blocks: State) -> None:
         place.copy_(block)
 
 
-def _rows(sizes: Sequence[int]) -> list[slice]:
+def row_slices(sizes: Sequence[int]) -> list[slice]:
     """The words at each position."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -19,7 +19,9 @@ class TrainingSchedule:
     `Training`; `penalty` weighs what `Training` calls its regulariser, a part of the loss. `clip` is the largest norm
     of the whole gradient. What is judged and kept are running averages of the parameters; every step replaces the share
     1 - `averaging` of them. Training ends after `epochs`, or after `patience` epochs without a better dev score; with a
-    patience of 0 nothing is judged and the last epoch is kept.
+    patience of 0 nothing is judged and the last epoch is kept. `resampled` says when contrastive pairs that are drawn
+    from the training set are drawn anew: every `batch`, or every `epoch`, so that all its batches have the same ones
+    (Kiros et al. 2014, section 2.2).
     """
 
     optimiser: str
@@ -33,6 +35,7 @@ class TrainingSchedule:
     batch_size: int
     epochs: int
     patience: int
+    resampled: str
     seed: int
 
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:

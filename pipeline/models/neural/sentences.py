@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.models.neural.packing import Packed
+from pipeline.models.neural.peepholes import PeepholeRecurrence
 from pipeline.models.neural.recurrence import CELLS, Recurrence, plain_cell
 
 INITIAL = 0.08
@@ -80,3 +81,19 @@ class PlainRecurrent(Recurrent):
         self.cell = plain_cell(activation)
         for one in (self.bias, self.hidden_bias):
             one.requires_grad_(bias)
+
+
+class LongShortTerm(Recurrent):
+    """The last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5). With `peepholes` its gates see the cell, by
+    W_ci, W_cf and W_co, transposed, in `p` (3 K, K)."""
+
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, peepholes: bool = False) -> None:
+        super().__init__("lstm", words, dimensions, dropout)
+        self.p = initial(3 * dimensions, dimensions) if peepholes else None
+
+    def states(self, packed: Packed) -> Tensor:
+        if self.p is None:
+            return super().states(packed)
+        words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
+        parts = (words, self.w, self.u, self.p, self.bias + self.hidden_bias)
+        return PeepholeRecurrence.apply(packed.sizes, *(part.to(self.precision) for part in parts))

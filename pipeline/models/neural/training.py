@@ -129,7 +129,8 @@ class Training:
         rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
         m, drawn = len(self.owners), self.objective.drawn
         batches = np.array_split(rng.permutation(m), self.steps)
-        return [np.concatenate([rows, rng.choice(m, drawn)]) for rows in batches] if drawn else batches
+        contrasts = rng.choice(m, (1 if self.schedule.resampled == "epoch" else self.steps, drawn))
+        return [np.concatenate([rows, contrasts[i % len(contrasts)]]) for i, rows in enumerate(batches)]
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
         """Learn from the pairs `rows`; while a GPU computes, draw those of the next step."""

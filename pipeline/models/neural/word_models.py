@@ -15,7 +15,7 @@ from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import JointNetwork, NetworkModel, Score, load_arrays
 from pipeline.models.neural.packing import pack
-from pipeline.models.neural.sentences import LinearOfWords, MeanOfWords, PlainRecurrent, Recurrent
+from pipeline.models.neural.sentences import LinearOfWords, LongShortTerm, MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.models.neural.task import Trainer, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import seeded
 
@@ -188,4 +188,8 @@ class GRU(GlobalModel):
 class LSTM(GlobalModel):
     """The last hidden state of long short-term memory: the model of Kiros et al. 2014."""
 
-    sentence_encoder = partial(Recurrent, "lstm")
+    sentence_encoder = LongShortTerm
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> dict[str, Any]:
+        return {"peepholes": True} if task.settings.peepholes else {}
