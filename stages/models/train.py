@@ -206,7 +206,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     train,
-    version=9,
+    version=10,
     needs=Need(process(TORCH + 3000, images=0.004), fixed(500), per_described(2), "pairs times epochs", network_gpu),
     names=("model",),
     choices=lambda config: [(name,) for name in config.made_by("train")],

@@ -40,7 +40,10 @@ OWN = {
     "dtrnn": {"activation": "tanh"},
     "sdtrnn": {"activation": "tanh", "rare": 100},
     "hmlstm": {
-        "simplified_epochs": 1, "correspondence_epochs": 2, "phrase_share": 0.3, "phrase_contrasts": "other-images",
+        "simplified_epochs": 1,
+        "correspondence_epochs": 2,
+        "phrase_share": 0.3,
+        "phrase_contrasts": "other-images",
         "forget_bias": 0.0,
     },
     "ncca-recurrent": {"hidden": 6},
@@ -99,10 +102,11 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
 def make_task_of(model: str, **settings: object) -> TrainingTask:
     """A task in the form that the registered `model` takes."""
     spec = model_spec(model)
+    own = OWN.get(model, {}) | {name: settings.pop(name) for name in OWN.get(model, {}) if name in settings}
     task = make_task(spec.sentences, **settings)
     if model == "ncca-recurrent":
         task = replace(task, start=make_start())
-    return replace(task, settings=import_place(spec.section)(**task.settings.model_dump() | OWN.get(model, {})))
+    return replace(task, settings=import_place(spec.section)(**task.settings.model_dump() | own))
 
 
 def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:

@@ -116,7 +116,7 @@ def test_no_sentence_at_all_is_an_empty_block(trained) -> None:
 
 
 def test_fixed_word_vectors_stay() -> None:
-    task = replace(make_task("tokens", epochs=1), train_words=False)
+    task = replace(make_task_of("lstm", epochs=1), train_words=False)
     model = train(model_spec("lstm").load(), task, None, lambda training: None).model
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
 
@@ -124,7 +124,7 @@ def test_fixed_word_vectors_stay() -> None:
 def test_bfloat16_comes_to_an_equal_loss() -> None:
     logs = []
     for precision in (torch.float32, torch.bfloat16):
-        task = replace(make_task("tokens", epochs=6), precision=precision)
+        task = replace(make_task_of("lstm", epochs=6), precision=precision)
         logs.append(train(model_spec("lstm").load(), task, None, lambda training: None).log["history"])
     exact, fast = (history[-1]["loss"] for history in logs)
     assert exact < logs[0][0]["loss"] / 2

@@ -10,8 +10,10 @@ from made_up_trees import NOUN_PHRASE, Block, Shown, draw_phrases
 from torch import Tensor
 
 from pipeline.errors import UsageError
+from pipeline.models.neural.branches import DenseObjective, PhrasePairs, Scores
 from pipeline.models.neural.hlstm import HierarchicalLSTM
 from pipeline.models.neural.hmlstm import match, noun_phrases, phrase_rows
+from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, train
 from pipeline.specs.models import model_spec
@@ -126,7 +128,7 @@ class Placed(Shown):
 
 @pytest.mark.parametrize("geometry", [True, False])
 def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
-    task = make_task_of("hmlstm", epochs=16, dropout=0.0)
+    task = make_task_of("hmlstm", epochs=12, dropout=0.0)
     own = task.settings.changed({"correspondence_epochs": 1, "phrase_share": 1})
     looks = np.unique(task.train.regions.features[:, 1:].reshape(-1, 16), axis=0)
 
@@ -147,7 +149,7 @@ def test_phrases_find_regions_by_their_place_alone(geometry: bool) -> None:
     named = task.dev.sentences.words[nodes - 4]
     shown = task.dev.regions.features[task.dev.owners[sentence], found, 0]
     spread = [shown[named == word].std() for word in np.unique(named)]
-    assert np.mean(spread) < 0.5 * shown.std()
+    assert np.mean(spread) < 0.6 * shown.std()  # by chance they are about equal
     twin = type(model).from_parts(model.settings(), model.tensors())
     block = task.dev.regions.packed(np.arange(3))
     np.testing.assert_array_equal(twin.embed_regions(block), model.embed_regions(block, view))
@@ -173,3 +175,45 @@ def test_other_encoders_and_losses_without_contrasts_are_refused() -> None:
         model_spec("hmlstm").load().trainer(replace(task, region_view=None))
     with pytest.raises(UsageError, match="contrasts within the batch"):
         model_spec("hmlstm").load().trainer(replace(task, settings=task.settings.changed({"loss": "squared"})))
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "chosen", "total"),
+    [
+        # v1, v2, v3 against h1, h2, h3; the first two are of one image. Terms max(0, 0.2 - s(v_k, h_k) + s) above zero:
+        # v1 h2 0.1, v2 h1 0.1, v2 h3 0.35 of regions, h2 v1 0.3, h2 v3 0.25, h3 v2 0.05 of phrases; w = 1, 0.5, 2.
+        ("batch", (5, 6, 9), 0.1 + 0.5 * (0.1 + 0.35 + 0.3 + 0.25) + 2 * 0.05),
+        ("other-images", (5, 6, 9), 0.5 * (0.35 + 0.25) + 2 * 0.05),
+        ("own-image", (5, 6, 9), 0.1 + 0.5 * (0.1 + 0.3)),
+        ("batch", (5, 5, 9), 0.5 * (0.35 + 0.25) + 2 * 0.05),  # phrases of one region do not contrast
+    ],
+)
+def test_the_phrases_loss_by_hand(contrasts: str, chosen: tuple, total: float) -> None:
+    """Niu et al. 2017, eq. 9 and 10."""
+    scores = torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.3, 0.45], [0.0, 0.35, 0.6]])
+    owners, empty = torch.tensor([0, 0, 1]), torch.empty(0)
+    pairs = PhrasePairs(empty + torch.zeros(3, 0), empty, torch.tensor([1, 0.5, 2]), owners, torch.tensor(chosen))
+    objective = DenseObjective(Objective("ranking", "all", 1, margin=0.2, temperature=1), 0.3, contrasts)
+    satisfied = torch.tensor([[0.5, 0.1], [0.2, 0.6]])
+    found = objective(Scores(satisfied, scores, pairs), torch.tensor([0, 1]))
+    assert found.item() == pytest.approx(0.3 * total / 2, abs=1e-6)
+
+
+def test_statistics_of_parts_never_see_whole_images() -> None:
+    """A whole image that no region looks like moves the statistics of wholes alone, before and after the first
+    correspondences."""
+    task = make_task_of("hmlstm", epochs=2)
+    block = task.train.regions.features.copy()
+    block[:, 0] = 1e4
+    task = replace(task, train=replace(task.train, regions=Shown(block)))
+    trainer = model_spec("hmlstm").load().trainer(task)
+    drawn = []
+    trainer.model.network.image_norm.register_forward_pre_hook(lambda module, given: drawn.append(given[0].detach()))
+    trainer.training.run(lambda training: None)
+    assert len(drawn) > 20 and max(float(x.abs().max()) for x in drawn) < 100
+
+
+def test_forget_gates_begin_with_their_bias() -> None:
+    task = make_task_of("hmlstm", forget_bias=1.5)
+    bias = model_spec("hmlstm").load().untrained(task).network.sentences.bias.detach().numpy()
+    np.testing.assert_array_equal(bias, np.repeat([0, 0, 0, 1.5], len(bias) // 4).astype(np.float32))

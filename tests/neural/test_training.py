@@ -118,7 +118,7 @@ def test_the_ranking_loss_learns(optimiser: str, rate: float, negatives: str) ->
 
 
 def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
-    task = make_task("tokens", epochs=1)
+    task = make_task_of("lstm", epochs=1)
     trainer = model_spec("lstm").load().trainer(task)
     trainer.training.draw = poison_from(4, trainer.training.draw)
     kept: list[Checkpoint] = []
@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
     with pytest.raises(Killed):
         train(model_spec("bow").load(), make_task("tokens"), None, after_step)
     with pytest.raises(IntegrityError, match="checkpoint is of another model"):
-        tensors_of("lstm", make_task("tokens"), kept[0])
+        tensors_of("gru", make_task("tokens"), kept[0])
 
 
 def test_sampled_contrastive_pairs_are_drawn_anew_every_epoch() -> None:

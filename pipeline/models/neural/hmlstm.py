@@ -146,8 +146,8 @@ def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tens
 
 
 def _or_any(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(p,) the regions `chosen`, or where there is none yet (-1) any but the whole image of the `counts` (p,) regions of
-    the phrase's image: the statistics of the parts' batch normalisation are of regions from the first epoch."""
+    """(p,) the regions `chosen`; where there is none yet (-1), any of the `counts` (p,) regions of the phrase's image
+    but the whole, so that the parts' batch normalisation has the statistics of regions from the first epoch."""
     drawn = (torch.rand(len(chosen)).numpy() * (counts - 1)).astype(np.int64) + 1
     return np.where(chosen < 0, np.minimum(drawn, counts - 1), chosen)
 

@@ -19,9 +19,7 @@ class PeepholeRecurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, p: Tensor, b: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, p: Tensor, b: Tensor) -> Tensor:
         k, inputs = u.shape[1], torch.addmm(b, words, w.T).float()
         early, late = p[: 2 * k], p[2 * k :]
         gates = inputs.new_empty(len(words), 4 * k)

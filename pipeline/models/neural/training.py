@@ -126,10 +126,9 @@ class Training:
 
     def _batches(self) -> list[np.ndarray]:
         """The batches of the epoch, each followed by the contrastive pairs that the objective asks for."""
-        rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
-        m, drawn = len(self.owners), self.objective.drawn
+        rng, m = np.random.default_rng([self.schedule.seed, self.progress.epoch]), len(self.owners)
         batches = np.array_split(rng.permutation(m), self.steps)
-        contrasts = rng.choice(m, (1 if self.schedule.resampled == "epoch" else self.steps, drawn))
+        contrasts = rng.choice(m, (1 if self.schedule.resampled == "epoch" else self.steps, self.objective.drawn))
         return [np.concatenate([rows, contrasts[i % len(contrasts)]]) for i, rows in enumerate(batches)]
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
