@@ -193,10 +193,11 @@ def test_the_phrases_loss_by_hand(contrasts: str, chosen: tuple, total: float) -
     scores = torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.3, 0.45], [0.0, 0.35, 0.6]])
     owners, empty = torch.tensor([0, 0, 1]), torch.empty(0)
     pairs = PhrasePairs(empty + torch.zeros(3, 0), empty, torch.tensor([1, 0.5, 2]), owners, torch.tensor(chosen))
-    objective = DenseObjective(Objective("ranking", "all", 1, margin=0.2, temperature=1), 0.3, contrasts)
     satisfied = torch.tensor([[0.5, 0.1], [0.2, 0.6]])
-    found = objective(Scores(satisfied, scores, pairs), torch.tensor([0, 1]))
-    assert found.item() == pytest.approx(0.3 * total / 2, abs=1e-6)
+    for reduction, divisor in (("mean", 2), ("sum", 1)):
+        of_pairs = Objective("ranking", "all", 1, margin=0.2, temperature=1, reduction=reduction)
+        found = DenseObjective(of_pairs, 0.3, contrasts)(Scores(satisfied, scores, pairs), torch.tensor([0, 1]))
+        assert found.item() == pytest.approx(0.3 * total / divisor, abs=1e-6)
 
 
 def test_statistics_of_parts_never_see_whole_images() -> None:

@@ -36,7 +36,7 @@ class Scores(NamedTuple):
 @dataclass(frozen=True)
 class DenseObjective:
     """Eq. 10: `objective` of the sentences plus `share` times the weighted one of the noun phrases, both divided by the
-    number of sentences.
+    number of sentences where its reduction is the mean.
 
     `contrasts` are the phrases h_{d,l} and regions v_{d,l} of eq. 9: those of the batch's `other-images`; all of the
     `batch`; or those of its `own-image` d alone, as the index says. Phrases of one region never contrast.
@@ -51,8 +51,10 @@ class DenseObjective:
         loss, pairs = self.objective(scores.sentences, owners), scores.pairs
         if not len(pairs.rows) or not pairs.weights.any():
             return loss
-        phrases = self.objective(scores.phrases, pairs.owners, pairs.weights, self.legal(pairs)) * len(pairs.rows)
-        return loss + self.share * phrases / len(owners)
+        phrases = self.objective(scores.phrases, pairs.chosen, pairs.weights, self.legal(pairs))
+        if self.objective.reduction == "mean":
+            phrases = phrases * len(pairs.rows) / len(owners)
+        return loss + self.share * phrases
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
         """(p, p) bool: which phrases and regions contrast."""
