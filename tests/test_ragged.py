@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.ragged import Ragged, divides, offsets_of
@@ -33,6 +33,7 @@ def listed(one: Named) -> list[tuple[int, list[int]]]:
     return list(zip(one.names.tolist(), map(list, one.split("values")), strict=True))
 
 
+@settings(deadline=None)
 @given(ROWS, st.data())
 def test_rows_are_those_of_lists(rows: list[list[int]], data: st.DataObject) -> None:
     one, expected = make(rows), [(100 + i, row) for i, row in enumerate(rows)]

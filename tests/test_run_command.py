@@ -67,7 +67,7 @@ def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=90)[1].splitlines()[-1] == "jointspace: interrupted"
+    assert process.communicate(timeout=300)[1].splitlines()[-1] == "jointspace: interrupted"
     assert process.returncode == 130
     mine = str(folder).encode()
     for pid in filter(str.isdigit, os.listdir("/proc")):

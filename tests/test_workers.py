@@ -125,7 +125,7 @@ def test_an_exception_of_the_items_passes() -> None:
 def test_workers_that_cannot_start_are_no_items_fault() -> None:
     # The main module of a program read from a pipe cannot be imported again by a new process.
     program = "from pipeline.workers import isolated_map\nprint(list(isolated_map(abs, range(9), 2)))"
-    result = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, timeout=300)
     assert (
         result.returncode == 1
         and JointspaceError.__name__ in result.stderr
@@ -147,11 +147,11 @@ def test_workers_end_with_their_parent(tmp_path) -> None:
         [sys.executable, str(program)],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": path},
     )
     worker = int(result.stdout)
-    for _ in range(100):
+    for _ in range(3000):
         if not _runs(worker):
             return
         time.sleep(0.1)
@@ -177,7 +177,7 @@ def test_an_interruption_ends_what_is_under_way(tmp_path) -> None:
     try:
         worker = int(process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) != 0
+        assert process.wait(timeout=300) != 0
         assert not _runs(worker)
     finally:
         process.kill()

@@ -191,7 +191,7 @@ def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> Non
     released, usual = threading.Event(), gallery.images
 
     def slowly(sentence: str, top: int, where: str | None):
-        released.wait(20)
+        released.wait(300)
         return usual(sentence, top, where)
 
     gallery.images = slowly

@@ -71,7 +71,7 @@ def browse(folder: Path, address: str, *options: str) -> str:
     """What headless Chromium prints of `address`, some virtual seconds after it has opened it."""
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900"]
     command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000", *options, address]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 def test_a_sentence_in_the_address_is_answered_by_each_model(address: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'jo
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'jointspace[serve]'")
 
 HEAD_SECONDS, ANSWER_SECONDS, CONNECTIONS = 2, 3, 200
-PATIENT = 30
+PATIENT = 150
 """Seconds within which all must have happened, on a busy machine too."""
 PAGE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 SEARCH = "/api/models/ncca/images?sentence=dog&top=3"
@@ -142,13 +142,11 @@ def test_who_does_not_go_on_is_left(port: int) -> None:
 def test_a_head_that_drips_in_has_no_longer(port: int) -> None:
     with connect(port) as visitor:
         start = time.monotonic()
-        for byte in PAGE[:1] * 1000:
-            try:
-                visitor.send(bytes([byte]))
-            except OSError:
-                break
-            time.sleep(0.1)
-        assert HEAD_SECONDS * 0.9 < time.monotonic() - start < PATIENT
+        with pytest.raises(OSError):
+            for _ in range(10 * PATIENT):
+                visitor.send(b"G")
+                time.sleep(0.1)
+        assert time.monotonic() - start > HEAD_SECONDS * 0.9
 
 
 def test_a_slow_visitor_is_answered(port: int) -> None:

@@ -115,7 +115,7 @@ def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
     released, usual = threading.Event(), Describer.describe
 
     def slowly(describer: Describer, *arguments: object):
-        released.wait(20)
+        released.wait(300)
         return usual(describer, *arguments)
 
     monkeypatch.setattr(Describer, "describe", slowly)

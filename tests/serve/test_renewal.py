@@ -18,7 +18,7 @@ from visiting import serve  # noqa: E402
 
 from pipeline.serve.shelf import Renewal, Shelf  # noqa: E402
 
-PATIENT = 30
+PATIENT = 150
 """Seconds within which a bundle must have been looked at again."""
 
 

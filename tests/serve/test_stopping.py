@@ -40,14 +40,14 @@ class Slow:
 @pytest.fixture
 def visitor() -> Iterator[socket.socket]:
     with socket.socket() as one:
-        one.settimeout(30)
+        one.settimeout(300)
         yield one
 
 
 def test_an_answer_that_is_ready_after_the_stop_is_not_waited_for_longer_than_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, visitor: socket.socket
 ) -> None:
-    monkeypatch.setattr(connections, "LAST_SECONDS", 1)
+    monkeypatch.setattr(connections, "LAST_SECONDS", 3)
     slow, patience = Slow(), connections.Patience(head_seconds=LONG, answer_seconds=LONG, max_connections=10)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = connections.make_config(slow, patience, 100)
@@ -59,9 +59,9 @@ def test_an_answer_that_is_ready_after_the_stop_is_not_waited_for_longer_than_ot
             thread.start()
             visitor.connect(listener.getsockname())
             visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert slow.asked.wait(30)
+            assert slow.asked.wait(300)
             server.should_exit = True
             time.sleep(0.3)
             slow.released.set()
-            thread.join(30)
+            thread.join(300)
     assert not thread.is_alive() and not caplog.messages

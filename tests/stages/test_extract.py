@@ -148,17 +148,16 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     code = (
         "import sys, time, pipeline.images.preprocess as p; load = p.load\n"
         "def slowly(*parts, **more):\n"
-        "    time.sleep(60 if parts[-1].name == '08.png' else 0)\n"
+        "    time.sleep(3600 if parts[-1].name == '08.png' else 0)\n"
         "    return load(*parts, **more)\n"
         "p.load = slowly\n"
         "from stages.cli import cli; cli.get_command(None, 'extract')(sys.argv[1:])"
     )
     process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
     part = Path(f"{whole.path}.parts/0000000.h5")
-    for _ in range(600):
+    while not part.with_name(f"{part.name}.json").exists():
+        assert process.poll() is None
         time.sleep(0.1)
-        if part.with_name(part.name + ".json").exists():
-            break
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not whole.path.exists() and sorted(p.name for p in part.parent.glob("*.h5")) == [part.name]

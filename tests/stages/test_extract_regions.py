@@ -77,17 +77,16 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
     code = (
         "import sys, time, pipeline.images.preparation as r; opened = r.open_photograph\n"
         "def slowly(read, limits, photograph):\n"
-        "    time.sleep(60 if photograph.name.endswith('06.png') else 0)\n"
+        "    time.sleep(3600 if photograph.name.endswith('06.png') else 0)\n"
         "    return opened(read, limits, photograph)\n"
         "r.open_photograph = slowly\n"
         "from stages.cli import cli; cli.get_command(None, 'extract_regions')(sys.argv[1:])"
     )
     process = subprocess.Popen([sys.executable, "-c", code, *arguments(run)])
     part = Path(f"{whole.path}.parts/0000000.h5")
-    for _ in range(600):
+    while not part.with_name(f"{part.name}.json").exists():
+        assert process.poll() is None
         time.sleep(0.1)
-        if part.with_name(part.name + ".json").exists():
-            break
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not whole.path.exists()

@@ -44,12 +44,12 @@ def begin(run: Path) -> Path:
 
 def summarise(run: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [*COMMAND, "--run", run], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+        [*COMMAND, "--run", run], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
     )
 
 
 def wait_until_signed(lock: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (lock.exists() and lock.stat().st_size):
         assert time.monotonic() < deadline, "nobody took the lock"
         time.sleep(0.02)
@@ -218,7 +218,7 @@ def test_an_orphan_of_a_killed_snakemake_keeps_the_next_run_away(tmp_path: Path)
     assert second.returncode == 1 and f"out.json is being written by process {orphan} on" in second.stderr
     assert not (tmp_path / "out.json").exists()
     (tmp_path / "pipe").write_bytes(evaluation())
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while lock.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     expected = (tmp_path / "out.json").read_bytes()
