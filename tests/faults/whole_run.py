@@ -56,6 +56,7 @@ CONFIGS = {
     "dense": merge(NETWORK, {"models": ["hmlstm"], "generators": [], "regions": {"dimensions": None}}),
     "shown": {
         **NETWORK, "models": ["ncca", "dvsa"], "ensembles": {}, "generators": ["mrnn"], "align": {"splits": ["dev"]},
+        "describe": {"boxes": False},
     },
     "encoders": {
         **NETWORK,
