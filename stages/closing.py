@@ -2,13 +2,18 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.errors import JointspaceError
+from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.run import Run
 
+if TYPE_CHECKING:
+    from pipeline.storage.bundle import Bundle
+
 LONGEST, LOOKED_AT = 80, 20
-"""Characters of the sentence in the printed command, and how many sentences it is chosen from."""
+"""Characters of the sentence or photograph in the printed command, and how many it is chosen from."""
 FALLBACK = "a dog on the grass"
 
 
@@ -34,7 +39,7 @@ def closing_lines(run: Path, program: Path) -> list[str]:
 
     from pipeline.evaluate.summary import compare_briefly, ranking
     from pipeline.storage.atomic import read_json
-    from pipeline.storage.bundle import CARD
+    from pipeline.storage.bundle import CARD, Bundle
     from pipeline.storage.names import plain
 
     summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
@@ -43,18 +48,35 @@ def closing_lines(run: Path, program: Path) -> list[str]:
     if report.exists():
         lines.append(f"report: {report}")
     best = run / "index" / plain(ranked[0]["model"], summary) if ranked else run
-    if (best / CARD).exists():
+    if (best / CARD).exists() and (example := example_search(Bundle(best))):
         near = os.path.relpath(program)
         command = str(program) if near.startswith("..") else near
-        lines.append(f"search: {shlex.join([command, 'search', '--index', str(best), _example(best)])}")
+        lines.append(f"search: {shlex.join([command, *example])}")
     return lines
 
 
-def _example(bundle: Path) -> str:
-    """A short sentence of the bundle's own, whose words are therefore known, and which is safe to print."""
-    from pipeline.storage.bundle import Bundle
+def example_search(bundle: "Bundle") -> list[str] | None:
+    """A search that the bundle can answer: for a short sentence of its own, else for one of its photographs; None where
+    it answers vectors alone. It is safe to print."""
+    from pipeline.index.asking import Asker
 
-    table = Bundle(bundle).packed_table("sentences")
-    texts = [record["text"] or "" for record in table.records(range(min(LOOKED_AT, table.num_rows)))]
-    usable = (text for text in texts if 0 < len(text) <= LONGEST and text.isprintable() and text[0] != "-")
-    return next(usable, FALLBACK)
+    asker, words = Asker(bundle), ["search", "--index", str(bundle.folder)]
+    with suppress(UsageError):
+        for sentence in (*_printable(bundle, "sentences", "text"), FALLBACK):
+            with suppress(InputError):
+                asker.require_known(sentence)
+                return [*words, sentence]
+    with suppress(UsageError):
+        asker.encoder_parts()
+        root = Path(bundle.card["data_root"])
+        found = (root / path for path in _printable(bundle, "images", "path"))
+        if photograph := next((path for path in found if path.suffix != ".tar" and path.is_file()), None):
+            return [*words, "--image", str(photograph)]
+    return None
+
+
+def _printable(bundle: "Bundle", modality: str, column: str) -> Iterator[str]:
+    """Some values of a column that are short, and safe in a command."""
+    table = bundle.packed_table(modality)
+    texts = [record[column] or "" for record in table.records(range(min(LOOKED_AT, table.num_rows)))]
+    yield from (text for text in texts if 0 < len(text) <= LONGEST and text.isprintable() and text[0] != "-")

@@ -24,12 +24,12 @@ from pipeline.report.tables import (
 
 @dataclass(frozen=True)
 class Report:
-    """What the page shows: `search` is a command to try, `manifest` the manifest's summary, `rejects` what it left out,
-    `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what is recorded of each,
-    `health` that of each encoder's stored features, `costs` the rows of pipeline.plan.comparison with
+    """What the page shows: `search` is a command to try, if there is one (else ""), `manifest` the manifest's summary,
+    `rejects` what it left out, `evaluations` the summary of evaluations, `cards` those of the bundles, `models` what is
+    recorded of each, `health` that of each encoder's stored features, `costs` the rows of pipeline.plan.comparison with
     the `share` of the processors that the plan's rates had, `tradeoffs` the drawings of how indices were chosen,
-    `sheets` drawings that other commands have made, `versions` library -> version; `printed` are the
-    tables that papers print of this collection.
+    `sheets` drawings that other commands have made, `versions` library -> version; `printed` are the tables that papers
+    print of this collection.
     """
 
     title: str

@@ -24,8 +24,10 @@ def command(bundle_folder: Path, photographs: Path, output: Path, name: str | No
 
     from pipeline import config
     from stages.applied import apply_bundle
+    from stages.closing import example_search
 
     changes = config.read_mapping(config_path) if config_path else {}
     bundle = apply_bundle(bundle_folder, photographs, output, name, changes)
-    words = shlex.join(["jointspace", "search", "--index", str(output), "two dogs"])
-    logging.getLogger(__name__).info("%d photographs; search: %s", bundle.card["images"]["count"], words)
+    example = example_search(bundle)
+    search = f"; search: {shlex.join(['jointspace', *example])}" if example else ""
+    logging.getLogger(__name__).info("%d photographs%s", bundle.card["images"]["count"], search)

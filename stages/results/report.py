@@ -36,6 +36,7 @@ def report(run: Run, job: Job) -> None:
     from pipeline.storage.fingerprint import require_same
     from pipeline.storage.forms import Descriptions, JudgementForm, PlanForm
     from pipeline.storage.records import read_record
+    from stages.closing import example_search
 
     settings, layout, manifest = run.config, run.layout, run.manifest
     evaluations = read_summary(layout.summary.path)
@@ -59,9 +60,7 @@ def report(run: Run, job: Job) -> None:
     page = render(
         Report(
             title=settings.name,
-            search=shlex.join(
-                ["jointspace", "search", "--index", str(best.folder), manifest.sentences["text"][0].as_py()]
-            ),
+            search=shlex.join(["jointspace", *example]) if (example := example_search(best)) else "",
             manifest=manifest.summary,
             rejects=manifest.rejects,
             evaluations=evaluations,
@@ -205,9 +204,7 @@ def _descriptions(config, layout) -> list[Artefact]:
 
 
 def _judged(config, layout) -> list[Artefact]:
-    splits = config.describe.splits
-    subjects = [*splits, *(f"{split}.boxes" for split in splits if config.describe.boxes)]
-    return [layout.description_evaluation(name, subject) for name in config.generators for subject in subjects]
+    return [layout.description_evaluation(*names) for names in config.descriptions(config.describe.splits)]
 
 
 def _reads(config, layout) -> Inputs:
@@ -220,7 +217,7 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     report,
-    version=1,
+    version=2,
     needs=Need(process(TORCH + 600, images=0.002), fixed(50), fixed(30), "models"),
     wanted=lambda config: [()],
     keys=lambda config: {"collection": config.reproduce.collection},

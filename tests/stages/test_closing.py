@@ -86,8 +86,11 @@ def test_a_summary_leads_to_no_bundle_outside(run: Path) -> None:
 
 
 def test_a_sentence_that_would_upset_a_terminal_is_not_printed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["\x1b[31mred", "-rf", "x" * 200, None, "two\rlines", "a dog's day"]
-    monkeypatch.setattr("pipeline.storage.tables.PackedTable.records", lambda self, rows: [{"text": t} for t in texts])
-    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a dog's day"
+    texts = ["\x1b[31mred", "-rf", "x" * 200, None, "two\rlines", "unheard of", "a cat's dog"]
+    monkeypatch.setattr(
+        "pipeline.storage.tables.PackedTable.records",
+        lambda self, rows: [{"text": text, "path": f"{text}/../x.png"} for text in texts],
+    )
+    assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a cat's dog"
     texts.pop()
     assert shlex.split(closing_lines(run, Path("p"))[-1])[-1] == "a dog on the grass"

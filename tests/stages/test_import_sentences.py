@@ -1,6 +1,7 @@
 """import-sentences: vectors made elsewhere become the run's shards, every sentence with its own."""
 
 import logging
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from pipeline.storage.parameters import TEXT_ENCODER, write_parameters
 from pipeline.text.averaged import AveragedEncoder
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
+from stages.closing import example_search
 
 COUNT = 48
 MAKER = {"name": "maker", "kind": "averaged"}
@@ -130,6 +132,18 @@ def test_a_vector_that_is_no_number_is_named_and_no_shard_is_written(made: Path,
     assert not list((made / "text").rglob("*.h5"))
 
 
+def test_vectors_are_stored_as_their_entry_says(made: Path, source: Path) -> None:
+    rows = np.load(source)
+    np.save(source, rows * 1e5)
+    with pytest.raises(InputError, match="set `storage` of the text encoder theirs to float32"):
+        make_stage("import_sentences", made, "theirs")
+    configure(made, {"extract": {"storage": "float32"}})
+    with pytest.raises(InputError, match="do not fit float16"):
+        make_stage("import_sentences", made, "theirs")
+    configure(made, {"text_encoder_defaults": {"storage": "float32"}})
+    assert np.array_equal(imported(made), rows[::-1] * np.float32(1e5))
+
+
 def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:
     configure(made, {"query_text_encoders": [MAKER]}, made_by="maker")
     things = sorted({text.split()[1] for text in open_run(made).manifest.sentences["text"].to_pylist()[::2]})
@@ -156,7 +170,13 @@ def test_an_index_without_their_encoder_answers_photographs_alone(made: Path) ->
     entry = {"name": "tfidf", "kind": "imported", "imported": {"path": "s.npy"}}
     write_config(made, {"models": ["ncca"], "text_encoders": [entry]})
     retell(made / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
-    searcher = Searcher(Bundle(build_bundle(made)))
+    searcher = Searcher(bundle := Bundle(build_bundle(made)))
     assert len(searcher.sentences(features_of("dog"), 3)) == 3
     with pytest.raises(UsageError, match="has no text encoder tfidf, whose vectors were imported, so it cannot be"):
         searcher.images("a dog", 3)
+    *words, photograph = example_search(bundle)
+    assert words == ["search", "--index", str(bundle.folder), "--image"]
+    Path(photograph).unlink()
+    assert example_search(bundle)[-1] != photograph
+    shutil.rmtree(bundle.card["data_root"])
+    assert example_search(bundle) is None
