@@ -42,12 +42,12 @@ class MatchedFeatures:
         n = len(self.labels)
         return (range(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
 
-    def require_stored(self, storage: str) -> None:
-        """Raises InputError for the first one whose vector does not fit the dtype `storage`."""
+    def require_stored(self, storage: str, key: str) -> None:
+        """Raises InputError for the first one whose vector does not fit the dtype `storage`, which `key` has chosen."""
         from pipeline.storage.features import to_stored
 
         for these in self.blocks():
-            to_stored(self.features(these), storage, self.names(these))
+            to_stored(self.features(these), storage, self.names(these), key)
 
 
 def given_source(config: "Config", encoder: "Encoder | TextEncoderEntry") -> "Source":

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.printable import UNSAFE
+from pipeline.settings.collection import LONGEST_NAME
 
-MOST_COLUMNS, LONGEST_NAME = 100, 64
+MOST_COLUMNS = 100
 RESERVED = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "merged_root")
     + ("rank", "score", "box", "text", "sentence_id")
@@ -56,13 +57,15 @@ class Field(str):
 
 
 class OwnColumns:
-    """Columns that are filled value by value; `chosen` names those that are kept, None keeps all.
+    """Columns that are filled value by value; `chosen` names those that are kept, None keeps all. Values of a mapping
+    are what these are called here.
 
     A name that is ours gets PREFIX before it. What is left out is counted in `left_out`, by its reason.
     """
 
     def __init__(self, longest: int, chosen: Collection[str] | None = None) -> None:
         self.longest, self.chosen = longest, chosen
+        self._names = chosen if isinstance(chosen, Mapping) else {}
         self.left_out: Counter[str] = Counter()
         self._columns: dict[str, _Column] = {}
         self._seen: set[int] = set()
@@ -88,7 +91,8 @@ class OwnColumns:
     def _column(self, name: str) -> "_Column | None":
         if name in self._columns or (self.chosen is not None and name not in self.chosen):
             return self._columns.get(name)
-        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or UNSAFE.search(name):
+        called = self._names.get(name, name)
+        if not isinstance(called, str) or not called.strip() or len(called) > LONGEST_NAME or UNSAFE.search(called):
             fault = f"in columns whose names are empty, longer than {LONGEST_NAME} characters, or not printable"
         elif len(self._columns) >= MOST_COLUMNS:
             fault = f"in more columns than {MOST_COLUMNS}"
@@ -100,9 +104,10 @@ class OwnColumns:
     def table(self, count: int) -> pa.Table:
         """The columns of `count` images, in the order in which they were named first."""
         table: dict[str, pa.Array] = {}
+        names = {name: self._names.get(name, name) for name in self._columns}
         for name, column in self._columns.items():
-            stored = name
-            while stored in RESERVED or stored in table or (stored != name and stored in self._columns):
+            stored = names[name]
+            while stored in RESERVED or stored in table or (stored != names[name] and stored in names.values()):
                 stored = PREFIX + stored
             table[stored] = column.values(count)
         return pa.table(table) if table else pa.table({"": pa.nulls(count)}).select([])
@@ -113,11 +118,14 @@ class OwnColumns:
             yield "own columns: " + ", ".join(f"{field.name} ({field.type})" for field in table.schema)
         for reason, number in self.left_out.items():
             yield f"  {number} values of own columns left out: {reason}"
+        for name in self.chosen or ():
+            if name not in self._columns:
+                yield f"  no image has a value in the column {name}, which own_columns names"
         for name, column in self._columns.items():
             if len(column.kinds) > 1 and column.kinds != {"whole", "number"}:
                 yield f"  the column {name} has several types ({', '.join(sorted(column.kinds))}) and is kept as text"
-            if name in RESERVED:
-                yield f"  the column {name} is called {PREFIX}{name} here, since {name} is a column of ours"
+            if (called := self._names.get(name, name)) in RESERVED:
+                yield f"  the column {name} is called {PREFIX}{called} here, since {called} is a column of ours"
 
 
 class _Column:

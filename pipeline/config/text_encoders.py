@@ -28,6 +28,7 @@ class EveryTextKind(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...]
     centre: Literal["none", "mean", "whiten"]
     weight: Weights
+    storage: Literal["float16", "float32"]
 
 
 def _with(base: type[Section], name: str, keys: set[str]) -> type[Section]:

@@ -3,10 +3,23 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
+from pipeline.printable import UNSAFE
 from pipeline.settings.section import AboveZero, Count, Positive, Section, Seed, Share, Split
 from pipeline.settings.text_encoders import TextKindSettings
+
+LONGEST_NAME = 64
+"""Characters of a column's name."""
+
+
+def _name_column(value: str) -> str:
+    if not value.strip() or UNSAFE.search(value):
+        raise ValueError("a column's name is printable, and not empty")
+    return value
+
+
+OwnName = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_name_column)]
 
 
 class DemoSettings(Section):
@@ -22,7 +35,7 @@ class CollectionSettings(Section):
     format: Literal["folder", "flickr-token", "karpathy", "coco", "table", "text-files", "webdataset"]
     files: dict[str, str]
     columns: dict[str, str]
-    own_columns: tuple[str, ...] | None
+    own_columns: tuple[str, ...] | dict[OwnName, str] | None
     default_split: Split | Literal["divided"]
     max_sentence_chars: Positive
     max_image_pixels: Positive
@@ -32,6 +45,20 @@ class CollectionSettings(Section):
     follow_links: bool
     takedown: str | None
     reject_limit: Share
+
+    @property
+    def kept_columns(self) -> dict[str, str] | None:
+        """The user's own columns that are kept, by their names in the collection, with ours; None: all."""
+        own = self.own_columns
+        if own is None:
+            return None
+        return {theirs: ours for ours, theirs in (own.items() if isinstance(own, dict) else zip(own, own, strict=True))}
+
+    @model_validator(mode="after")
+    def _one_name_a_column(self) -> "CollectionSettings":
+        if len(self.kept_columns or ()) < len(self.own_columns or ()):
+            raise ValueError("own_columns names a column twice")
+        return self
 
 
 class TextSettings(TextKindSettings):

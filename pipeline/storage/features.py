@@ -73,8 +73,9 @@ def write_features(
     return write_shard(path, FEATURES, arrays, rows=len(features), fingerprint=fingerprint, details=details)
 
 
-def to_stored(features: np.ndarray, dtype: str, names: Sequence[str]) -> np.ndarray:
-    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features do not fit it."""
+def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str = "extract.storage") -> np.ndarray:
+    """Features (n, dim) float32 as `dtype`. Raises InputError naming the first image whose features do not fit it, and
+    the `key` of the configuration that chooses another."""
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)
@@ -84,7 +85,7 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str]) -> np.ndar
         row = np.flatnonzero(~fits)[0]
         raise InputError(
             f"the features of {names[row]} do not fit {dtype} (the largest is {largest[row]:.3g});"
-            " set extract.storage to float32, or check the encoder's weights"
+            f" set {key} to float32, or check the encoder's weights"
         )
     return stored
 

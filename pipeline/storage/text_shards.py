@@ -81,12 +81,18 @@ def write_vectors(
     if sparse.issparse(vectors):
         arrays = {"data": vectors.data, "indices": vectors.indices, "indptr": vectors.indptr.astype(np.int64)}
     else:
-        arrays = {"vectors": to_stored(vectors, storage, [f"sentence {number}" for number in sentence_id.tolist()])}
+        named = [f"sentence {number}" for number in sentence_id.tolist()]
+        arrays = {"vectors": to_stored(vectors, storage, named, storage_key(encoder))}
     arrays |= {"sentence_id": sentence_id, "image_id": image_id}
     details = {"dim": vectors.shape[1], "encoder": {"name": encoder}, "inputs": inputs}
     details["encoder"] |= {"imported": imported} if imported else {}
     details |= {"documents": documents} if documents else {}
     write_shard(path, VECTORS, arrays, rows=vectors.shape[0], fingerprint=fingerprint, details=details)
+
+
+def storage_key(encoder: str) -> str:
+    """What the configuration calls the dtype of a text encoder's dense vectors."""
+    return f"`storage` of the text encoder {encoder}"
 
 
 class VectorShard(TextShard):

@@ -30,13 +30,13 @@ def ingest(run: Run, job: Job, processes: int | None = None) -> None:
     from pipeline.workers import isolated_map
 
     root, settings = run.layout.data_root, run.config.collection
-    files, columns, split = settings.files, settings.columns, settings.default_split
-    options = Options(files, columns, split, settings.follow_links, settings.own_columns)
+    files, columns, split, own = settings.files, settings.columns, settings.default_split, settings.kept_columns
+    options = Options(files, columns, split, settings.follow_links, own)
     records = FORMATS[settings.format](root, options)
     if settings.takedown:
         records = leave_out(records, parse_takedown(read_list(Path(settings.takedown), "collection.takedown")))
     records = tqdm(records, "read", unit=" records", disable=None)
-    assembly = Assembly(Intake(settings.max_sentence_chars, settings.own_columns).add(records))
+    assembly = Assembly(Intake(settings.max_sentence_chars, own).add(records))
     limits = ImageLimits.from_settings(settings)
     look = partial(inspect, ImageSource(root, settings.follow_links).read, limits)
     outcomes = isolated_map(look, assembly.locations(), runtime.threads() if processes is None else processes)

@@ -12,7 +12,7 @@ def import_features(run: Run, encoder: str) -> Callable[[Job], None]:
     from stages.given import match_given
 
     matched, storage = match_given(run, run.config.encoder(encoder)), run.config.extract.storage
-    matched.require_stored(storage)  # before the first shard is written
+    matched.require_stored(storage, "extract.storage")  # before the first shard is written
 
     def make(job: Job) -> None:
         rows = range(job.rows.first_image, job.rows.last_image)

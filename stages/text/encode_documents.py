@@ -18,7 +18,7 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     from stages.texts import open_text_encoder
 
     chosen, made, table = run.config.documents[documents], open_text_encoder(run, encoder), run.manifest.documents
-    kept = {"encoder": encoder, "storage": run.config.extract.storage, "documents": documents}
+    kept = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
     if chosen.simulate is not None:
         path = run.layout.simulated(documents).path
         table, sidecar = read_table(path, "simulated-documents")
@@ -63,7 +63,7 @@ STAGE = Stage(
     choices=lambda config: [(name, one.name) for name in config.documents for one in config.text_encoders],
     keys=lambda config, documents, encoder: {
         documents: config.documents[documents].model_dump(),
-        "storage": config.extract.storage,
+        "storage": config.text_encoder(encoder).storage,
     },
     reads=_reads,
     columns=("images", "documents"),

@@ -11,7 +11,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     from pipeline.storage.text_shards import write_vectors
     from stages.texts import open_text_encoder
 
-    made, manifest, storage = open_text_encoder(run, encoder), run.manifest, run.config.extract.storage
+    made, manifest, storage = open_text_encoder(run, encoder), run.manifest, run.config.text_encoder(encoder).storage
 
     def make(job: Job) -> None:
         vectors, owners = made.encode(manifest.texts(job.rows)), manifest.sentence_images[job.sentence_id]
@@ -33,7 +33,7 @@ STAGE = Stage(
     names=("encoder",),
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "texts"],
-    keys=lambda config, encoder: {"storage": config.extract.storage},
+    keys=lambda config, encoder: {"storage": config.text_encoder(encoder).storage},
     reads=lambda config, layout, encoder: {"text_encoder": layout.text_encoder(encoder)},
     columns=("sentences",),
     writes=lambda layout, encoder: layout.sentences(encoder),

@@ -8,11 +8,12 @@ from pipeline.run import Inputs, Job, Run, Stage
 
 def import_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     """Match vectors made elsewhere with the run's sentences, by image and number, by their words or by their order."""
-    from pipeline.storage.text_shards import write_vectors
+    from pipeline.storage.text_shards import storage_key, write_vectors
     from stages.given import match_given_sentences
 
-    matched, storage = match_given_sentences(run, run.config.text_encoder(encoder)), run.config.extract.storage
-    matched.require_stored(storage)  # before the first shard is written
+    chosen = run.config.text_encoder(encoder)
+    matched, storage = match_given_sentences(run, chosen), chosen.storage
+    matched.require_stored(storage, storage_key(encoder))  # before the first shard is written
 
     def make(job: Job) -> None:
         vectors = matched.features(range(job.rows.first_sentence, job.rows.last_sentence))
@@ -45,7 +46,7 @@ STAGE = Stage(
     sharded=True,
     choices=lambda config: [(one.name,) for one in config.text_encoders if one.spec.reads == "vectors"],
     keys=lambda config, encoder: {
-        "storage": config.extract.storage,
+        "storage": config.text_encoder(encoder).storage,
         **config.text_encoder(encoder).own.model_dump(include={"features", "names"}),
     },
     reads=_reads,

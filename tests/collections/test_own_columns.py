@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_up import ingest
 
+from pipeline import config
 from pipeline.collections.formats import FORMATS
 from pipeline.collections.own_columns import MOST_COLUMNS, RESERVED, Field, OwnColumns
 from pipeline.collections.records import ColumnsRecord, Options
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 from pipeline.storage.manifest import IMAGES, Manifest, write_manifest
 from pipeline.storage.sources import ROOT
 
@@ -191,6 +193,30 @@ def test_parquet_times_that_python_has_not_cost_only_themselves(collection: Path
         "ms": ends,
         "shop": [None, "north", "x"],
     }
+
+
+def test_chosen_columns_can_be_renamed(collection: Path, tmp_path: Path) -> None:
+    (collection / "metadata.csv").write_text("file;Preis \u20ac;Gr\u00f6\u00dfe;sold\na.jpg;3;9;true\n")
+    own = {"price": "Preis \u20ac", "width": "Gr\u00f6\u00dfe", "taken": "Datum"}
+    ingest(tmp_path / "run", collection, {"collection": {"own_columns": own}})
+    manifest = Manifest(tmp_path / "run/manifest")
+    found = {name: values for name, values in manifest.images.to_pydict().items() if name not in IMAGES.names}
+    assert {name: next(filter(None, values)) for name, values in found.items()} == {"price": 3, "own_width": 9}
+
+
+def test_a_chosen_column_that_is_nowhere_is_named(collection: Path) -> None:
+    columns = OwnColumns(20, ("price", "prise"))
+    columns.add(0, {"price": 1})
+    said = "\n".join(columns.describe(columns.table(1)))
+    assert "the column prise, which" in said and "column price," not in said
+
+
+@pytest.mark.parametrize("wrong", [{"a": "x", "b": "x"}, ["x", "x"], {"": "x"}, {"a\x1b": "x"}, {"a" * 65: "x"}])
+def test_names_that_cannot_be(wrong: object) -> None:
+    with pytest.raises(UsageError, match="own_columns"):
+        config.validate(
+            config.merge(config.read_mapping(config.default_path()), {"collection": {"own_columns": wrong}})
+        )
 
 
 def test_only_chosen_columns_of_parquet_are_read(collection: Path) -> None:
