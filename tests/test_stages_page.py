@@ -43,6 +43,7 @@ INERT = {
     "pool_regions": {"query_encoders"},  # which never pool regions, nor have features
     "import_features": {"query_encoders"},
     "import_sentences": {"query_text_encoders"},  # likewise, and so on
+    "encode_sentences": {"query_text_encoders"},
     "encode_documents": {"query_text_encoders"},
     "train": {"query_text_encoders"},
     "build_index": {"query_text_encoders"},
