@@ -118,7 +118,8 @@ def fit(
     Text j is of image `owners[j]`; without `owners`, of image j. `weak` are further pairs with noisier texts, such as
     titles or tags, in the same two spaces; how much they count is chosen too (Gong et al. 2014, section 4). `normalise`
     are steps on image vectors: `sqrt`, `l2`. One image in ten, drawn by `seed`, chooses among the values that `grid`
-    names (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`; default: those of config/default.yaml).
+    names (`dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power`, `eigenvalues`; default: those of
+    config/default.yaml).
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(400, 8))
@@ -141,7 +142,7 @@ def fit(
     try:
         settings = values.fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:
-        raise UsageError(f"fit: {error.errors()[0]['msg']}; there are {', '.join(GRID)}, lists of numbers") from error
+        raise UsageError(f"fit: {error.errors()[0]['msg']}; there are {', '.join(GRID)}, lists of values") from error
     image_dims = {name: block.shape[1] for name, block in pairs.images.items()}
     view, text = ImageView(tuple(image_dims), tuple(image_dims.values()), tuple(normalise)), TextView.of(pairs.texts)
     auxiliary = None

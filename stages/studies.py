@@ -1,6 +1,6 @@
 """What `study` and `sweep` measure with: moments in folds, and the grids of the configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,33 @@ def read_study(run: "Run") -> "Study":
         seed=settings.seed,
         text_weights=settings.study_text_weights,
         device=run.gpu,
+    )
+
+
+def measure_lengths(run: "Run", names: Iterable[str]) -> dict[str, float]:
+    """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
+    import numpy as np
+
+    from pipeline.text.tfidf import join_fields
+    from stages.texts import read_documents
+
+    splits, lengths = run.manifest.splits, {}
+    for name in names:
+        table = read_documents(run, name)
+        texts = join_fields(table.to_pylist(), run.config.documents[name].fields)
+        learned = np.isin(splits[table["image_id"].to_numpy()], run.config.auxiliary.splits)
+        words = [len(text.split()) for text, wanted in zip(texts, learned, strict=True) if wanted and text]
+        lengths[name] = float(np.mean(words)) if words else 0.0
+    return lengths
+
+
+def describe_text(config: "Config") -> str:
+    """What the text view is."""
+    keys = ("max_ngram", "stop_words", "lemmatise")
+    settings = [{key: getattr(one.own, key) for key in keys if hasattr(one.own, key)} for one in config.text_encoders]
+    return "; ".join(
+        f"{one.kind} ({', '.join(f'{key} {value}' for key, value in own.items())})" if own else one.kind
+        for one, own in zip(config.text_encoders, settings, strict=True)
     )
 
 

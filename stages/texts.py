@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from pipeline.config.text_encoders import TextEncoderEntry
     from pipeline.config.variants import Model
@@ -82,6 +83,20 @@ def read_text_material(run: "Run", encoder: str, most: int | None = None) -> "Te
         given,
         files,
     )
+
+
+def read_documents(run: "Run", documents: str) -> "pa.Table":
+    """The weak texts that a section of `documents` has: the collection's own, or simulated ones."""
+    from pipeline.storage.fingerprint import require_same
+    from pipeline.storage.tables import read_table
+
+    if run.config.documents[documents].simulate is None:
+        return run.manifest.documents
+    path = run.layout.simulated(documents).path
+    table, sidecar = read_table(path, "simulated-documents")
+    made_from = {str(path): sidecar.details["inputs"]["manifest"]}
+    require_same("manifest", {str(run.manifest.folder): run.manifest.fingerprint, **made_from})
+    return table
 
 
 @contextmanager

@@ -12,12 +12,21 @@ OWN = {
         image_kernel="rbf", text_kernel="cosine", image_gamma=0.5, text_gamma=0.5, landmarks=100
     ),
     "WsabieSettings": WsabieSettings(
-        learning_rate=[0.1], max_norm=[100], dimensions=4, epochs=10, batch=64, max_samples=200, interval=5, patience=2
+        learning_rate=[0.1],
+        max_norm=[100],
+        search="grid",
+        dimensions=4,
+        epochs=10,
+        batch=64,
+        max_samples=200,
+        interval=5,
+        patience=2,
     ),
 }
 TRANSFER = TransferSettings(
-    beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], weight=[1], second_beta=[0.1], rule=["cosine-sine"],
-    bandwidth=[1], features=30, sample=200, neighbours=5, neighbour_share=[0.3],
+    beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], auxiliary_eigenvalues=["correlation"], weight=[1],
+    second_beta=[0.1], rule=["cosine-sine"], bandwidth=[1], features=30, sample=200, neighbours=5,
+    neighbour_share=[0.3],
 )  # fmt: skip
 
 
@@ -26,8 +35,8 @@ def make_grid(
     search: str = "grid",
 ) -> FitSettings:  # fmt: skip
     return FitSettings(
-        dimensions=dimensions, image_ridge=image_ridge, text_ridge=text_ridge, eigenvalue_power=power, search=search,
-        dev_images=1000, text_weights={},
+        dimensions=dimensions, image_ridge=image_ridge, text_ridge=text_ridge, eigenvalue_power=power,
+        eigenvalues=["correlation"], search=search, dev_images=1000, text_weights={},
     )  # fmt: skip
 
 

@@ -160,7 +160,10 @@ class _Work:
         axes = (getattr(transfer, key) for key in TRAININGS[model.training])
         times, grid = prod(len(axis) for axis in axes if isinstance(axis, list | tuple)), model.fit
         if config.refitted(name):
-            point = {name: getattr(grid, name)[:1] for name in ("image_ridge", "text_ridge", "eigenvalue_power")}
+            point = {
+                name: getattr(grid, name)[:1]
+                for name in ("image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
+            }
             times, grid = 1, grid.model_copy(update=point)
         times *= 1 if config.refitted(name) else prod(map(len, model.text_weights.values()))
         flops = times * self._tuning(grid, model.spec, *view)
@@ -183,7 +186,7 @@ class _Work:
         factors = image * dim**3 / 3 + text * (terms**3 / 3 + terms**2 * dim)
         solution = dim**2 * terms + (dim**2 + terms**2) * kept + 4 * small**3 + 0.7 * small**2 * large
         dev = min(grid.dev_images, self.s.splits.get("dev", 0))
-        powers = len(grid.eigenvalue_power) if "eigenvalue_power" in spec.grid else 1
+        powers = len(grid.eigenvalue_power) * len(grid.eigenvalues) if "eigenvalue_power" in spec.grid else 1
         ranked = sum(self._ranks(dev * dev * self.s.texts, min(size, kept)) for size in grid.dimensions)
         return (factors + pairs * solution) / EFFICIENCY["fit"] + pairs * powers * ranked
 

@@ -17,6 +17,7 @@ from pipeline.settings.section import (
     Section,
 )
 
+Eigenvalues = Annotated[tuple[Literal["correlation", "gong"], ...], Field(min_length=1)]
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
@@ -31,6 +32,7 @@ class FitSettings(Section):
     image_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     text_ridge: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     eigenvalue_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    eigenvalues: Eigenvalues
     search: Literal["grid", "lines"]
     dev_images: Positive
     text_weights: dict[Name, Annotated[tuple[NonNegative, ...], Field(min_length=1)]]
@@ -40,7 +42,8 @@ class TransferSettings(Section):
     """How auxiliary pairs enter; sequences are axes of which every combination is tried on dev.
 
     `beta` scales the auxiliary rows in joint training, `second_beta` those of the second CCA of SAE (the paper has
-    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA. `weight` is the length of
+    none: 0). `auxiliary_dimensions` is c1 and `auxiliary_power` the t of the auxiliary CCA,
+    of `auxiliary_eigenvalues`. `weight` is the length of
     the stacked columns relative to that of the original ones. `rule` and `bandwidth` (in multiples of sigma),
     `features` (m) and `sample` (rows that sigma is measured on) make the random Fourier map; `neighbours` is k of
     text-feature and `neighbour_share` the total variance of its mean texts over that of the image view.
@@ -49,6 +52,7 @@ class TransferSettings(Section):
     beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     auxiliary_dimensions: Annotated[tuple[Positive, ...], Field(min_length=1)]
     auxiliary_power: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
+    auxiliary_eigenvalues: Eigenvalues
     weight: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     second_beta: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     rule: Annotated[tuple[Literal["cosine-sine", "paper"], ...], Field(min_length=1)]
@@ -76,10 +80,12 @@ class KernelsSettings(Section):
 
 
 class WsabieSettings(Section):
-    """The grids of the learning rate and of alpha, `max_norm`, and how training goes; see models.linear.wsabie."""
+    """The grids of the learning rate and of alpha, `max_norm`, how they are searched, and how training goes; see
+    models.linear.wsabie."""
 
     learning_rate: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
     max_norm: Annotated[tuple[AboveZero, ...], Field(min_length=1)]
+    search: Literal["lines", "grid"]
     dimensions: Positive
     epochs: Positive
     batch: Positive
@@ -210,6 +216,7 @@ class StudySettings(Section):
     weak_sizes: tuple[Positive, Positive, Positive, Positive]
     terms: tuple[Positive, Positive, Positive]
     noise: tuple[Name, ...]
+    weights: Annotated[tuple[NonNegative, ...], Field(min_length=1)]
     fit: FitSettings
 
 

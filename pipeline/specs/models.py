@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pipeline.specs.places import Spec, find
 from pipeline.specs.trainings import TRAININGS, UNSTACKED
 
-GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power")
+GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
 """The keys of `fit` whose values are tried on dev."""
 
 

@@ -1,6 +1,6 @@
 """What a linear model may learn from; see pipeline.models.linear.training."""
 
-STACKED = ("auxiliary_dimensions", "auxiliary_power")
+STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
 """The keys of `transfer` that make the projection of the auxiliary pairs, a normalized CCA."""
 TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
@@ -12,6 +12,6 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "features", "sample"),
 }
 """Training -> the keys of `transfer` that matter to it."""
-STACKING = tuple(name for name, keys in TRAININGS.items() if keys[:2] == STACKED)
+STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
 """The trainings that stack a normalized CCA of the auxiliary pairs."""
 UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)

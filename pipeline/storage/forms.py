@@ -207,4 +207,6 @@ class StudyCellForm(Form):
     chosen: dict[str, Any]
     image_to_sentence: dict[str, Finite]
     sentence_to_image: dict[str, Finite]
+    trials: list[dict[str, Any]]
     ranks: list[int]
+    answers: dict[str, list[int]]

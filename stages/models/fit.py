@@ -86,7 +86,7 @@ def _reads(config, layout, model: str) -> Inputs:
 
 STAGE = Stage(
     fit,
-    version=6,
+    version=7,
     needs=Need(
         lambda s: TORCH + 1000 + manifest_mb(s) + 12 * s.moments_bytes / MB,
         lambda s: 8 * s.dimensions * (s.dim + s.terms) / MB,

@@ -1,7 +1,7 @@
 """`study`: every number of the tables of Gong et al. 2014, each measured on test in several draws of the target set."""
 
 from pipeline.run import Job, Run, Stage
-from stages.studies import NEED, read_study, study_keys, study_reads
+from stages.studies import NEED, describe_text, measure_lengths, read_study, study_keys, study_reads
 
 
 def study(run: Run, job: Job) -> None:
@@ -29,7 +29,7 @@ def study(run: Run, job: Job) -> None:
             inputs |= {f"auxiliary/{name}": d for name, d in study.auxiliary(cell.documents).source.inputs.items()}
         own = study.own(cell.model)
         grids = [chosen.fit.model_dump(), config.transfer.model_dump(), own and own.model_dump()]
-        digest = fingerprint("study", 2, [cell.key, draw, chosen.protocol, config.seed, *grids], inputs)
+        digest = fingerprint("study", 3, [cell.key, draw, chosen.protocol, config.seed, *grids], inputs)
         name = f"{digest[:20]}.json"
         if not is_there(job.path / "cells" / name):
             about = {"key": key, "fingerprint": digest, "inputs": inputs}
@@ -42,8 +42,10 @@ def study(run: Run, job: Job) -> None:
         fold_images=target.fold_images,
         weak_fold_images=study.auxiliary("all").source.fold_images,
         betas=config.transfer.beta,
+        lengths=measure_lengths(run, gong.FIELDS),
+        text=describe_text(config),
         **chosen.model_dump(
-            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws"}
+            include={"sizes", "transfer_sizes", "weak_sizes", "terms", "noise", "draws", "further_draws", "weights"}
         ),
     )
     cells: dict[str, StudyCell] = {}
@@ -51,17 +53,19 @@ def study(run: Run, job: Job) -> None:
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.draws)
     # What is trained by gradient takes the longest and comes last.
     cells = dict(sorted(cells.items(), key=lambda item: not model_spec(item[1].model).grid))
-    files = {}
-    for key, cell in tqdm(cells.items(), "study", unit="cell", disable=None):
-        first = recorded(key, cell, 0)
-        later = pinned(cell, first["chosen"])
-        files[key] = [first["file"]]
-        files[key] += [recorded(key, later, draw)["file"] for draw in range(1, count_draws(cell, count))]
+    todo = [(draw, key) for draw in range(count) for key, cell in cells.items() if draw < count_draws(cell, count)]
+    files: dict[str, list[str]] = {key: [] for key in cells}
+    first: dict[str, dict] = {}
+    for draw, key in tqdm(todo, "study", unit="number", disable=None):
+        cell = cells[key]
+        made = recorded(key, pinned(cell, first[cell.model]) if cell.model in first else cell, draw)
+        first.setdefault(cell.model, made["chosen"])
+        files[key].append(made["file"])
     about = {"setting": asdict(setting), "study": chosen.model_dump()}
     inputs = {f"target/{number}": digest for number, digest in target.inputs.items()}
     publish_record(layout.study.commit, {"files": files, **about, "inputs": inputs, "fingerprint": job.fingerprint})
 
 
 STAGE = Stage(
-    study, version=3, needs=NEED, threads=8, keys=study_keys, reads=study_reads, writes=lambda layout: layout.study
+    study, version=4, needs=NEED, threads=8, keys=study_keys, reads=study_reads, writes=lambda layout: layout.study
 )

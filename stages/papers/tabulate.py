@@ -28,7 +28,7 @@ def tabulate(run: Run, job: Job) -> None:
         return draws(cell.key)[: cell.draws]
 
     bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
-    text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {config.name}")
+    text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {config.name}", setting)
     details = {"inputs": study["inputs"]}
     publish(job.path, text.encode(), kind=TABLES, rows=1, fingerprint=job.fingerprint, details=details)
 
@@ -39,7 +39,7 @@ def _tuples(value):
 
 STAGE = Stage(
     tabulate,
-    version=2,
+    version=3,
     needs=Need(fixed(800), fixed(5), fixed(15), "cells of the study"),
     keys=lambda config: {"seed": config.seed, "name": config.name, "bootstrap": config.evaluate.bootstrap},
     reads=lambda config, layout: {"study": layout.study},

@@ -11,19 +11,13 @@ def encode_documents(run: Run, documents: str, encoder: str) -> Callable[[Job], 
     """Encode the fields of weak texts that a section of `documents` has, by a text encoder."""
     import numpy as np
 
-    from pipeline.storage.fingerprint import require_same
-    from pipeline.storage.tables import read_table
     from pipeline.storage.text_shards import write_vectors
     from pipeline.text.tfidf import join_fields
-    from stages.texts import open_text_encoder
+    from stages.texts import open_text_encoder, read_documents
 
-    chosen, made, table = run.config.documents[documents], open_text_encoder(run, encoder), run.manifest.documents
+    chosen, table = run.config.documents[documents], read_documents(run, documents)
+    made = open_text_encoder(run, encoder)
     kept = {"encoder": encoder, "storage": run.config.text_encoder(encoder).storage, "documents": documents}
-    if chosen.simulate is not None:
-        path = run.layout.simulated(documents).path
-        table, sidecar = read_table(path, "simulated-documents")
-        made_from = {str(path): sidecar.details["inputs"]["manifest"]}
-        require_same("manifest", {str(run.manifest.folder): run.manifest.fingerprint, **made_from})
     image_id = table["image_id"].to_numpy()
 
     def make(job: Job) -> None:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from made_up_settings import TRANSFER
 
-from benchmarks.papers.gong import GongSetting, tables
+from benchmarks.papers.gong import FIELDS, OUR_SAE, GongSetting, tables
 from pipeline.models.linear.sets import assign_folds
 from pipeline.models.linear.study import StudyCell, count_draws, draw_folds, pinned
 
@@ -54,21 +55,39 @@ def test_rates_are_pinned_after_the_first_draw() -> None:
     assert pinned(cell, {"transfer": {}}) == cell
 
 
-def test_the_tables_are_rectangular_and_name_real_trainings() -> None:
-    setting = GongSetting(
-        ("net",), ("standard",), (1, 3, 5), (1, 2, 3), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1)
-    )
-    made = tables(setting)
-    assert [table.number for table in made] == ["1", "2", "3", "4", "5", "6", "noise"]
+SETTING = GongSetting(
+    encoders=("net",), standard=("standard",), sizes=(1, 3, 5), transfer_sizes=(1, 2, 3), weak_sizes=(1, 2, 3, 4),
+    terms=(10, 20, 30), noise=("mild",), draws=5, further_draws=2, fold_images=1000, weak_fold_images=1000,
+    betas=(0.3, 1), weights=(0, 0.3, 1), lengths=dict.fromkeys(FIELDS, 2.5), text="tf-idf",
+)  # fmt: skip
+
+
+def test_the_tables_are_rectangular_and_order_rows_of_their_own() -> None:
+    made = tables(SETTING)
+    assert [table.number for table in made] == ["1", "2", "3", "4", "5", "6", "4.3", "of our own"]
     for table in made:
         for row in table.rows:
             assert len(row.cells) == len(table.columns)
             assert len(row.printed) in (0, len(table.printed_columns))
+        assert len({row.label for row in table.rows}) == len(table.rows)
+        assert all(table.row(label) for pair in table.orders for label in pair)
 
 
-def test_our_rows_can_come_to_joint_training_and_to_the_target_set_alone() -> None:
-    setting = GongSetting(("net",), (), (1,), (1,), (1, 2, 3, 4), (10, 20, 30), ("mild",), 5, 2, 1000, 1000, (0.3, 1))
-    ours = [row for table in tables(setting) for row in table.rows if "second CCA joint" in row.label]
-    assert len(ours) == 4
+def test_rows_of_the_papers_names_have_its_settings_whatever_the_configuration_says() -> None:
+    """t = 4 and c = 96 (section 3), c1 = 128, 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
+    printed = [row for table in tables(SETTING) for row in table.rows if row.printed]
+    assert len(printed) == 2 + 3 + 4 + 5 + 9 + 5 + 5
+    for cell in (cell for row in printed for cell in row.cells):
+        assert cell.fit == {"dimensions": (96,), "eigenvalue_power": (4,), "eigenvalues": ("gong",)}
+        if cell.training not in ("target", "auxiliary"):
+            kept = TRANSFER.changed(cell.transfer)
+            assert (kept.auxiliary_power, kept.auxiliary_eigenvalues) == ((4,), ("gong",))
+            assert (kept.features, kept.neighbours, kept.second_beta, kept.weight) == (3000, 50, (0,), (1,))
+
+
+def test_our_row_can_come_to_joint_training_and_to_the_target_set_alone() -> None:
+    ours = [row for table in tables(SETTING) for row in table.rows if row.label == OUR_SAE]
+    assert len(ours) == 2
     for cell in (cell for row in ours for cell in row.cells):
-        assert cell.transfer["second_beta"] == (0, 0.3, 1) and 0 in cell.transfer["weight"]
+        assert cell.transfer["second_beta"] == (0, 0.3, 1) and {0, 1} <= set(cell.transfer["weight"])
+        assert cell.fit == {}

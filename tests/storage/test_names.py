@@ -205,7 +205,8 @@ def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
     setting = {
         "encoders": ["net"], "standard": [], "fold_images": 1, "weak_fold_images": 1, "betas": [1], "sizes": [1, 3, 5],
         "transfer_sizes": [1, 3, 5], "weak_sizes": [1, 2, 3, 5], "terms": [1, 2, 3], "noise": [],
-        "draws": 1, "further_draws": 1,
+        "draws": 1, "further_draws": 1, "weights": [0, 1], "text": "tf-idf",
+        "lengths": dict.fromkeys(gong.FIELDS, 1.0),
     }  # fmt: skip
     keys = {cell.key for table in gong.tables(setting_of(setting)) for row in table.rows for cell in row.cells}
     publish_json(tmp_path / "study/study.json", {"files": dict.fromkeys(keys, ["../../cell.json"]), "setting": setting})

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from pipeline.models.linear.device_views import Projections
 
 
+EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
+"""Form of the CCA problem -> its eigenvalues less the canonical correlations rho. `correlation`: Cxy u = rho Cxx w and
+Cyx w = rho Cyy u. `gong`: all blocks against the diagonal ones, as Gong et al.'s published code (MultiviewCCA) solves
+it, so that lambda = 1 + rho."""
+
+
 @dataclass(frozen=True)
 class Directions:
     """The columns of W (D, c) and U (d, c), best first, each with a value (c,); its meaning depends on the solver."""

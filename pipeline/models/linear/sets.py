@@ -84,11 +84,13 @@ class FoldedMoments:
         if not folds:
             return None
         columns, text = self.view.columns(restriction.encoders), restriction.text(self.text)
-        total = sum_moments(self._fold(fold) for fold in folds)
-        if len(columns) < self.view.dim:
-            total = total.select_x(columns)
-        if text.dim < self.text.dim:
-            total = total.select_y(self.text.columns(text))
+
+        def part(fold: int) -> Moments:
+            found = self._fold(fold)
+            found = found.select_x(columns) if len(columns) < self.view.dim else found
+            return found.select_y(self.text.columns(text)) if text.dim < self.text.dim else found
+
+        total = sum_moments(map(part, folds))
         return total if set(text.weights) == {1.0} else total.scaled_y(text.factors())
 
     def _fold(self, fold: int) -> Moments:

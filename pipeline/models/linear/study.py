@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     import torch
 
 
+SHOWN, NEAREST = 12, 5
+"""Test images whose answers are kept for people to read, and sentences of each answer."""
+
+
 @dataclass(frozen=True)
 class StudyCell:
     """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
 
     The auxiliary set is `auxiliary_folds` folds of the texts `documents`, None for all that are left. `text_encoders`
     make the text view, None for all of them; of sparse ones, such as tf-idf, it has the first `terms`, None for all.
-    `transfer` and `settings` replace keys of the configuration. The cell is measured in at most `draws` draws.
+    `fit`, `transfer` and `settings` replace keys of the configuration. The cell is measured in at most `draws` draws.
     """
 
     model: str
@@ -38,6 +42,7 @@ class StudyCell:
     terms: int | None = None
     text_encoders: tuple[str, ...] | None = None
     draws: int = 1
+    fit: Mapping[str, Any] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -100,14 +105,15 @@ class Study:
 
         def task(weights: Mapping[str, float]) -> FitTask:
             restriction = Restriction(cell.encoders, weights, cell.terms)
-            key = (cell.documents, folds.auxiliary, cell.encoders, cell.terms, *weights.items())
+            grid = self.grid.changed(cell.fit)
+            key = (cell.documents, folds.auxiliary, cell.encoders, cell.terms, grid.model_dump_json(), *weights.items())
             return FitTask(
                 cell.training,
                 self.target.view.select(cell.encoders),
                 restriction.text(self.target.text),
                 make_sets(self.target, folds.target, weak, folds.auxiliary, restriction),
                 restriction.pairs(self.dev),
-                self.grid,
+                grid,
                 self.transfer.changed(cell.transfer),
                 own and own.changed(cell.settings),
                 self.seed,
@@ -119,8 +125,8 @@ class Study:
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
-        """The cell, the trials on dev and the chosen one, the recalls on test in percent, and every image's rank
-        there."""
+        """The cell, the trials on dev and the chosen one, the recalls on test in percent, every image's rank there, and
+        for SHOWN of the images their ids and those of the best sentences."""
         tuned = self.fit(cell, draw)
         test, chosen = self.test, Restriction(cell.encoders, tuned.chosen.text_weights, cell.terms)
         rows = select_sentences(test.owners, self.protocol)
@@ -136,7 +142,20 @@ class Study:
             "image_to_sentence": _recalls(ranks.image_to_sentence),
             "sentence_to_image": _recalls(ranks.sentence_to_image),
             "ranks": ranks.image_to_sentence.tolist(),
+            "answers": _answers(test, rows, images, sentences, tuned.model.metric),
         }
+
+
+def _answers(
+    test: Any, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
+) -> dict[str, list[int]]:
+    """image_id -> the sentence_ids of its NEAREST, best first, for SHOWN images at even distances."""
+    shown = np.linspace(0, len(images) - 1, min(SHOWN, len(images))).astype(int)
+    scores = images[shown] @ sentences.T
+    if metric == "euclidean":
+        scores -= (sentences**2).sum(axis=1) / 2
+    best = test.sentence_id[rows][np.argsort(-scores, axis=1, kind="stable")[:, :NEAREST]]
+    return dict(zip(map(str, test.image_id[shown].tolist()), best.tolist(), strict=True))
 
 
 def _recalls(ranks: np.ndarray) -> dict[str, float]:
@@ -144,11 +163,11 @@ def _recalls(ranks: np.ndarray) -> dict[str, float]:
 
 
 PINNED = ("learning_rate", "max_norm")
-"""What a cell trained by gradient descent chooses in its first draw and keeps in the others."""
+"""What a model trained by gradient descent chooses in its first draw of the smallest set and keeps in the others."""
 
 
 def pinned(cell: StudyCell, first: Mapping[str, Any]) -> StudyCell:
-    """`cell` for the draws after the first, which chose the combination `first`."""
+    """`cell` for the draws and sizes after the first, which chose the combination `first`."""
     kept = {name: (first["transfer"][name],) for name in PINNED if name in first["transfer"]}
     return replace(cell, settings={**cell.settings, **kept})
 

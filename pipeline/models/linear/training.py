@@ -17,6 +17,7 @@ from pipeline.models.linear.mapped import ViewBlock
 from pipeline.models.linear.moments import Expansion, Moments
 from pipeline.models.linear.neighbours import NeighbourText
 from pipeline.models.linear.passes import mapped_moments
+from pipeline.models.linear.projection import EIGENVALUES
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.tuning import GridTrial, PairArrays, PreparedViews, Tuned, tune
 from pipeline.models.linear.views import ImageView
@@ -139,32 +140,27 @@ class _Trainer:
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
 
-    def _stacked(self, auxiliary_dimensions: int, auxiliary_power: float) -> PreparedViews:
+    def _stacked(self, **auxiliary: Any) -> PreparedViews:
         """CCA on XA, YB."""
-        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        a, b = self._projections(**auxiliary)
         return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
 
-    def _sae_linear(
-        self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float
-    ) -> PreparedViews:
+    def _sae_linear(self, weight: float, second_beta: float, **auxiliary: Any) -> PreparedViews:
         """CCA on [X, XA], [Y, YB] (eq. 5 without phi)."""
         target, weak = self.sets.target, self.sets.auxiliary
         moments = target + weak.scaled(second_beta**2) if second_beta else target
         if not weight:
             return PreparedViews(moments)
-        a, b = self._projections(auxiliary_dimensions, auxiliary_power)
+        a, b = self._projections(**auxiliary)
         a = a * np.float32(weight * np.sqrt(np.trace(target.xx) / np.einsum("dc,dc->", a, target.xx @ a)))
         b = b * np.float32(weight * np.sqrt(np.trace(target.yy) / np.einsum("dc,dc->", b, target.yy @ b)))
         return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
-    def _sae(
-        self, auxiliary_dimensions: int, auxiliary_power: float, weight: float, second_beta: float, rule: str,
-        bandwidth: float,
-    ) -> PreparedViews:  # fmt: skip
+    def _sae(self, weight: float, second_beta: float, rule: str, bandwidth: float, **auxiliary: Any) -> PreparedViews:
         """CCA on [X, phi(XA)], [Y, phi(YB)] (eq. 5)."""
         if not weight:
-            return self._sae_linear(auxiliary_dimensions, auxiliary_power, weight, second_beta)
-        maps = self._fourier_maps(auxiliary_dimensions, auxiliary_power, weight, rule, bandwidth)
+            return self._sae_linear(weight, second_beta)
+        maps = self._fourier_maps(weight, rule, bandwidth, **auxiliary)
         moments = mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
         if second_beta:
             weak = mapped_moments(self.sets.auxiliary, self.sets.auxiliary_blocks(), maps, self.task.device)
@@ -183,18 +179,22 @@ class _Trainer:
             task.memory[self.model, most] = found
         return task.memory[self.model, most]
 
-    def _projections(self, dimensions: int, power: float) -> tuple[np.ndarray, np.ndarray]:
-        """A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the `power`."""
-        directions = self._embedding.model.directions.first(dimensions)
-        return directions.w * directions.values**power, directions.u * directions.values**power
+    def _projections(
+        self, auxiliary_dimensions: int, auxiliary_power: float, auxiliary_eigenvalues: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A (D, c1) and B (d, c1), each column scaled by its eigenvalue to the power."""
+        directions = self._embedding.model.directions.first(auxiliary_dimensions)
+        correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
+        scale = (correlations + EIGENVALUES[auxiliary_eigenvalues]) ** auxiliary_power
+        return directions.w * scale, directions.u * scale
 
-    def _fourier_maps(self, dimensions: int, power: float, weight: float, rule: str, multiple: float) -> FeatureMaps:
+    def _fourier_maps(self, weight: float, rule: str, multiple: float, **auxiliary: Any) -> FeatureMaps:
         """phi of both views with the same R and b, each view with its own sigma."""
         moments, features = self.sets.target, self.task.transfer.features
         maps = []
         for rows, matrix, mean, block in zip(
             self._sample,
-            self._projections(dimensions, power),
+            self._projections(**auxiliary),
             (self._embedding.model.mean_x, self._embedding.model.mean_y),
             (moments.xx, moments.yy),
             strict=True,

@@ -11,7 +11,7 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import FeatureMaps, mapped_columns, project
 from pipeline.models.linear.moments import Expansion, Moments
-from pipeline.models.linear.projection import Directions, LinearModel
+from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearModel
 from pipeline.models.linear.text_views import TextView
 from pipeline.models.linear.views import ImageView
 from pipeline.settings.models import FitSettings
@@ -29,7 +29,8 @@ class PairArrays:
 
 @dataclass(frozen=True)
 class GridTrial:
-    """One combination and its score on dev: the sum of recall@1, 5 and 10 in both directions, at most 600."""
+    """One combination and its score on dev: the sum of recall@1, 5 and 10 in both directions, at most 600.
+    `eigenvalues`, one of EIGENVALUES, are those whose power scales the directions."""
 
     image_ridge: float
     text_ridge: float
@@ -38,6 +39,7 @@ class GridTrial:
     recall_sum: float
     text_weights: Mapping[str, float] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
+    eigenvalues: str = "correlation"
 
 
 @dataclass(frozen=True)
@@ -114,18 +116,19 @@ def tune(
         for text_ridge, image_ridge in progress(pairs):
             directions = solve(image_ridge, text_ridge, max(grid.dimensions))
             images, sentences = project(x, mean_x, directions.w), project(y, mean_y, directions.u)
-            for dimensions, power in _shapes(model, grid, len(directions.values)):
-                values = directions.values[:dimensions]
+            for dimensions, power, kind in _shapes(model, grid, len(directions.values)):
+                values = directions.values[:dimensions] + EIGENVALUES[kind]
                 a = model.finish(images[:, :dimensions], values, power)
                 b = model.finish(sentences[:, :dimensions], values, power)
                 score = recall_sum(count_ranks(a, b, dev.owners, model.metric))
                 trials.append(
-                    GridTrial(image_ridge, text_ridge, dimensions, power, score, text.weight_of, transfer or {})
+                    GridTrial(image_ridge, text_ridge, dimensions, power, score, text.weight_of, transfer or {}, kind)
                 )
                 if best is None or trials[-1].recall_sum > best[0].recall_sum:
                     best = (trials[-1], directions)
     chosen, directions = best
     kept = directions.first(chosen.dimensions)
+    kept = replace(kept, values=kept.values + EIGENVALUES[chosen.eigenvalues])
     fitted = model(view, text, mean_x, mean_y, kept, chosen.eigenvalue_power, maps)
     held_out = paired_correlations(project(x, mean_x, kept.w)[dev.owners], project(y, mean_y, kept.u))
     trained = _training_correlations(moments, kept.w, kept.u)
@@ -151,10 +154,12 @@ def _next_ridges(
     return []
 
 
-def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tuple[int, float]]:
-    """The (dimensions, power) to try, with dimensions of at most `rank`."""
+def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[tuple[int, float, str]]:
+    """The (dimensions, power, eigenvalues) to try, with dimensions of at most `rank`."""
     dimensions = sorted({min(c, rank) for c in grid.dimensions})
-    return list(itertools.product(dimensions, grid.eigenvalue_power if model.uses_eigenvalue_power else [0.0]))
+    if not model.uses_eigenvalue_power:
+        return [(c, 0.0, "correlation") for c in dimensions]
+    return list(itertools.product(dimensions, grid.eigenvalue_power, grid.eigenvalues))
 
 
 def _training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:

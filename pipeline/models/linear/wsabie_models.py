@@ -34,8 +34,9 @@ class WsabieSGD(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """The best of all learning rates and alphas, stopped early on dev; with `task.chosen`, those, for as many
-        epochs as were best then. UsageError unless training is `target`."""
+        """The best learning rate and alpha, stopped early on dev: of all pairs or, by `search` lines, of all rates at
+        the middle alpha and then all alphas at the best rate; with `task.chosen`, those, for as many epochs as were
+        best then. UsageError unless training is `target`."""
         if task.training != "target":
             raise UsageError(f"Wsabie learns from target pairs only, not by training {task.training}; take ncca")
         settings, moments, dev = task.settings, task.sets.target, task.dev
@@ -49,13 +50,17 @@ class WsabieSGD(LinearModel):
         def score(found: Directions) -> float:
             return recall_sum(count_ranks(*map(unit_rows, embed(found)), dev.owners, cls.metric))
 
-        tried = list(itertools.product(settings.learning_rate, settings.max_norm))
+        rates, norms = settings.learning_rate, settings.max_norm
+        tried = list(itertools.product(rates, norms if settings.search == "grid" else [norms[len(norms) // 2]]))
         epochs, interval = settings.epochs, settings.interval
         if task.chosen:
             tried = [(task.chosen.transfer["learning_rate"], task.chosen.transfer["max_norm"])]
             epochs = interval = task.chosen.transfer["epochs"]  # only the last epoch is scored
-        trials, best = [], None
-        for rate, norm in task.progress(tried):
+        trials: list[GridTrial] = []
+        best: tuple[GridTrial, Directions] | None = None
+
+        def attempt(rate: float, norm: float) -> None:
+            nonlocal best
             schedule = WsabieSchedule(
                 epochs, settings.batch, rate, norm, cls.adaptive, settings.dimensions, task.seed, settings.max_samples
             )
@@ -66,6 +71,13 @@ class WsabieSGD(LinearModel):
             trials.append(GridTrial(0.0, 0.0, settings.dimensions, 0.0, score_at_best, weights, chosen))
             if best is None or trials[-1].recall_sum > best[0].recall_sum:
                 best = trials[-1], watch.best
+
+        for rate, norm in task.progress(tried):
+            attempt(rate, norm)
+        if settings.search == "lines" and not task.chosen:
+            rate = best[0].transfer["learning_rate"]
+            for norm in task.progress([norm for norm in norms if (rate, norm) not in tried]):
+                attempt(rate, norm)
         chosen, found = best
         a, b = project([images], np.zeros_like(mean_x), found.w)[owners], project([sentences], mean_y, found.u)
         dev_a, dev_b = embed(found)

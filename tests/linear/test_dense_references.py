@@ -1,0 +1,184 @@
+"""Gong et al. 2014, sections 3 and 4, in float64 on dense matrices of pairs, beside the models made from moments."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from made_up_settings import TRANSFER, make_grid, text_view
+from scipy import sparse
+from scipy.linalg import eigh
+
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.mapped import ViewBlock
+from pipeline.models.linear.training import FitTask, Sets
+from pipeline.models.linear.tuning import PairArrays, Tuned
+from pipeline.models.linear.views import ImageView
+from pipeline.specs.models import model_spec
+
+D, TERMS, C, C1, IMAGE_RIDGE, TEXT_RIDGE = 9, 12, 4, 3, 0.05, 0.2
+VIEW = ImageView(("net",), (D,), ())
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Images (n, D) and sentences (m, d), and the same as rows X and Y of pairs (m, D) and (m, d), in float64."""
+
+    block: ViewBlock
+    x: np.ndarray
+    y: np.ndarray
+
+
+def make_pairs(images: int, noise: float, seed: int) -> Pairs:
+    rng = np.random.default_rng(seed)
+    hidden, mix = rng.standard_normal((images, 5)), np.random.default_rng(0)
+    owners = np.repeat(np.arange(images), rng.integers(1, 4, images))
+    x = hidden @ mix.standard_normal((5, D)) + 0.3 * rng.standard_normal((images, D)) + 1
+    words = hidden[owners] @ mix.standard_normal((5, TERMS)) + noise * rng.standard_normal((len(owners), TERMS))
+    x, y = x.astype(np.float32), np.maximum(words, 0).astype(np.float32)
+    return Pairs(ViewBlock(x, sparse.csr_array(y), owners), x[owners].astype(float), y.astype(float))
+
+
+TARGET, WEAK, NEW = make_pairs(120, 0.3, 1), make_pairs(200, 1.5, 2), make_pairs(40, 0.3, 3)
+
+
+def fitted(training: str, power: float, eigenvalues: str, **transfer: Any) -> Tuned:
+    def moments(pairs: Pairs):
+        accumulator = MomentsAccumulator(D, TERMS, threads=1)
+        accumulator.add(pairs.block.x, pairs.block.y, pairs.block.owners)
+        return accumulator.result()
+
+    grid = make_grid([C], [IMAGE_RIDGE], [TEXT_RIDGE], [power]).changed({"eigenvalues": [eigenvalues]})
+    chosen = {name: value if name in ("features", "sample") else [value] for name, value in transfer.items()}
+    sets = Sets(moments(TARGET), moments(WEAK), lambda: [TARGET.block], lambda: [WEAK.block])
+    dev = PairArrays({"net": NEW.block.x}, {"tfidf": NEW.block.y}, NEW.block.owners)
+    settings = TRANSFER.changed({"auxiliary_dimensions": [C1], "second_beta": [0], **chosen})
+    return model_spec("ncca").load().fit(FitTask(training, VIEW, text_view(TERMS), sets, dev, grid, settings, None, 0))
+
+
+def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
+    """W, U and lambda of the generalised problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy) v with ridges, and
+    the means, of pairs that count as much as their `weights`."""
+    mean_x, mean_y = (np.average(rows, axis=0, weights=weights) for rows in (x, y))
+    both, d = np.hstack([x - mean_x, y - mean_y]), x.shape[1]
+    every = both.T @ (both * weights[:, None]) / weights.sum()
+    alone = np.zeros_like(every)
+    for part, ridge in ((slice(0, d), IMAGE_RIDGE), (slice(d, None), TEXT_RIDGE)):
+        alone[part, part] = every[part, part] + ridge * np.trace(every[part, part]) / len(every[part, part]) * np.eye(
+            len(every[part, part])
+        )
+        every[part, part] = 0
+    values, vectors = eigh(every, alone)
+    values, vectors = values[::-1][:count], np.sqrt(2) * vectors[:, ::-1][:, :count]
+    return vectors[:d], vectors[d:], values, mean_x, mean_y
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a, b = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (a, b))
+    return a @ b.T
+
+
+def assert_scores(tuned: Tuned, expected: np.ndarray, tolerance: float = 2e-4) -> None:
+    images, sentences = (
+        tuned.model.embed_images({"net": NEW.block.x}),
+        tuned.model.embed_sentences({"tfidf": NEW.block.y}),
+    )
+    np.testing.assert_allclose(images @ sentences.T, expected, atol=tolerance)  # single precision
+
+
+def similarity(x: np.ndarray, y: np.ndarray, new_x: np.ndarray, new_y: np.ndarray, scale, weights=None) -> np.ndarray:
+    """Eq. 2 between new rows by the CCA of x and y; `scale` makes diag(lambda^t) of the correlations."""
+    w, u, rho, mean_x, mean_y = block_cca(x, y, np.ones(len(x)) if weights is None else weights, C)
+    return cosines((new_x - mean_x) @ w * scale(rho), (new_y - mean_y) @ u * scale(rho))
+
+
+POWERS = {"correlation": lambda rho: rho**2, "gong": lambda rho: (1 + rho) ** 4}
+EXPONENTS = {"correlation": 2, "gong": 4}
+NEW_X, NEW_Y = NEW.block.x.astype(float), NEW.block.y.toarray().astype(float)
+
+
+@pytest.mark.parametrize("eigenvalues", POWERS)
+def test_equation_2_by_either_form_of_the_problem(eigenvalues: str) -> None:
+    """The eigenvalues of C_all v = lambda C_diag v are 1 + rho."""
+    tuned = fitted("target", EXPONENTS[eigenvalues], eigenvalues)
+    assert_scores(tuned, similarity(TARGET.x, TARGET.y, NEW_X, NEW_Y, POWERS[eigenvalues]))
+    assert tuned.chosen.eigenvalues == eigenvalues
+
+
+@pytest.mark.parametrize("beta", [0.1, 1])
+def test_joint_training_counts_auxiliary_pairs_beta_squared(beta: float) -> None:
+    """[X; beta F] and [Y; beta T]: every product of auxiliary rows has the factor beta^2; so do their means here."""
+    x, y = np.vstack([TARGET.x, WEAK.x]), np.vstack([TARGET.y, WEAK.y])
+    weights = np.concatenate([np.ones(len(TARGET.x)), np.full(len(WEAK.x), beta**2)])
+    expected = similarity(x, y, NEW_X, NEW_Y, POWERS["gong"], weights)
+    assert_scores(fitted("joint", 4, "gong", beta=beta), expected)
+
+
+def projections(scale):
+    """A and B of the auxiliary CCA, each column by lambda^t, and its means."""
+    a, b, rho, mean_x, mean_y = block_cca(WEAK.x, WEAK.y, np.ones(len(WEAK.x)), C1)
+    return a * scale(rho), b * scale(rho), mean_x, mean_y
+
+
+@pytest.mark.parametrize("eigenvalues", POWERS)
+def test_stacked_training(eigenvalues: str) -> None:
+    """X^ = XA, Y^ = YB."""
+    a, b, *_ = projections(POWERS[eigenvalues])
+    w, u, rho, mean_x, mean_y = block_cca(TARGET.x @ a, TARGET.y @ b, np.ones(len(TARGET.x)), C)
+    scale = POWERS["gong"](rho)
+    expected = cosines((NEW_X @ a - mean_x) @ w * scale, (NEW_Y @ b - mean_y) @ u * scale)
+    power = EXPONENTS[eigenvalues]
+    assert_scores(fitted("stacked", 4, "gong", auxiliary_power=power, auxiliary_eigenvalues=eigenvalues), expected)
+
+
+def balanced(x: np.ndarray, new: np.ndarray, weight: float) -> float:
+    """The factor by which the total variance of `new` over the pairs becomes weight^2 that of `x`."""
+    return weight * np.sqrt(x.var(axis=0).sum() / new.var(axis=0).sum())
+
+
+@pytest.mark.parametrize("weight", [1, 0.3])
+def test_linear_sae(weight: float) -> None:
+    """X^ = [X, XA], Y^ = [Y, YB] (eq. 5 without phi)."""
+    a, b, *_ = projections(POWERS["gong"])
+    s, t = balanced(TARGET.x, TARGET.x @ a, weight), balanced(TARGET.y, TARGET.y @ b, weight)
+    views = [np.hstack([rows, scale * rows @ m]) for rows, scale, m in (
+        (TARGET.x, s, a), (TARGET.y, t, b), (NEW_X, s, a), (NEW_Y, t, b))]  # fmt: skip
+    tuned = fitted("sae-linear", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", weight=weight)
+    assert_scores(tuned, similarity(*views, POWERS["gong"]))
+
+
+def fiftieth_distance(z: np.ndarray) -> float:
+    """The mean distance of a row to its 50th nearest neighbour."""
+    return float(np.mean([np.sort(np.linalg.norm(z - row, axis=1))[50] for row in z]))
+
+
+@pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
+def test_nonlinear_sae(rule: str) -> None:
+    """X^ = [X, phi(XA)], Y^ = [Y, phi(YB)] (eq. 5), phi(z) = sqrt(2) cos(zR + b) with the R and b that were drawn."""
+    tuned = fitted(
+        "sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100, sample=999
+    )
+    views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
+    a, b, mean_x, mean_y = projections(POWERS["gong"])
+    for drawn, matrix, mean, rows, train, new in (
+        (tuned.model.maps.image, a, mean_x, TARGET.block.x.astype(float), TARGET.x, NEW_X),
+        (tuned.model.maps.text, b, mean_y, TARGET.y, TARGET.y, NEW_Y),
+    ):
+        matrix = matrix * np.sign(np.einsum("dc,dc->c", matrix, drawn.matrix))  # eigenvectors have either sign
+        fourier, sigma = drawn.fourier, fiftieth_distance((rows - mean) @ matrix)
+        spread = sigma if rule == "paper" else 1 / sigma
+        assert fourier.frequencies.std() == pytest.approx(spread, rel=0.1)
+        assert np.abs(fourier.frequencies.mean()) < 0.15 * spread
+
+        def phi(x, matrix=matrix, mean=mean, fourier=fourier):
+            angles = (x - mean) @ matrix @ fourier.frequencies.astype(float)
+            if rule == "paper":
+                assert fourier.phases.min() >= 0 and 0.9 < fourier.phases.max() < 1
+                return np.sqrt(2) * np.cos(angles + fourier.phases)
+            return np.sqrt(2) * np.hstack([np.cos(angles), np.sin(angles)])
+
+        scale = np.sqrt(train.var(axis=0).sum() / phi(rows).var(axis=0).sum())
+        views["train"].append(np.hstack([train, scale * phi(train)]))
+        views["new"].append(np.hstack([new, scale * phi(new)]))
+    expected = similarity(*views["train"], *views["new"], POWERS["gong"])
+    assert_scores(tuned, expected, tolerance=2e-3)  # cosines of few angles are nearly collinear
