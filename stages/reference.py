@@ -126,7 +126,7 @@ class LookedConfig(Looked):
 
 def configurations() -> list[Config]:
     """Those in config/, and three that are made up: between them stages take all their branches."""
-    shipped = sorted(path for path in default_path().parent.glob("*.yaml") if path != default_path())
+    shipped = sorted(path for path in default_path().parent.rglob("*.yaml") if path != default_path())
     default = read_mapping(default_path())
     return [load(), *map(load, shipped), *(validate(merge(default, own)) for own in (LEARNED, FILES, GIVEN))]
 

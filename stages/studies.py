@@ -94,7 +94,8 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
     fitted = [spec.key for spec in made_by("fit") if spec.section]
     sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
     weights = {"text_weights": {one.name: one.weight for one in config.text_encoders}}
-    return {"seed": config.seed, **sections, **weights}
+    documents = {name: config.documents[name].model_dump() for name in (*DOCUMENTS, *config.study.noise)}
+    return {"seed": config.seed, "documents": documents, **sections, **weights}
 
 
 def study_reads(config: "Config", layout: "Layout") -> Inputs:

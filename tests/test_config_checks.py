@@ -210,7 +210,7 @@ def test_what_can_be_done_is_left_alone(text: str) -> None:
     read(text)
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.name)
 def test_the_configurations_that_are_here_can_be_done(path: Path) -> None:
     load(path)
 

@@ -116,7 +116,7 @@ def test_a_printed_command_is_one_of_this_version(command: Command) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "Snakefile", *ROOT.glob("config/*.yaml"), *ROOT.glob("profiles/*/config.yaml")],
+    [ROOT / "Snakefile", *ROOT.glob("config/**/*.yaml"), *ROOT.glob("profiles/*/config.yaml")],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_a_command_in_a_comment_is_one_of_this_version(path: Path) -> None:

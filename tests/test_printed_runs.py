@@ -84,7 +84,7 @@ INSTEAD = {
     ),
 }
 """Command as printed -> why it is not run so."""
-WEIGHTS = re.compile(r"config/(?:gong-)?flickr8k\.yaml|boxes\.yaml")
+WEIGHTS = re.compile(r"config/(?:papers/gong|flickr8k)\.yaml|boxes\.yaml")
 """Configurations that name files of weights, which are here where JOINTSPACE_DATA is set; else a dry run must do."""
 EXIT_CODES = {"jointspace doctor": (0, 1), "python benchmarks/gpu.py": (0, 1)}
 """Exit codes of commands that may end with another than 0, as their page says."""
