@@ -61,3 +61,4 @@ include: "stages/rules/operations.smk"
 rule gong:
     input:
         rules.tabulate.output,
+        rules.show_transfer.output,

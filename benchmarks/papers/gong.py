@@ -83,10 +83,15 @@ class GongSetting:
     lengths: Mapping[str, float]
     text: str
 
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "GongSetting":
+        """From JSON's lists."""
+        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})
+
 
 def tables(setting: GongSetting) -> list[Table]:
     """All tables for one collection, those left out for which it has nothing."""
-    made = [_features(setting), _dictionaries(setting), _fields(setting), _methods(setting), _transfer(setting)]
+    made = [_features(setting), _dictionaries(setting), _fields(setting), _methods(setting), transfer_table(setting)]
     made += [_weak_sizes(setting), _flickr8k(setting)]
     if setting.noise:
         made.append(_noise(setting))
@@ -166,7 +171,8 @@ def _methods(setting: GongSetting) -> Table:
     return Table("4", title, _heads(setting, setting.sizes), PAPER_SIZES, rows, orders)
 
 
-def _transfer(setting: GongSetting) -> Table:
+def transfer_table(setting: GongSetting) -> Table:
+    """Table 5."""
     over = partial(_over, setting, setting.transfer_sizes)
     stacked = (19.30, 22.93, 24.30, 19.13, 21.97, 22.73), (15.10, 22.83, 26.17, 15.17, 22.63, 25.87)
     joint = (20.80, 25.90, 28.47, 20.87, 25.87, 28.47), (20.63, 23.50, 25.37, 20.07, 24.10, 25.63)

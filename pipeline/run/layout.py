@@ -216,6 +216,10 @@ class Layout:
     def tables(self) -> Artefact:
         return self._sidecar("study/tables.md")
 
+    @property
+    def transfer_page(self) -> Artefact:
+        return self.file("study/transfer.html")
+
     def sweep(self, model: str) -> Artefact:
         return self._folder(f"sweeps/{model}", "sweep.json")
 

@@ -18,7 +18,7 @@ def tabulate(run: Run, job: Job) -> None:
 
     config, folder = run.config, run.layout.study.path
     study = read_record(run.layout.study.commit, StudyFile)
-    setting = gong.GongSetting(**{name: _tuples(value) for name, value in study["setting"].items()})
+    setting = gong.GongSetting.from_dict(study["setting"])
 
     @cache
     def draws(key: str) -> list[dict]:
@@ -31,10 +31,6 @@ def tabulate(run: Run, job: Job) -> None:
     text = render(gong.tables(setting), measured, bootstrap, f"Gong et al. on {config.name}", setting)
     details = {"inputs": study["inputs"]}
     publish(job.path, text.encode(), kind=TABLES, rows=1, fingerprint=job.fingerprint, details=details)
-
-
-def _tuples(value):
-    return tuple(value) if isinstance(value, list) else value
 
 
 STAGE = Stage(

@@ -12,6 +12,17 @@ rule tabulate:
     shell: FLOW.shell("tabulate")
 
 
+rule show_transfer:
+    input: FLOW.input("show_transfer")
+    output: FLOW.output("show_transfer")
+    wildcard_constraints: **FLOW.constraints("show_transfer")
+    params: **FLOW.params("show_transfer")
+    threads: FLOW.threads("show_transfer")
+    benchmark: FLOW.benchmark("show_transfer")
+    resources: **FLOW.resources("show_transfer")
+    shell: FLOW.shell("show_transfer")
+
+
 rule reproduce:
     input: FLOW.input("reproduce")
     output: FLOW.output("reproduce")

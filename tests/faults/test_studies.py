@@ -20,7 +20,7 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
         for name in names:
             tiny_run.call_all(cases[name].stage, cases[name].calls)
 
-    run(*NEEDED, "encode_fields", "accumulate_folds", "accumulate_auxiliary", "study", "tabulate")
+    run(*NEEDED, "encode_fields", "accumulate_folds", "accumulate_auxiliary", "study", "tabulate", "show_transfer")
     study = place / "run/study"
     text = (study / "tables.md").read_text()
     for number in range(1, 7):
@@ -29,6 +29,11 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
     assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
     assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]  # as printed
+    page = (study / "transfer.html").read_text()
+    assert page.count("<h3>Fully Supervised Only</h3>") == page.count("Nearest of the auxiliary set") > 0
+    assert page.count("<b>its own</b>") >= page.count(
+        "<h3>Fully Supervised Only</h3>"
+    )  # every pair is found in this run
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()
     run("study", "sweep")

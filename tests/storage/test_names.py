@@ -208,13 +208,14 @@ def test_a_study_lists_no_cell_outside(tmp_path: Path) -> None:
         "draws": 1, "further_draws": 1, "weights": [0, 1], "text": "tf-idf",
         "lengths": dict.fromkeys(gong.FIELDS, 1.0),
     }  # fmt: skip
-    keys = {cell.key for table in gong.tables(setting_of(setting)) for row in table.rows for cell in row.cells}
+    keys = {
+        cell.key
+        for table in gong.tables(gong.GongSetting.from_dict(setting))
+        for row in table.rows
+        for cell in row.cells
+    }
     publish_json(tmp_path / "study/study.json", {"files": dict.fromkeys(keys, ["../../cell.json"]), "setting": setting})
     publish_json(tmp_path / "cell.json", {})
     write_config(tmp_path)
     with pytest.raises(IntegrityError, match="study.json has another form"):
         make_stage("tabulate", tmp_path)
-
-
-def setting_of(values: dict) -> gong.GongSetting:
-    return gong.GongSetting(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
