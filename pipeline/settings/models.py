@@ -101,6 +101,7 @@ class WordVectorsSettings(Section):
     dim: Positive
     window: Positive
     epochs: Positive
+    predicts: Literal["context", "word"]
     train: bool
 
     @model_validator(mode="after")

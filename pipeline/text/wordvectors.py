@@ -151,9 +151,16 @@ class _VectorReader:
 
 
 def train_vectors(
-    sentences: Iterable[np.ndarray], terms: Sequence[str], dim: int, window: int, epochs: int, seed: int
+    sentences: Iterable[np.ndarray],
+    terms: Sequence[str],
+    dim: int,
+    window: int,
+    epochs: int,
+    seed: int,
+    predicts: str = "context",
 ) -> np.ndarray:
-    """(V + 1, dim) float32 by word2vec's skip-gram with negative sampling (gensim): the vectors of the V `terms`.
+    """(V + 1, dim) float32 by word2vec with negative sampling (gensim): the vectors of the V `terms`. A word `predicts`
+    its `context` (skip-gram), or the mean of its context the `word` (continuous bag of words).
 
     The last row, for unknown words, and terms in no sentence get the mean. `sentences` are word ids, V for unknown
     words, which are skipped. Training uses one thread, so that the seed decides the result. Raises UsageError without
@@ -169,9 +176,8 @@ def train_vectors(
     corpus = [words for words in known if len(words) > 1]
     if not corpus:
         raise InputError("no sentence has two words of the vocabulary; lower tokens.min_count, or draw the vectors")
-    model = Word2Vec(
-        corpus, vector_size=dim, window=window, min_count=1, sg=1, workers=1, epochs=epochs, seed=seed + 1, sample=1e-4
-    )  # gensim takes no seed of 0
+    sizes = {"vector_size": dim, "window": window, "min_count": 1, "sample": 1e-4, "sg": int(predicts == "context")}
+    model = Word2Vec(corpus, **sizes, workers=1, epochs=epochs, seed=seed + 1)  # gensim takes no seed of 0
     table = np.tile(model.wv.vectors.mean(axis=0), (len(terms) + 1, 1))
     table[[int(word) for word in model.wv.index_to_key]] = model.wv.vectors
     return table.astype(np.float32)

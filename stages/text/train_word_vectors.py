@@ -5,6 +5,9 @@ from pathlib import Path
 from pipeline.plan.needs import PYTHON, Need, fixed, per_image, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
+LEARNED = {"dim", "window", "epochs", "predicts"}
+"""The settings that decide the vectors."""
+
 
 def train_word_vectors(run: Run, job: Job) -> None:
     """Learn word2vec's vectors from the training sentences, and from those of language_text where it names a file."""
@@ -22,9 +25,8 @@ def train_word_vectors(run: Run, job: Job) -> None:
     chosen, extra = settings.word_vectors, read_extra_text(settings)
     vocabulary, _ = read_token_vocabulary(run)
     sentences = encode_tokens(chain(run.manifest.training_texts, extra), vocabulary)
-    words = train_vectors(sentences, vocabulary.terms, chosen.dim, chosen.window, chosen.epochs, settings.seed)
-
-    tensors, about = {"words": words}, {"dim": chosen.dim, "window": chosen.window, "epochs": chosen.epochs}
+    about = chosen.model_dump(include=LEARNED)
+    tensors = {"words": train_vectors(sentences, vocabulary.terms, **about, seed=settings.seed)}
     digest = fingerprint("words", 1, [about, settings.seed, digest_tensors(tensors)], job.inputs)
     details = {"inputs": job.inputs, "sentences": len(sentences)}
     write_parameters(job.path, WORDS, tensors, settings=about, fingerprint=digest, details=details)
@@ -39,12 +41,12 @@ def _reads(config, layout) -> Inputs:
 
 STAGE = Stage(
     train_word_vectors,
-    version=2,
+    version=3,
     needs=Need(process(PYTHON + 500, sentences=0.003), fixed(100), per_image(50), "words times `word_vectors.epochs`"),
     keys=lambda config: {
         "seed": config.seed,
         "text": config.language_text.model_dump(exclude={"treebank"}),
-        "words": config.word_vectors.model_dump(include={"dim", "window", "epochs"}),
+        "words": config.word_vectors.model_dump(include=LEARNED),
     },
     reads=_reads,
     writes=lambda layout: layout.word_vectors,
