@@ -208,6 +208,8 @@ def _check_generators(config: "Config", models: dict[str, Model]) -> None:
             raise ValueError(
                 f"generators take regions of every encoder; add {min(missing)} to regions.encoders, or leave it out"
             )
+    if absent := set(config.evaluate.generators) - set(config.generators):
+        raise ValueError(f"evaluate.generators: {min(absent)} is not among generators; add it there, or leave it out")
     aligned = [name for name in config.models if models[name].spec.multi_vector]
     for spec in chosen:
         if spec.regions and config.section(spec).snippets not in aligned:

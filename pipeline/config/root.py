@@ -37,7 +37,7 @@ from pipeline.settings.section import (
     Section,
     Split,
 )
-from pipeline.specs.generators import GENERATORS
+from pipeline.specs.generators import GENERATORS, ranker
 from pipeline.specs.places import find, import_place
 
 SCHEDULER = r"^(local|slurm|kubernetes|\w+://.+)$"
@@ -66,6 +66,8 @@ class EvaluateSettings(Section):
     protocols: tuple[Protocol, ...]
     bootstrap: Count
     folds: Positive
+    generators: tuple[Literal[tuple(spec.name for spec in GENERATORS if spec.likelihood)], ...]
+    prior_images: Count
 
 
 class PlanSettings(Section):
@@ -73,7 +75,7 @@ class PlanSettings(Section):
 
 
 class ReproduceSettings(Section):
-    collection: Literal["flickr8k", "flickr30k", "coco", "pascal1k"] | None
+    collection: Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k"] | None
     gong: bool
 
 
@@ -158,7 +160,8 @@ class Config(OwnKeys):
     def evaluations(self) -> list[tuple[str, str, str]]:
         """Model, split and protocol of each evaluation."""
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
-        return [(*one, protocol) for one in judged for protocol in self.evaluate.protocols]
+        ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
+        return [(*one, protocol) for one in (*judged, *ranked) for protocol in self.evaluate.protocols]
 
     def multi_vector_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
         """Each of `models` that gives regions and words vectors of their own, with each split; no ensembles."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.device import upload
+from pipeline.device import place, upload
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import log_frequencies, windows
@@ -26,7 +26,7 @@ from pipeline.generate.logbilinear import (
 from pipeline.generate.material import HeldOut, Learned, Material, require_space
 from pipeline.generate.space import JointSpace
 from pipeline.generate.tagging import TAGS, require_tagger
-from pipeline.generate.training import perplexity_of, train
+from pipeline.generate.training import BLOCK, perplexity_of, sums_of, train
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.training import seeded
 from pipeline.settings.generators import CandidatesSettings
@@ -114,6 +114,25 @@ class LanguageModel:
             text = replace(text, tags=tagger.tag(text.tokens, held_out.vocabulary.terms))
         images = space.images(pairs.images(np.arange(pairs.n_images)))[pairs.owners[text.names]]
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
+
+    def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
+        """(n, m) float32: as MultimodalRNN's; an image's vector in the joint space takes the place of a sentence's."""
+        sentences, device = given.pairs.sentences, self.network.bias.device
+        images = upload(require_space(given.space).images(features), device)
+        tags = None
+        if self.network.structured:
+            tags = require_tagger(given.treebank, given.seed).tag(sentences, given.vocabulary.terms)
+        text = LanguageText(sentences, np.arange(len(sentences)), np.zeros((len(sentences), images.shape[1])), tags)
+        found = np.empty((len(images), len(sentences)), np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(sentences), BLOCK):
+                rows = np.arange(start, min(start + BLOCK, len(sentences)))
+                context, targets, _, kinds = place(self._batch(text, rows), device)
+                owners = upload(np.repeat(np.arange(len(rows)), sentences.lengths[rows] + 1), device)
+                for image, u in enumerate(images):
+                    losses = self.network.losses(context, targets, u.expand(len(targets), -1), kinds)
+                    found[image, rows] = sums_of(-losses, owners, len(rows))
+        return found
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """The best of many candidates for every image; for scores see `score`."""

@@ -60,7 +60,11 @@ class LogBilinear(nn.Module):
 
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         """The mean -log P of `targets` (k,) after `context` (k, n - 1), given u (k, c) and `tags` (k, 1 + ahead)."""
-        return functional.cross_entropy(self.logits(context, u, tags), targets)
+        return self.losses(context, targets, u, tags).mean()
+
+    def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
+        """(k,) -log P of each target."""
+        return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         """(k, V + 2)."""

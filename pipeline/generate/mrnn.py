@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeline.device import place
 from pipeline.generate.beam import Hypothesis, State, beam_search, sample
 from pipeline.generate.describing import Description, Sources
 from pipeline.generate.framing import Framed, framed, log_frequencies
 from pipeline.generate.material import HeldOut, Learned, Material
-from pipeline.generate.training import perplexity_of, train
+from pipeline.generate.training import perplexity_of, sums_of, train
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import arrays_of
@@ -61,14 +62,19 @@ class DescribingNetwork(Recurrent):
 
     def forward(self, x: Tensor, sentences: Framed) -> Tensor:
         """The mean -log P over all words and ENDs, a scalar; sentence i describes image i of x (n, D)."""
+        return self.losses(self.image_bias(x), sentences).mean()
+
+    def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
+        """(total,) -log P of every word and END, in packed order, where b_v of sentence i is image_bias[i], (n, gates
+        H)."""
         packed = sentences.inputs
-        first = self.image_bias(x)[packed.order]
+        first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
         words = functional.dropout(functional.embedding(packed.ids, self.words), self.dropout, self.training)
         parts = (part.to(self.precision) for part in (words, self.w, self.u, bias, self.hidden_bias))
         hidden = Recurrence.apply(self.cell, packed.sizes, *parts)
         hidden = functional.dropout(hidden, self.dropout, self.training)
-        return functional.cross_entropy(self.logits(hidden), sentences.targets.ids)
+        return functional.cross_entropy(self.logits(hidden), sentences.targets.ids, reduction="none")
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(k, V + 2) float32 after hidden states (k, H)."""
@@ -147,6 +153,22 @@ class MultimodalRNN:
     def perplexity(self, pairs: TrainingPairs) -> float:
         """The perplexity of `pairs` given their images, over words and ENDs; unknown words count as one word."""
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
+
+    def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
+        """(n, m) float32: log P of each of the held-out sentences, END included, given each image (encoder -> (n, its
+        dim))."""
+        network, sentences = self.network, given.pairs.sentences
+        device, boundary = network.words.device, len(network.words) - 1
+        with torch.inference_mode():
+            biases = network.image_bias(stack_on(self.view, features, device))
+            found = np.empty((len(biases), len(sentences)), np.float32)
+            for start in range(0, len(sentences), BLOCK):
+                rows = np.arange(start, min(start + BLOCK, len(sentences)))
+                block = place(framed(sentences.take(rows), boundary), device)
+                for image, bias in enumerate(biases):
+                    losses = network.losses(bias.expand(len(rows), -1), block)
+                    found[image, rows] = sums_of(-losses, block.targets.owners, len(rows))
+        return found
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
         """The perplexity of held-out sentences."""

@@ -62,6 +62,11 @@ def train(
     }
 
 
+def sums_of(values: Tensor, owners: Tensor, count: int) -> np.ndarray:
+    """(count,) the sum of the `values` (k,) of each of the `owners` (k,)."""
+    return values.new_zeros(count).index_add_(0, owners, values).cpu().numpy()
+
+
 def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
     """exp of the mean -log P of the sentences `tokens`, over words and ENDs; at most e ** 700."""
     losses, words, device = [], [], next(network.parameters()).device

@@ -10,12 +10,14 @@ from pipeline.specs.places import Spec, find
 class GeneratorSpec(Spec):
     """A generator: its class at `place` (see pipeline.generate.describing.Generator), the class of its settings,
     `section`, with `defaults` below them; whether it learns from `regions` with the snippets that were aligned with
-    them, from `text` without images, and needs a `treebank` of parts of speech."""
+    them, from `text` without images, and needs a `treebank` of parts of speech; whether it says how probable a sentence
+    of an image is (`log_probabilities`, `likelihood`), so that it can rank them."""
 
     defaults: str | None = "language_defaults"
     regions: bool = False
     text: bool = False
     treebank: bool = False
+    likelihood: bool = True
 
 
 def _spec(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
@@ -24,9 +26,9 @@ def _spec(name: str, place: str, section: str, **more: Any) -> GeneratorSpec:
 
 
 GENERATORS: tuple[GeneratorSpec, ...] = (
-    _spec("nearest", "nearest:Nearest", "Nearest", defaults=None),
+    _spec("nearest", "nearest:Nearest", "Nearest", defaults=None, likelihood=False),
     _spec("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
-    _spec("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True),
+    _spec("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True, likelihood=False),
     _spec("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
     _spec("mlbl", "lm:AdditiveModel", "LogBilinear", text=True),
     _spec("mnlm", "lm:MultiplicativeModel", "LogBilinear", text=True),
@@ -37,3 +39,8 @@ GENERATORS: tuple[GeneratorSpec, ...] = (
 def generator_spec(name: str) -> GeneratorSpec:
     """The generator `name`; UsageError lists the known ones."""
     return find("generator", name, GENERATORS)
+
+
+def ranker(name: str) -> str:
+    """The name of a generator among evaluated models, where it ranks by perplexity."""
+    return f"{name}-perplexity"

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.needs import Need, fixed
 from pipeline.run import Inputs, Job, Run, Stage
+from pipeline.specs.generators import generator_spec, ranker
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -28,7 +29,7 @@ def reproduce(run: Run, job: Job) -> None:
 
     text = render(
         read_summary(layout.summary.path),
-        systems((name, config.model(name).spec.name, _describe(config, name)) for name in config.models),
+        systems(_systems(config)),
         config.reproduce.collection,
         config.name,
         ranks,
@@ -41,14 +42,27 @@ def reproduce(run: Run, job: Job) -> None:
     publish_text(job.path, text)
 
 
+def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
+    """The models, and the generators that rank: name, registered name, and settings."""
+    trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
+    encoders = ", ".join(map(_word, config.encoders))
+    for name in config.evaluate.generators:
+        own = config.section(generator_spec(name)).model_dump(exclude={"checkpoint_seconds"})
+        about = {"loss": "likelihood", "score": "perplexity", "encoders": encoders, "learns from": "train"}
+        trained.append((ranker(name), name, {**own, **about}))
+    return trained
+
+
+def _word(encoder: Any) -> str:
+    return f"{encoder.architecture} {encoder.layer}" if encoder.spec.weights else encoder.architecture
+
+
 def _describe(config: "Config", name: str) -> dict[str, Any]:
     """The settings of a model in the words of benchmarks.papers.printed."""
     model, parts = config.model(name), config.parts(name)
-    encoders = [config.encoder(encoder) for encoder in model.encoders]
-    layers = [f"{one.architecture} {one.layer}" if one.spec.weights else one.architecture for one in encoders]
     found = {**(model.settings.model_dump(exclude={"checkpoint_seconds"}) if model.settings else {}), **model.named}
     found |= {"seed": model.seed, "scores": "corrected for hubs" if parts.csls else "as they are"}
-    found["encoders"] = ", ".join(layers)
+    found["encoders"] = ", ".join(_word(config.encoder(encoder)) for encoder in model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
     if model.spec.regions != "none":
@@ -74,7 +88,7 @@ STAGE = Stage(
         "reproduce": config.reproduce.model_dump(),
         "seed": config.seed,
         "bootstrap": config.evaluate.bootstrap,
-        "systems": {name: _describe(config, name) for name in config.models},
+        "systems": {name: own for name, _, own in _systems(config)},
     },
     reads=_reads,
     writes=lambda layout: layout.reproduction,

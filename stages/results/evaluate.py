@@ -101,8 +101,8 @@ STAGE = Stage(
     ),
     names=("model", "split", "protocol"),
     choices=_choices,
-    wanted=lambda config: config.evaluations(),
-    keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(exclude={"splits", "protocols"})},
+    wanted=lambda config: [names for names in config.evaluations() if names[0] in config.models],
+    keys=lambda config, *names: {"seed": config.seed, **config.evaluate.model_dump(include={"bootstrap", "folds"})},
     reads=lambda config, layout, model, *names: {
         "manifest": layout.manifest,
         f"embeddings/{model}": layout.embeddings(model),

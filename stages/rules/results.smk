@@ -12,6 +12,17 @@ rule evaluate:
     shell: FLOW.shell("evaluate")
 
 
+rule rank_sentences:
+    input: FLOW.input("rank_sentences")
+    output: FLOW.output("rank_sentences")
+    wildcard_constraints: **FLOW.constraints("rank_sentences")
+    params: **FLOW.params("rank_sentences")
+    threads: FLOW.threads("rank_sentences")
+    benchmark: FLOW.benchmark("rank_sentences")
+    resources: **FLOW.resources("rank_sentences")
+    shell: FLOW.shell("rank_sentences")
+
+
 rule summarise:
     input: FLOW.input("summarise")
     output: FLOW.output("summarise")

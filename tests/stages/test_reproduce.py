@@ -14,9 +14,12 @@ VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 
 PAPER = {
     "models": ["lstm"],
     "encoders": [{"name": "oxford", "architecture": "vgg19", "layer": "fc7"}],
-    "lstm": {"loss": "ranking", "negatives": "sampled", "margin": 0.2, "dimensions": 300},
+    "lstm": {
+        "loss": "ranking", "negatives": "sampled", "resampled": "epoch", "margin": 0.2, "dimensions": 300,
+        "peepholes": True, "optimiser": "sgd", "learning_rate": 1.0, "batch_size": 40,
+    },
     "reproduce": {"collection": "flickr8k", "gong": False},
-}
+}  # fmt: skip
 
 
 def reproduce(folder: Path, *names: str, **changes: object) -> str:

@@ -1,0 +1,74 @@
+"""Ranking by perplexity: probabilities against the equations, scores by hand, and a generator that finds its things."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from made_up_text import (
+    LOG_BILINEAR,
+    RECURRENT,
+    VIEW,
+    Space,
+    make_material,
+    make_pairs,
+    make_sentences,
+    make_vocabulary,
+)
+from test_mrnn import PAIRS, by_hand, make_network
+
+from pipeline.generate.likelihood import likelihood_scores
+from pipeline.generate.lm import AdditiveModel, MultiplicativeModel
+from pipeline.generate.material import HeldOut
+from pipeline.generate.mrnn import MultimodalRNN
+from pipeline.metrics.ranks import rank_scores
+
+
+def held_out(pairs) -> HeldOut:
+    return HeldOut(pairs, make_sentences(pairs.n_images)[0], make_vocabulary(), Space(), None, 0)
+
+
+def test_probabilities_of_the_recurrent_network_are_those_of_the_equations() -> None:
+    network = make_network("rnn")
+    model = MultimodalRNN(VIEW, "rnn", network)
+    found = model.log_probabilities(PAIRS.images(np.arange(4)), held_out(PAIRS))
+    x = VIEW.stack(PAIRS.images(np.arange(4)))
+    expected = [[-by_hand(network, image, list(ids)) for ids in PAIRS.sentences] for image in x]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [AdditiveModel, MultiplicativeModel])
+def test_probabilities_of_a_window_are_added_up(kind: type) -> None:
+    model = kind.learn(make_material({**LOG_BILINEAR, "epochs": 1})).generator
+    pairs = make_pairs(4, 3)
+    found = model.log_probabilities(pairs.images(np.arange(4)), held_out(pairs))
+    network, boundary = model.network, len(make_vocabulary().terms) + 1
+    for image in range(4):
+        u = torch.from_numpy(Space().images(pairs.images(np.array([image]))))
+        for sentence, ids in enumerate(pairs.sentences):
+            words, total = [*[boundary] * 3, *ids.tolist(), boundary], 0.0
+            for t in range(3, len(words)):
+                logits = network.logits(torch.tensor([words[t - 3 : t]]), u, None)[0].detach().double()
+                total += float(logits[words[t]] - logits.logsumexp(0))
+            assert found[image, sentence] == pytest.approx(total, rel=1e-4)
+
+
+def test_scores_by_hand() -> None:
+    logs, lengths = np.log([[0.5, 0.1], [0.25, 0.2]]), np.array([2, 4])
+    np.testing.assert_allclose(
+        np.exp(likelihood_scores(logs, lengths, None)), [[0.5**0.5, 0.1**0.25], [0.5, 0.2**0.25]]
+    )
+    prior = np.log([[0.1, 0.3], [0.3, 0.1], [0.2, 0.2]])  # every sentence has 0.2 on average
+    expected = [[math.sqrt(2.5), 0.5**0.25], [math.sqrt(1.25), 1]]
+    np.testing.assert_allclose(np.exp(likelihood_scores(logs, lengths, prior)), expected)
+
+
+def test_a_generator_finds_what_its_images_show() -> None:
+    model = MultimodalRNN.learn(make_material({**RECURRENT, "epochs": 6})).generator
+    pairs = make_pairs(4, 3)
+    given = held_out(pairs)
+    made, prior = (model.log_probabilities(one.images(np.arange(4)), given) for one in (pairs, make_pairs(4, 0)))
+    for before in (None, prior):
+        ranks = rank_scores(likelihood_scores(made, pairs.sentences.lengths + 1, before), pairs.owners)
+        assert (ranks.sentence_to_image == 1).all()
+    assert (ranks.image_to_sentence == 1).all()
