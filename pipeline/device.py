@@ -21,6 +21,9 @@ DEVICES = "/dev"
 DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 """How the files begin that a driver of CUDA devices makes there: of cards, of boards with one built in, of WSL."""
 
+BATCH, GPU_BATCH = 32, 256
+"""Images in one forward pass, on a processor and on a GPU, where nobody says how many."""
+
 log = logging.getLogger(__name__)
 
 
@@ -81,6 +84,27 @@ def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+class Arriving:
+    """A tensor on its way to the processor: from a GPU it is copied beside what is computed there next, where `.cpu()`
+    would wait for all of that too."""
+
+    def __init__(self, tensor: "Tensor") -> None:
+        import torch
+
+        self._here, self._copied = tensor, None
+        if tensor.device.type == "cuda":
+            self._here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._here.copy_(tensor, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(tensor.device))
+
+    def numpy(self) -> "np.ndarray":
+        """Its values, once they are here."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._here.cpu().numpy()
+
+
 def place(value: Any, device: "torch.device") -> Any:
     """`value` with all tensors in it on `device`: those of tuples, lists and dataclasses too, but no arrays."""
     import torch
@@ -113,18 +137,21 @@ def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Within, a GPU multiplies float32 as it stands, and not rounded to the 10 bits of TF32.
+    """Within, a GPU multiplies and convolves float32 as it stands, and not rounded to the 10 bits of TF32.
 
-    Rounded to 1 part in 2000, the small eigenvalues of a covariance are lost, and exact search is none.
+    Rounded to 1 part in 2000, the small eigenvalues of a covariance are lost, exact search is none, and features differ
+    from the processor's in their third digit.
     """
     import torch
 
-    before = torch.get_float32_matmul_precision()
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 class OomBatcher:

@@ -37,11 +37,16 @@ def isolated_map(function: Callable[[Any], Any], items: Iterable[Any], processes
     with _Crew(function, processes) as crew:
         under_way: deque[Future] = deque()
         while True:
-            while len(under_way) < 2 * processes and (chunk := list(islice(items, CHUNK))):
+            while CHUNK * len(under_way) < ahead(processes) and (chunk := list(islice(items, CHUNK))):
                 under_way.append(crew.submit(chunk))
             if not under_way:
                 return
             yield from under_way.popleft().result()
+
+
+def ahead(processes: int) -> int:
+    """How many items `isolated_map` has drawn at most whose results it has not given yet."""
+    return 2 * processes * CHUNK
 
 
 class Worker:

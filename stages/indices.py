@@ -31,6 +31,7 @@ def add_indices(
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
+    from pipeline.index import lists_on_gpu
     from pipeline.index.build_gallery import build_gallery, queries_of
     from pipeline.index.ondisk import ListsFile
     from pipeline.index.requirements import Requirements
@@ -38,6 +39,7 @@ def add_indices(
     from pipeline.index.vectors import evenly_spaced
     from pipeline.storage.cards import INDEXED
 
+    lists_on_gpu.use(gpu)
     several = embeddings.multi_vector
     if settings.on_disk and several:
         raise UsageError(f"{embeddings.name} is multi-vector: its lists stay in memory; set index.on_disk to false")

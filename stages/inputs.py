@@ -42,7 +42,7 @@ def read_material(run: "Run") -> "EncoderMaterial":
             manifest.fingerprint,
             run.images.read,
             ImageLimits.from_settings(collection),
-            settings.extract.decode_workers,
+            run.decoders,
         )
 
     def folder(name: str) -> Path | None:

@@ -9,9 +9,20 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from devices import FakeStream
 
 from pipeline import device
-from pipeline.device import OomBatcher, drawn_from, find_device, find_gpu, full_float32, may_have_gpu, place, upload
+from pipeline.device import (
+    Arriving,
+    OomBatcher,
+    drawn_from,
+    find_device,
+    find_gpu,
+    full_float32,
+    may_have_gpu,
+    place,
+    upload,
+)
 from pipeline.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -131,12 +142,30 @@ def test_random_numbers_follow_from_the_seed_and_are_as_before_afterwards(name: 
     assert torch.equal(*drawn) and torch.equal(torch.rand(3, device=where), expected)
 
 
-def test_products_are_full_within_and_as_before_afterwards() -> None:
-    before = torch.get_float32_matmul_precision()
+def test_products_and_convolutions_are_full_within_and_as_before_afterwards() -> None:
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
         torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
         with full_float32():
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "high"
+            assert torch.get_float32_matmul_precision() == "highest" and not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "high" and torch.backends.cudnn.allow_tf32
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def test_what_arrives_from_a_gpu_is_read_after_its_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = FakeStream(monkeypatch)
+    first, second = (Arriving(stream.computed(torch.full((3, 2), value))) for value in (1.0, 2.0))
+    assert stream.copied == 0  # both are only under way
+    assert (first.numpy() == 1).all() and stream.copied == 1
+    assert (second.numpy() == 2).all()
+    plain = torch.rand(4, 3)
+    assert np.array_equal(Arriving(plain).numpy(), plain.numpy())
+
+
+def test_a_copy_that_is_read_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    arriving = Arriving(FakeStream(monkeypatch).computed(torch.ones(3)))
+    arriving._copied = None
+    assert np.isnan(arriving.numpy()).all()

@@ -118,6 +118,9 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
     def slowly(job: Job) -> None:
         (begun / f"{job.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
         time.sleep(0.1)
+        (run.root / "told").mkdir(exist_ok=True)
+        said = [os.environ.get(name, "none") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
+        (run.root / "told" / str(os.getpid())).write_text(" ".join(said))
         if job.number == 2 and (run.root / "refused").exists():
             raise UsageError("shard 2 names its remedy")
         if job.number == 2 and (run.root / "deadly").exists():
@@ -128,6 +131,7 @@ def encode_sentences(run: Run, encoder: str) -> Callable[[Job], None]:
 
 
 STAGE = replace(encoding.STAGE, function=encode_sentences)
+ON_CARDS = replace(STAGE, needs=replace(STAGE.needs, gpu=lambda sizes: 1))
 IN_PROCESS, PROCESSES, CLUSTER = {}, {"workers": 2}, {"scheduler": "local", "cluster": {"workers": 2}}
 
 
@@ -175,32 +179,18 @@ def test_shards_are_the_same_wherever_they_are_made(how: dict, address: str, tmp
     assert encoded(run, IN_PROCESS, again=False) == expected
 
 
-def test_a_killed_worker_does_not_change_the_shards(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
+@pytest.mark.parametrize("how", [PROCESSES, CLUSTER], ids=["processes", "cluster"])
+def test_a_killed_worker_does_not_change_the_shards(how: dict, tmp_path: Path) -> None:
+    if how == CLUSTER:
+        pytest.importorskip("distributed")
     run = make_run(tmp_path, images=200)
     expected = encoded(run, IN_PROCESS)
     shutil.rmtree(run / "text/tfidf")
     shutil.rmtree(run / "begun")
     with killing(run, 4):
-        assert encoded(run, CLUSTER, again=False) == expected
+        assert encoded(run, how, again=False) == expected
     begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
     assert len(set(begun)) == 20 and len(begun) <= 21, "only the shard of the killed worker is made again"
-
-
-def test_what_was_made_before_a_process_died_stays(tmp_path: Path) -> None:
-    run = make_run(tmp_path, images=200)
-    expected = encoded(run, IN_PROCESS)
-    shutil.rmtree(run / "text/tfidf")
-    with killing(run, 4), pytest.raises(JointspaceError, match="a worker process died; .* run the same command again"):
-        encoded(run, PROCESSES)
-    kept = {path: path.stat().st_mtime_ns for path in (run / "text/tfidf").glob("*.h5") if shard_is_whole(path)}
-    assert 0 < len(kept) < 20
-    assert encoded(run, PROCESSES, again=False) == expected
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-def shard_is_whole(path: Path) -> bool:
-    return path.with_name(f"{path.name}.json").exists()
 
 
 def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_path: Path) -> None:
@@ -213,12 +203,57 @@ def test_a_worker_that_outlives_a_call_opens_everything_anew(address: str, tmp_p
     assert second != first and second == encoded(run, IN_PROCESS)
 
 
-def test_a_shard_that_no_worker_survives_is_given_up(tmp_path: Path) -> None:
-    pytest.importorskip("distributed")
-    run = make_run(tmp_path)
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (CLUSTER, "4 workers died on one shard"),
+        (PROCESSES, "every worker process died on shard 2; .* run the same command again"),
+    ],
+    ids=["cluster", "processes"],
+)
+def test_a_shard_that_no_worker_survives_is_given_up_and_the_others_stay(
+    how: dict, message: str, tmp_path: Path
+) -> None:
+    if how == CLUSTER:
+        pytest.importorskip("distributed")
+    run = make_run(tmp_path, images=60)
+    expected = encoded(run, IN_PROCESS)
+    shutil.rmtree(run / "text/tfidf")
     (run / "deadly").touch()
-    with pytest.raises(JointspaceError, match="4 workers died on one shard"):
-        encoded(run, CLUSTER)
+    with pytest.raises(JointspaceError, match=message):
+        encoded(run, how)
+    kept = {path: path.stat().st_mtime_ns for path in (run / "text/tfidf").glob("*.h5") if shard_is_whole(path)}
+    assert how == CLUSTER or len(kept) == 5
+    (run / "deadly").unlink()
+    assert encoded(run, how, again=False) == expected
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def shard_is_whole(path: Path) -> bool:
+    return path.with_name(f"{path.name}.json").exists()
+
+
+CARDS = ["GPU-aa", "GPU-bb", "2", "3"]
+
+
+def test_each_of_four_cards_has_one_process_and_all_shards_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, images=200)
+    expected = encoded(run, IN_PROCESS)
+    for name in ("begun", "told"):
+        shutil.rmtree(run / name)
+    monkeypatch.setattr(runner, "visible_gpus", lambda: CARDS)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    write_config(run, {"device": "auto"})
+    runner.make(Run(run), ON_CARDS, ("tfidf",), again=True)
+    assert {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))} == expected
+    seen = [path.name.split("-")[1] for path in (run / "begun").iterdir()]
+    assert len(seen) == 20 and len(set(seen)) == 4 and str(os.getpid()) not in seen
+    told = {path.name: path.read_text().split() for path in (run / "told").iterdir()}
+    assert sorted(told) == sorted(set(seen)), "a process keeps its card"
+    assert sorted(card for card, _ in told.values()) == sorted(CARDS)
+    assert {threads for _, threads in told.values()} == {"2"}, "the processes share the threads"
 
 
 @pytest.mark.parametrize("how", [IN_PROCESS, PROCESSES, CLUSTER], ids=["here", "processes", "cluster"])

@@ -28,8 +28,6 @@ HELPERS = (inputs, boxes, generators, given, studies)
 NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 """Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
-    "finetune": {"extract"},  # the size of batches and the number of processes
-    "prepare-encoder": {"extract"},
     "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
     "build-index": {"name"},  # the run's folder
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pipeline.device import OomBatcher, find_device, upload
+from pipeline.device import Arriving, OomBatcher, find_device, full_float32, upload
 from pipeline.precision import fast_at_bfloat16
 
 if TYPE_CHECKING:
@@ -95,14 +95,14 @@ class Extractor:
 
     def run(self, batches: Iterable[tuple[torch.Tensor, ...]]) -> Iterator[np.ndarray]:
         """The encoder's output for each batch, a tuple of its input tensors (n, ...), in order."""
-        under_way: torch.Tensor | None = None
+        under_way: Arriving | None = None
         for batch in batches:
-            features = self._start(*batch)
+            features = Arriving(self._start(*batch))
             if under_way is not None:
-                yield under_way.cpu().numpy()
+                yield under_way.numpy()
             under_way = features
         if under_way is not None:
-            yield under_way.cpu().numpy()
+            yield under_way.numpy()
 
     def _start(self, *batch: torch.Tensor) -> torch.Tensor:
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
@@ -110,7 +110,7 @@ class Extractor:
         def encode(rows: slice) -> torch.Tensor:
             return self._encoder(*(upload(tensor[rows], device) for tensor in batch))
 
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             features = torch.cat(batcher.map(encode, len(batch[0])))
         self.plan = replace(self.plan, batch_size=batcher.size)
         return features

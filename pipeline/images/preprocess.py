@@ -11,6 +11,7 @@ from PIL import Image
 
 from pipeline.errors import InputError
 from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.shared_pixels import shared_map
 from pipeline.workers import Failure, isolated_map
 
 
@@ -80,7 +81,11 @@ def load_all(
     Raises InputError naming the first photograph that has changed since it was ingested.
     """
     function = partial(load, read, limits, preprocessing, describe=describe)
-    outcomes = isolated_map(function, photographs, processes)
+    if describe is None:
+        side = preprocessing.side
+        outcomes = shared_map(function, photographs, processes, (side, side, 3))
+    else:
+        outcomes = isolated_map(function, photographs, processes)
     for photograph, outcome in zip(photographs, outcomes, strict=True):
         if isinstance(outcome, Failure):
             raise InputError(f"{photograph.name}: {outcome.reason}; it could be used before: run ingest again")
@@ -98,13 +103,16 @@ def load(
 
     Raises InputError saying what is wrong with the photograph.
     """
-    pixels = prepare(open_photograph(read, limits, photograph), preprocessing)
+    pixels = prepare(open_photograph(read, limits, photograph, preprocessing.resize), preprocessing)
     return pixels if describe is None else describe(pixels)
 
 
-def open_photograph(read: Callable[..., bytes], limits: ImageLimits, photograph: Photograph) -> Image.Image:
-    """The whole photograph, 8-bit RGB and upright. Raises InputError saying what is wrong with it."""
+def open_photograph(
+    read: Callable[..., bytes], limits: ImageLimits, photograph: Photograph, side: int | None = None
+) -> Image.Image:
+    """The whole photograph, 8-bit RGB and upright; with `side` perhaps smaller, as `decode` says. Raises InputError
+    saying what is wrong with it."""
     data = read(*photograph.location)
     if hashlib.sha256(data).hexdigest() != photograph.sha256:
         raise InputError("changed: its bytes are not those that were ingested")
-    return decode(data, limits)
+    return decode(data, limits, side)

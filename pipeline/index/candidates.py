@@ -3,8 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.format import METRICS
+from pipeline.index.lists_on_gpu import Adder, train_lists
 from pipeline.index.tuning import stages_of
 from pipeline.index.vectors import Vectors, evenly_spaced
 from pipeline.precision import require_finite
@@ -128,15 +128,12 @@ def build(
     trained = time.perf_counter()
     if ids is not None:
         index = faiss.IndexIDMap(index)
-    with accelerated(index):
-        for block in progress(vectors.blocks(), f"adding to {factory}"):
-            if hopeless(index, trained - start, time.perf_counter() - trained):
-                break
-            require_finite("embeddings", "vectors", block)
-            if ids is None:
-                index.add(block)
-            else:
-                index.add_with_ids(block, ids[index.ntotal : index.ntotal + len(block)])
+    adder = Adder(index)
+    for block in progress(vectors.blocks(), f"adding to {factory}"):
+        if hopeless(index, trained - start, time.perf_counter() - trained):
+            break
+        require_finite("embeddings", "vectors", block)
+        adder.add(block, None if ids is None else ids[index.ntotal : index.ntotal + len(block)])
     return Built(index, trained - start, time.perf_counter() - trained)
 
 
@@ -154,7 +151,7 @@ def train_factory(factory: str, vectors: Vectors, metric: str, centroids: np.nda
 
 
 def train(index: faiss.Index, sample: np.ndarray) -> None:
-    """Train `index`, its lists on a GPU where FAISS has one."""
+    """Train `index`, its lists on the GPU in use."""
     inverted = stages_of(index).inverted
     for rotation in rotations_of(index):
         rotation.niter, rotation.max_train_points = ROTATION_STEPS, TRAINING_FLOOR
@@ -162,12 +159,8 @@ def train(index: faiss.Index, sample: np.ndarray) -> None:
         inverted.do_polysemous_training = False  # it takes minutes, for a kind of search that is not used
     if inverted is not None:
         inverted.cp.max_points_per_centroid = TRAINING_MOST
-        if faiss.get_num_gpus():
-            flat = faiss.IndexFlat(inverted.d, inverted.metric_type)
-            inverted.clustering_index = faiss.index_cpu_to_all_gpus(flat)
+    train_lists(index, sample)
     index.train(sample)
-    if inverted is not None:
-        inverted.clustering_index = None
 
 
 def rotations_of(index: faiss.Index) -> list[faiss.OPQMatrix]:
@@ -179,19 +172,3 @@ def rotations_of(index: faiss.Index) -> list[faiss.OPQMatrix]:
         return []
     transforms = [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
     return [transform for transform in transforms if isinstance(transform, faiss.OPQMatrix)]
-
-
-@contextmanager
-def accelerated(index: faiss.Index) -> Iterator[None]:
-    """Assign vectors to lists on a GPU where FAISS has one; the index itself stays one that any CPU reads."""
-    inverted = stages_of(index).inverted
-    if inverted is None or not faiss.get_num_gpus():
-        yield
-        return
-    on_cpu, owned = inverted.quantizer, inverted.own_fields
-    on_gpu = faiss.index_cpu_to_all_gpus(on_cpu)
-    inverted.own_fields, inverted.quantizer = False, on_gpu
-    try:
-        yield
-    finally:
-        inverted.quantizer, inverted.own_fields = on_cpu, owned

@@ -19,8 +19,9 @@ import numpy as np
 from faiss.contrib.ondisk import merge_ondisk
 
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.index.candidates import INVERTED, Built, Progress, accelerated, train_factory
+from pipeline.index.candidates import INVERTED, Built, Progress, train_factory
 from pipeline.index.format import code_bytes, to_bytes
+from pipeline.index.lists_on_gpu import Adder
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
 
@@ -69,8 +70,7 @@ def build_on_disk(factory: str, vectors: Vectors, metric: str, lists: Path, prog
         for block in progress(vectors.blocks(), f"adding to {factory}"):
             require_finite("embeddings", "vectors", block)
             part = faiss.deserialize_index(empty)
-            with accelerated(part):
-                part.add_with_ids(block, np.arange(first, first + len(block)))
+            Adder(part).add(block, np.arange(first, first + len(block)))
             parts.append(Path(folder) / f"{first}.faiss")
             parts[-1].write_bytes(to_bytes(part))
             first += len(block)

@@ -14,9 +14,10 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.index.build import QUERIES
-from pipeline.index.candidates import accelerated, build
+from pipeline.index.candidates import build
 from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.gallery import Gallery, make_gallery
+from pipeline.index.lists_on_gpu import Adder
 from pipeline.index.shortlist import ids_of_lists
 from pipeline.index.shortlist_cost import ShortlistCost, measure_shortlist
 from pipeline.index.tuning import NEIGHBOURS, Questions, SearchSetting, apply, ask, index_recall, stages_of
@@ -114,14 +115,11 @@ def add(index: faiss.Index, vectors: Vectors, first: int) -> faiss.Index:
     Raises IntegrityError naming a row that is not finite.
     """
     with_ids = isinstance(faiss.downcast_index(index), faiss.IndexIVF | faiss.IndexIDMap)
-    with accelerated(index):
-        for block in vectors.blocks():
-            require_finite("embeddings", "new vectors", block)
-            if with_ids:
-                index.add_with_ids(block, np.arange(first, first + len(block)))
-            else:
-                index.add(block)
-            first += len(block)
+    adder = Adder(index)
+    for block in vectors.blocks():
+        require_finite("embeddings", "new vectors", block)
+        adder.add(block, np.arange(first, first + len(block)) if with_ids else None)
+        first += len(block)
     return index
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeline.device import GPU_BATCH
 from pipeline.specs.models import made_by
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def sizes_of(
         dims={encoder.name: known[encoder.name] for encoder in config.encoders},
         text_dims={one.name: texts[one.name] for one in config.text_encoders},
         dimensions=max([*config.fit.dimensions, *(config.section(spec).dimensions for spec in made_by("train"))]),
-        batch_images=config.extract.batch_size * (side / 224) ** 2,
+        batch_images=(config.extract.batch_size or GPU_BATCH) * (side / 224) ** 2,
     )
 
 

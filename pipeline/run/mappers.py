@@ -5,12 +5,13 @@ made it, so whatever ends a worker costs at most the shard that it was making.
 """
 
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pipeline.run.run import Run
 from pipeline.run.stage import Stage
 from pipeline.storage.commits import is_made
 
+log = logging.getLogger(__name__)
 LOST_WORKERS = 3
 """A shard is given up after so many of its workers have died."""
 NAMED_CLUSTERS = {
@@ -82,29 +84,48 @@ def in_process(task: ShardTask, numbers: Sequence[int]) -> Iterator[int]:
 def on_processes(task: ShardTask, numbers: Sequence[int], environments: Sequence[dict[str, str]]) -> Iterator[int]:
     """On one new process for each of `environments`, whose variables it has beside those of this one.
 
-    Raises JointspaceError where a process dies; what was committed stays.
+    The shard of a process that dies is given to another one, and a new process takes its place. Raises JointspaceError
+    for a shard on which all of them died; what was committed stays.
     """
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    for environment in environments:
-        queue.put(environment)
-    with ProcessPoolExecutor(len(environments), context, _enter, (queue,)) as pool:
-        futures = {pool.submit(task, number): number for number in numbers}
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenProcessPool:
-            raise JointspaceError(
-                "a worker process died; its messages above may say why; run the same command again, which resumes after"
-                " the shards that are finished"
-            ) from None
-        finally:
+    waiting, under_way = list(numbers), {}
+    died: dict[int, set[int]] = {number: set() for number in numbers}
+    pools = [_start(environment) for environment in environments]
+    idle = list(range(len(pools)))
+    try:
+        while waiting or under_way:
+            for place in list(idle):
+                if (number := next((one for one in waiting if place not in died[one]), None)) is not None:
+                    waiting.remove(number)
+                    idle.remove(place)
+                    under_way[pools[place].submit(task, number)] = place, number
+            if not under_way:
+                raise JointspaceError(
+                    f"every worker process died on shard {waiting[0]}; its messages above may say why; run the same"
+                    " command again, which resumes after the shards that are finished"
+                )
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                place, number = under_way.pop(future)
+                idle.append(place)
+                try:
+                    yield future.result()
+                except BrokenProcessPool:
+                    log.warning("the process of shard %d died: another takes it", number)
+                    died[number].add(place)
+                    waiting.insert(0, number)
+                    pools[place] = _start(environments[place])
+    finally:
+        for pool in pools:
             pool.shutdown(cancel_futures=True)
 
 
-def _enter(queue: Any) -> None:
+def _start(environment: dict[str, str]) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _enter, (environment,))
+
+
+def _enter(environment: dict[str, str]) -> None:
     """Start as a worker: with its own environment, ignoring Ctrl-C, which its parent handles, and ending with that."""
-    os.environ.update(queue.get())
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def outlive() -> None:

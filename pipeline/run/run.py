@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline import runtime
+from pipeline.device import BATCH, GPU_BATCH
 from pipeline.errors import InputError, UsageError
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.parts import divide
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pipeline.storage.parameters import Parameters
     from pipeline.storage.sources import ImageSource
     from pipeline.storage.text_shards import Texts
+
+DECODERS = 2
+"""Processes that decode beside a processor that computes, and threads that a GPU's own process needs."""
 
 
 class Run:
@@ -89,6 +94,20 @@ class Run:
         from pipeline.device import find_gpu
 
         return find_gpu(self.config.device)
+
+    @property
+    def batch_size(self) -> int:
+        """Images in one forward pass of an encoder."""
+        return self.config.extract.batch_size or (BATCH if self.gpu is None else GPU_BATCH)
+
+    @property
+    def decoders(self) -> int:
+        """Processes that decode images: few beside a processor that computes, as many as there is room for beside a
+        GPU."""
+        chosen = self.config.extract.decode_workers
+        if chosen is not None:
+            return chosen
+        return DECODERS if self.gpu is None else max(DECODERS, runtime.threads() - DECODERS)
 
     @property
     def images(self) -> "ImageSource":

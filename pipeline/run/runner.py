@@ -75,12 +75,14 @@ def _map(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int]) -> Ite
 
 
 def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
-    """The variables of each worker process: one process per GPU if the stage can use GPUs, else `workers` of them."""
-    config = run.config
-    if stage.needs.gpu is not None and config.device in ("auto", "cuda") and len(cards := visible_gpus()) > 1:
-        return [{"CUDA_VISIBLE_DEVICES": card} for card in cards]
-    threads = max(1, runtime.threads() // config.workers)
-    return [dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))] * config.workers
+    """The variables of each worker process: one process per GPU if the stage can use GPUs, else `workers` of them. They
+    share this process's threads."""
+    config, cards = run.config, []
+    if stage.needs.gpu is not None and config.device in ("auto", "cuda"):
+        cards = visible_gpus()
+    each = [{"CUDA_VISIBLE_DEVICES": card} for card in cards] if len(cards) > 1 else [{}] * config.workers
+    threads = dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // len(each))))
+    return [{**threads, **own} for own in each]
 
 
 def _progress(stage: Stage, names: Names, made: Iterator[int], count: int) -> Iterator[int]:

@@ -47,9 +47,9 @@ def check_standard(encoder: Any) -> None:
 
 class ExtractSettings(Section):
     precision: Literal["auto", "float32", "bfloat16"]
-    batch_size: Positive
+    batch_size: Positive | None
     checkpoint_images: Positive
-    decode_workers: Count
+    decode_workers: Count | None
     storage: Literal["float16", "float32"]
 
 

@@ -1,6 +1,6 @@
 """Rows of a manifest's shards, by shard or by image: what the linear and the neural stages read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pipeline.storage.atomic import Sidecar, read_sidecar
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.names import plain
 from pipeline.storage.places import stated
+from pipeline.storage.reading import is_there
 from pipeline.storage.shards import FEATURES, Shard, shard_path
 from pipeline.storage.text_shards import Texts
 
@@ -46,6 +47,7 @@ class Features:
     def __init__(self, manifest: Manifest, root: Path) -> None:
         self.manifest = manifest
         self.root = Path(root)
+        self._computed: dict[str, tuple[Path, str]] = {}
 
     def open(self, encoder: str, number: int) -> Shard:
         """Shard `number` of `encoder`. Raises IntegrityError unless that made it from the manifest's images."""
@@ -64,6 +66,21 @@ class Features:
         require_encoder_name(path, sidecar, encoder)
         if sidecar.details["inputs"]["images"] != self.manifest.shard(number).fingerprints["images"]:
             raise IntegrityError(f"{path} was made from other images than the manifest's; run extract again")
+        if encoder not in self._computed:
+            first = shard_path(self.root / plain(encoder, "the model"), 0)
+            known = (first, read_sidecar(first, FEATURES)) if is_there(first) else (path, sidecar)
+            self._computed[encoder] = known[0], _precision(known[1])
+        other, precision = self._computed[encoder]
+        if _precision(sidecar) != precision:
+            raise IntegrityError(
+                f"{path} was computed in {_precision(sidecar)} and {other} in {precision}, since precision auto goes by"
+                " the machine; name extract.precision and run extract again"
+            )
+
+
+def _precision(sidecar: Sidecar) -> str:
+    about = sidecar.details.get("encoder")
+    return str(about.get("precision", "their own")) if isinstance(about, Mapping) else "their own"
 
 
 def require_encoder_name(path: Path, sidecar: Sidecar, encoder: str) -> None:

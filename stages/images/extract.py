@@ -23,7 +23,7 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
     chosen, manifest = run.config.extract, run.manifest
     parameters = run.encoder(encoder)
     network = restore_encoder(parameters.settings, parameters.tensors)
-    work = network.work(run.config.device, chosen.precision, chosen.batch_size)
+    work = network.work(run.config.device, chosen.precision, run.batch_size)
     limits, read = ImageLimits.from_settings(run.config.collection), run.images.read
     described = {"name": encoder, "sha256": parameters.sha256, **parameters.settings}
     described["precision"] = work.extractor.plan.precision
@@ -33,7 +33,7 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
         unfinished = UnfinishedShard(job.path, job.fingerprint, job.image_id, chosen.checkpoint_images)
         missing, stopwatch = unfinished.missing(), Stopwatch()
         todo = [photographs[row] for part in missing for row in part]
-        pictures = load_all(todo, read, limits, network.preprocessing, chosen.decode_workers, work.describe)
+        pictures = load_all(todo, read, limits, network.preprocessing, run.decoders, work.describe)
         pictures = stopwatch.iterate("decode", tqdm(pictures, "extract", len(todo), unit=" images", disable=None))
         for part in missing:
             features = np.concatenate(list(work.extractor(islice(pictures, len(part)))))
@@ -48,7 +48,7 @@ def extract(run: Run, encoder: str) -> Callable[[Job], None]:
 
 STAGE = Stage(
     extract,
-    version=3,
+    version=4,
     needs=Need(
         lambda s: TORCH + 2500 + manifest_mb(s) + 8 * s.shard_images * s.widest / MB,
         lambda s: 4 * s.shard_images * s.widest / MB,
@@ -58,7 +58,7 @@ STAGE = Stage(
     ),
     names=("encoder",),
     sharded=True,
-    threads=8,
+    threads=16,
     choices=lambda config: [(one.name,) for one in config.every_encoder if one.spec.reads == "pixels"],
     keys=lambda config, encoder: config.extract.model_dump(include={"precision", "storage"}),
     reads=lambda config, layout, encoder: {"encoder": layout.encoder(encoder)},

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pipeline.images.preparation import Preparation
     from pipeline.images.preprocess import Photograph, Preprocessing
 
+DETECTED = 16
+"""Images in which a GPU looks for boxes at once, where they are of one shape; the processor does one after another."""
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
     network = restore_encoder(parameters.settings, parameters.tensors)
     judged = chosen.score == "classifier"
     judge = Classifier(**read_classifier(folder, parameters.fingerprint)[0]) if judged else None
-    plan = choose_plan(network, run.config.device, extract.precision, extract.batch_size)
+    plan = choose_plan(network, run.config.device, extract.precision, run.batch_size)
     preparation = _preparation(run, network.preprocessing)
     extractor = RegionExtractor(network, plan, preparation.cutting.view)
     described_as = {"name": encoder, "sha256": parameters.sha256, **parameters.settings, "precision": plan.precision}
@@ -56,7 +58,7 @@ def extract_regions(run: Run, encoder: str) -> Callable[[Job], None]:
         if detect is not None:
             candidates = stopwatch.iterate("proposals", detect([photographs[row] for row in places]))
         requests = (Request(photographs[row], boxes) for row, boxes in zip(places, candidates, strict=True))
-        images = isolated_map(preparation, requests, extract.decode_workers)
+        images = isolated_map(preparation, requests, run.decoders)
         images = tqdm(images, "extract-regions", len(places), unit=" images", disable=None)
         images = stopwatch.iterate("decode", images)
         for part in missing:
@@ -118,8 +120,8 @@ def _detector(run: Run, preparation: "Preparation") -> "Callable[[list[Photograp
     device = run.device
 
     def find(photographs: "list[Photograph]") -> "Iterator[Candidates]":
-        pixels = isolated_map(preparation.open, photographs, settings.extract.decode_workers)
-        return detect(network, pixels, device, chosen.stage)
+        pixels = isolated_map(preparation.open, photographs, run.decoders)
+        return detect(network, pixels, device, chosen.stage, 1 if device.type == "cpu" else DETECTED)
 
     return find
 

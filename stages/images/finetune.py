@@ -8,7 +8,6 @@ from pipeline.plan.needs import Need, encoder_gpu, fixed, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage
 
 if TYPE_CHECKING:
-    from pipeline.config import Config
     from pipeline.config.encoders import Encoder
     from pipeline.images.finetune import Finetuning
     from pipeline.images.networks import NetworkEncoder
@@ -57,12 +56,12 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     sampler = _sampler(run, chosen)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
     items = ((number, training[order[number]]) for number in range(len(losses) * tuning.images, len(order)))
-    batches = batch_samples(isolated_map(sampler, items, settings.extract.decode_workers), tuning.images)
+    batches = batch_samples(isolated_map(sampler, items, run.decoders), tuning.images)
     for loss in tqdm(task.learn(batches), "finetune", tuning.iterations, initial=len(losses), disable=None):
         losses.append(loss)
         checkpoints.offer(lambda: (task.tensors(), {"losses": losses}))
 
-    found = _judge(settings, sampler, task, held_out)
+    found = _judge(run, sampler, task, held_out)
     recent = losses[-RECENT:]
     log.info("loss %.3f, mean average precision %.3f", sum(recent) / len(recent), found.mean)
     origin = {"origin": "finetuned", "start": start.weights["origin"], "images": len(training)}
@@ -113,9 +112,7 @@ def _sampler(run: Run, chosen: "Encoder") -> "RegionSampler":
     return RegionSampler(run.images.read, limits, crops, proportions, run.config.seed)
 
 
-def _judge(
-    settings: "Config", sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]"
-) -> "Precision":
+def _judge(run: Run, sampler: "RegionSampler", task: "Finetuning", images: "list[LabelledImage]") -> "Precision":
     """Average precision of what the network finds in held-out images."""
     from pipeline.images.boxes import NONE
     from pipeline.images.extraction import ExtractionPlan
@@ -125,14 +122,14 @@ def _judge(
     from pipeline.images.regions import RegionExtractor, describe
     from pipeline.workers import isolated_map
 
-    tuning = settings.finetune
+    settings, tuning = run.config, run.config.finetune
     grid, search = tuning.grid, settings.regions.search
     propose = proposer(tuning.proposals, grid, search)
     selection = Selection(0, settings.regions.min_side, settings.regions.iou, tuning.candidates, False, grid)
     preparation = Preparation(sampler.read, sampler.limits, Cutting(propose, selection, sampler.crops))
     requests = [Request(image.photograph, NONE) for image in images]
-    prepared = isolated_map(preparation, requests, settings.extract.decode_workers)
-    plan = ExtractionPlan(task.device, task.dtype, settings.extract.batch_size)
+    prepared = isolated_map(preparation, requests, run.decoders)
+    plan = ExtractionPlan(task.device, task.dtype, run.batch_size)
     extractor = RegionExtractor(task.encoder({}), plan, sampler.crops)
     described = describe(prepared, extractor, None, selection.iou, selection.count)
     return judge_regions(described, task.classifier(), images, tuning.suppression_iou)

@@ -22,7 +22,9 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     import numpy as np
 
     from pipeline import config
+    from pipeline.device import find_gpu
     from pipeline.errors import UsageError
+    from pipeline.index import lists_on_gpu
     from pipeline.index.build_gallery import queries_of
     from pipeline.index.joining import JoinedBundles
     from pipeline.index.upkeep import add, revise
@@ -37,11 +39,12 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     more, log = {}, logging.getLogger(__name__)
     if root is not None:
         run = begin(root, config_path)
-        settings, embeddings = run.config.index, read_bundled_embeddings(run, bundle_folder)
-        wanted = split_ids(run.manifest, settings.splits)
+        whole, embeddings = run.config, read_bundled_embeddings(run, bundle_folder)
+        wanted = split_ids(run.manifest, whole.index.splits)
     else:
-        settings, embeddings = config.load(config_path).index, JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
+        whole, embeddings = config.load(config_path), JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)
         wanted, more = embeddings.fresh, {"more_roots": embeddings.roots}
+    lists_on_gpu.use(find_gpu(whole.device))
     revision = Revision(bundle_folder, embeddings, output)
     for part in revision.parts:
         fresh = np.setdiff1d(wanted[part.modality], part.ids)
@@ -52,5 +55,5 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
         data, queries = revision.bundle.index(part.name), revision.queries(part, queries_of(embeddings.multi_vector))
         revised = revise(data, part, grown, revision.vectors, change, queries, embeddings.comparison)
         revision.put(grown, revised.data, revised.card())
-        log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(settings.recall_floor))
+        log.info("%d %s added; %s", len(fresh), part.modality, revised.drift(whole.index.recall_floor))
     revision.commit(**more)

@@ -85,7 +85,7 @@ def _measure_images(run: Run, sample: int):
         else:
             untrained = chosen.model_copy(update={"weights": "untrained", "file": None, "sha256": None})
             encoder = chosen.spec.load().prepare(untrained, material)
-        work = encoder.work(settings.device, extract.precision, extract.batch_size)
+        work = encoder.work(settings.device, extract.precision, run.batch_size)
         pixels = [load(read, limits, encoder.preprocessing, photograph) for photograph in photographs]
         describe = work.describe or (lambda picture: picture)
         decoded = rate(
@@ -93,10 +93,10 @@ def _measure_images(run: Run, sample: int):
             len(photographs),
         )
         pictures = [describe(picture) for picture in pixels]
-        dims[chosen.name] = next(work.extractor(pictures[: extract.batch_size])).shape[1]
+        dims[chosen.name] = next(work.extractor(pictures[: run.batch_size])).shape[1]
         forward = rate(lambda w=work, p=pictures: w.extractor(p), len(pictures))
         gpu = work.extractor.plan.device.type != "cpu"
-        processes = min(cores, extract.decode_workers or 1)
+        processes = min(cores, run.decoders or 1)
         rates["decoded"][chosen.name], rates["forward"][chosen.name] = decoded, forward
         rates["images"][chosen.name] = extraction_rate(decoded, forward, processes, gpu)
     return {**rates, "inspected": looked * cores}, dims

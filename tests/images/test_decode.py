@@ -162,6 +162,24 @@ def test_constant_floats_do_not_divide_by_zero() -> None:
     assert decode(encoded(Image.fromarray(np.full((9, 9), -3, np.float32)), "TIFF"), LIMITS).size == (9, 9)
 
 
+def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None:
+    large = PHOTOGRAPH.resize((1600, 1200), Image.Resampling.BICUBIC)
+    data = encoded(large, "JPEG", quality=95)
+    sizes = {side: decode(data, LIMITS, side).size for side in (700, 300, 299, 120, 20)}
+    assert sizes == {700: (1600, 1200), 300: (800, 600), 299: (800, 600), 120: (400, 300), 20: (200, 150)}
+    whole, smaller = (decode(data, LIMITS, side).resize((160, 120), Image.Resampling.BILINEAR) for side in (None, 120))
+    difference = np.asarray(whole, np.float32) - np.asarray(smaller, np.float32)
+    assert np.abs(difference).mean() < 2 and np.asarray(whole).std() > 20
+    assert decode(encoded(large, "PNG"), LIMITS, 20).size == (1600, 1200)
+
+
+def test_a_smaller_jpeg_is_upright_too() -> None:
+    exif = Image.Exif()
+    exif[274] = 6
+    data = encoded(Image.new("RGB", (1600, 800), "red"), "JPEG", exif=exif)
+    assert decode(data, LIMITS, 100).size == (200, 400)
+
+
 def test_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show it rotated by 90 degrees clockwise

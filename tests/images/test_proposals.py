@@ -141,12 +141,12 @@ def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
     pixels = np.array(make_image(2, (90, 70)))
     images = [pixels, Failure("truncated"), pixels[:1, :1], pixels]
     for stage in ("detections", "rpn"):
-        found = list(detect(network, images, torch.device("cpu"), stage))
+        found = list(detect(network, images, torch.device("cpu"), stage, 1))
         assert len(found) == 4 and len(found[1].boxes) == 0
         assert np.array_equal(found[0].boxes, found[3].boxes)
         assert (np.diff(found[0].scores) <= 0).all()
         assert not set(tidy(found[0], (90, 70), 0)[1]) - {"too-small", "clipped"}
-    proposals = list(detect(network, [pixels], torch.device("cpu"), "rpn"))[0]
+    proposals = list(detect(network, [pixels], torch.device("cpu"), "rpn", 1))[0]
     images, _ = network.transform([torch.from_numpy(pixels).permute(2, 0, 1) / 255])
     with torch.inference_mode():
         plain = network.rpn(images, network.backbone(images.tensors))[0][0].numpy()
@@ -155,13 +155,37 @@ def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
     np.testing.assert_allclose(np.sort(proposals.boxes, 0), np.sort(plain, 0), atol=1e-3)
 
 
+@pytest.mark.parametrize("stage", ["detections", "rpn"])
+def test_images_of_one_shape_go_through_a_detector_together(
+    weights: dict, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = build_detector(DETECTOR, weights, "w.pt", 0.0)
+    wide, high = ([np.array(make_image(thing, size)) for thing in (2, 3)] for size in ((90, 70), (70, 90)))
+    images = [wide[0], high[0], Failure("truncated"), wide[1], high[1]]
+    alone = list(detect(network, images, torch.device("cpu"), stage, 1))
+    together, seen = network.transform.forward, []
+
+    def watched(pictures, targets=None):
+        seen.append(len(pictures))
+        return together(pictures, targets)
+
+    monkeypatch.setattr(network.transform, "forward", watched)
+    for most, batches in ((5, [2, 2]), (4, [1, 2, 1])):
+        seen.clear()
+        found = list(detect(network, images, torch.device("cpu"), stage, most))
+        assert sorted(seen) == sorted(batches)
+        for ours, theirs in zip(found, alone, strict=True):
+            np.testing.assert_allclose(ours.boxes, theirs.boxes, atol=1e-2)
+            np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("size", "seen"), [((1, 2000), False), ((2000, 3), False), ((1920, 3), False), ((4, 1920), True)]
 )
 def test_an_image_of_which_the_detector_would_see_no_pixel_costs_itself(weights: dict, size, seen: bool) -> None:
     images = [np.zeros((*size, 3), np.uint8), np.array(make_image(2, (90, 70)))]
     network = build_detector(DETECTOR, weights, "w.pt", 0.0)
-    ribbon, neighbour = detect(network, images, torch.device("cpu"), "rpn")
+    ribbon, neighbour = detect(network, images, torch.device("cpu"), "rpn", 1)
     assert bool(len(ribbon.boxes)) == seen and len(neighbour.boxes)
 
 

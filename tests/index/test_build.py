@@ -160,23 +160,6 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
         assert lists_of(factory) <= 3000 / 39
 
 
-def test_a_gpu_assigns_and_what_is_saved_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors, queries = clustered(3000, 16)
-    moved = []
-
-    def to_gpus(index: faiss.Index) -> faiss.Index:
-        moved.append(index.ntotal)
-        return faiss.clone_index(index)
-
-    expected = build("IVF50,Flat", ArrayVectors(vectors), "inner_product").index.search(queries, 10)
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", to_gpus)
-    index = build("IVF50,Flat", ArrayVectors(vectors), "inner_product").index
-    assert moved == [0, 50]  # an empty one to find the centroids with, and these to find each vector's list
-    again = faiss.deserialize_index(np.frombuffer(to_bytes(index), np.uint8))
-    assert (again.search(queries, 10)[1] == expected[1]).all()
-
-
 @pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF50,Flat", "IVF50,PQ8x4fsr,Refine(SQfp16)", "IVF50,RaBitQ4"])
 def test_an_index_that_is_left_where_it_is_answers_the_same(factory: str, tmp_path: Path) -> None:
     vectors, queries = clustered(6000, 16)
