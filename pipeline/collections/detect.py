@@ -102,7 +102,7 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     unused: dict[str, str] = {}
     for name in filter(_is_table, lists):
         if "/" in name:
-            unused[name] = "in a folder of its own"
+            unused[name] = "only a table in the folder itself is read"
             continue
         try:
             columns = _columns(folder, folder.root / name)

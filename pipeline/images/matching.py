@@ -9,6 +9,9 @@ import numpy as np
 
 from pipeline.errors import InputError
 
+MOST_DIGITS = 10
+"""A longer number is of no sentence."""
+
 
 @dataclass(frozen=True)
 class Matching:
@@ -59,7 +62,7 @@ def match_sentences(
     unmatched, repeats, told = [], [], {}
     for row, name in enumerate(names):
         head, _, number = name.rpartition("#")
-        image = owner[head] if number.isascii() and number.isdecimal() else None
+        image = owner[head] if number.isascii() and number.isdecimal() and len(number) < MOST_DIGITS else None
         if same := by_text.get(words := _words(name)):
             if (before := told.setdefault(words, row)) != row:
                 repeats.append((before, row))

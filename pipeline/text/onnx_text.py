@@ -20,7 +20,9 @@ GIVEN = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids
 class OnnxTextEncoder(TextEncoder):
     """The graph in `data` maps the tokens of n texts, int64 (n, t), to vectors (n, dim), or to states (n, t, dim) whose
     mean over a text's own tokens is its vector; of several outputs the one named `output`, or the first. The JSON of
-    the `tokenizer` splits a text, of which at most `length` tokens are read."""
+    the `tokenizer` splits a text, of which at most `length` tokens are read. A graph without a mask is given texts of
+    one number of tokens at a time, unless it or the tokenizer fixes that number: none is padded to fit its neighbours.
+    """
 
     kind = "onnx"
 
@@ -36,14 +38,26 @@ class OnnxTextEncoder(TextEncoder):
         self.size, fixed = (one if isinstance(one, int) else None for one in shapes["input_ids"])
         self.split = Tokenizer.from_str(tokenizer)
         self.split.enable_truncation(fixed or length or (self.split.truncation or {}).get("max_length", LONGEST))
-        pad = {key: value for key, value in (self.split.padding or {}).items() if key in ("pad_id", "pad_token")}
-        self.split.enable_padding(**pad, length=fixed)
+        padding = self.split.padding or {}
+        self.padded = fixed if "attention_mask" in shapes else fixed or padding.get("length")
+        pad = {key: value for key, value in padding.items() if key in ("pad_id", "pad_token")}
+        self.split.enable_padding(**pad, length=self.padded)
         self.dim = self.encode(["a"]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        texts, size = list(texts), self.size or BATCH
-        parts = [self._run(texts[start : start + size]) for start in range(0, len(texts), size)]
-        return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+        if not (texts := list(texts)):
+            return np.empty((0, self.dim), np.float32)
+        size, order, cuts = self.size or BATCH, np.arange(len(texts)), np.array([], np.int64)
+        if "attention_mask" not in self.inputs and self.padded is None:
+            lengths = np.array([sum(one.attention_mask) for one in self.split.encode_batch(texts)])
+            order = np.argsort(lengths, kind="stable")
+            cuts = np.flatnonzero(np.diff(lengths[order])) + 1
+        parts = [
+            self._run([texts[at] for at in alike[start : start + size]])
+            for alike in np.split(order, cuts)
+            for start in range(0, len(alike), size)
+        ]
+        return np.concatenate(parts)[np.argsort(order)]
 
     def _run(self, texts: list[str]) -> np.ndarray:
         blank = [""] * ((self.size or 0) - len(texts))
@@ -61,7 +75,13 @@ class OnnxTextEncoder(TextEncoder):
         return found[: len(texts)].astype(np.float32)
 
     def settings(self) -> dict[str, Any]:
-        return {"kind": self.kind, **self.given, "output": self.output, "weights": dict(self.weights)}
+        return {
+            "kind": self.kind,
+            **self.given,
+            "output": self.output,
+            "padded": self.padded,
+            "weights": dict(self.weights),
+        }
 
     def tensors(self) -> dict[str, np.ndarray]:
         parts = {FILE: self.data, TOKENIZER: self.tokenizer.encode()}

@@ -74,6 +74,22 @@ def test_vectors_are_taken_as_they_are_and_other_outputs_by_name() -> None:
     np.testing.assert_allclose(made.encode(["a dog"]), [[0.5, 1]], rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [("n", "t"), (2, "t")])
+def test_without_a_mask_no_text_depends_on_its_neighbours(shape: Sequence[int | str]) -> None:
+    made = prepare(make_graph(shape, mask=False, pooled=True), make_tokenizer())
+    texts = ["a dog", "a dog runs runs", "a", "dog a", "a dog runs", "dog"] * 30
+    rows = made.encode(texts)
+    np.testing.assert_allclose(rows[:6], [[1, 2], [4, 4], [1, 0], [1, 2], [4, 4], [0, 2]], rtol=1e-6)
+    assert np.array_equal(rows, np.tile(rows[:6], (30, 1)))
+
+
+def test_without_a_mask_texts_are_padded_as_the_tokenizer_says() -> None:
+    tokenizer = tokenizers.Tokenizer.from_str(make_tokenizer().decode())
+    tokenizer.enable_padding(pad_id=1, pad_token="[PAD]", length=5)
+    made = prepare(make_graph(mask=False, pooled=True), tokenizer.to_str().encode())
+    np.testing.assert_allclose(made.encode(["a dog", "runs"]), [[7, 7], [7, 7]], rtol=1e-6)
+
+
 def test_a_text_is_cut_to_the_length() -> None:
     made = prepare(make_graph(), make_tokenizer(), length=2)
     np.testing.assert_allclose(made.encode(["a dog runs runs"]), [[0.5, 1]], rtol=1e-6)
