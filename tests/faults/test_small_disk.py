@@ -69,6 +69,8 @@ def pages_needed(command: Command, disk: Disk, whole: dict[str, bytes]) -> int:
     while enough - least > 1:
         middle = (least + enough) // 2
         least, enough = (least, middle) if suffices(middle) else (middle, enough)
+    while suffices(enough - 1):  # less than all its files, whose JSON can be shorter now
+        enough -= 1
     return enough
 
 

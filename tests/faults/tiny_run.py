@@ -132,13 +132,11 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     run, at = Path(_value(arguments, "--run")), given.index("--config")
     given[given.index("--run") + 1] = str(folder)
     link(Path(_value(arguments, "--config")), folder / "config.yaml")
-    # A file of a whole stage has others beside it, which it may be made from; a shard's folder holds its like.
-    sharded = isinstance(made_by(stage, arguments), Shards)
-    above = place.parent.relative_to(run).parents if sharded else place.relative_to(run).parents
-    for part in above:
+    like = ("shard-", "parts") if isinstance(made_by(stage, arguments), Shards) else place.stem
+    for part in place.relative_to(run).parents:
         (folder / part).mkdir(parents=True, exist_ok=True)
         for path in (run / part).iterdir() if (run / part).exists() else ():
-            own = path.parent == place.parent and path.name.startswith(place.stem)
+            own = path.parent == place.parent and path.name.startswith(like)
             if not (place.is_relative_to(path) or own):
                 link(path, folder / path.relative_to(run))
     return given[:at] + given[at + 2 :]
