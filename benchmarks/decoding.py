@@ -1,0 +1,91 @@
+"""JPEGs on their way to a network: large ones decoded smaller against decoded whole, and pixels of worker processes by
+shared memory against pickles.
+
+python benchmarks/decoding.py --weights mobilenet_v2.safetensors
+"""
+
+import argparse
+import io
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from interleave import compare, report
+from PIL import Image
+
+from pipeline.images.backbones import build
+from pipeline.images.decode import ImageLimits, decode
+from pipeline.images.extraction import make_probes
+from pipeline.images.preprocess import Preprocessing, prepare
+from pipeline.images.shared_pixels import shared_map
+from pipeline.images.weights import parse
+from pipeline.workers import isolated_map
+
+LIMITS = ImageLimits(max_pixels=64_000_000, min_side=8, max_aspect=20)
+CAMERA = (4000, 3000)
+RESIZE, MEAN, STD = 256, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SHAPE = (224, 224, 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--items", type=int, default=2000, help="pictures that worker processes make")
+    parser.add_argument("--photographs", type=Path, help="a folder of JPEGs for the cosine; else pictures are drawn")
+    parser.add_argument("--weights", type=Path, help="of MobileNetV2, for the cosine; else they are drawn")
+    chosen = parser.parse_args()
+
+    photograph = camera_photograph()
+    smaller, whole = (partial(decode, photograph, LIMITS, side) for side in (RESIZE, None))
+    report(compare(f"{CAMERA[0]} x {CAMERA[1]} decoded for {RESIZE} pixels", smaller, whole, chosen.pairs, threads=1))
+
+    def drawn(mapper) -> None:
+        for _ in mapper(make, range(chosen.items), 2):
+            pass
+
+    shared = partial(drawn, partial(shared_map, shape=SHAPE))
+    report(compare("pixels by shared memory", shared, partial(drawn, isolated_map), chosen.pairs, threads=3))
+    print(cosines(chosen.weights, chosen.photographs))
+
+
+def camera_photograph() -> bytes:
+    """A JPEG of a camera's size, of noise at every scale."""
+    probe = Image.fromarray(make_probes(512)[0]).resize(CAMERA, Image.Resampling.BICUBIC)
+    data = io.BytesIO()
+    probe.save(data, "JPEG", quality=92)
+    return data.getvalue()
+
+
+def make(number: int) -> np.ndarray:
+    return np.full(SHAPE, number % 256, np.uint8)
+
+
+def cosines(weights: Path | None, folder: Path | None) -> dict:
+    """The cosines of a network's features of JPEGs decoded smaller with those of the same decoded whole, where the
+    network sees so many pixels that decoding halves them."""
+    network = build("mobilenet_v2", seed=0).features
+    if weights:
+        state = parse(weights.read_bytes(), weights.name)
+        network.load_state_dict({name[9:]: value for name, value in state.items() if name.startswith("features.")})
+    jpegs = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))[:40]] if folder else []
+    for probe in [] if folder else make_probes(512):
+        data = io.BytesIO()
+        Image.fromarray(probe).save(data, "JPEG", quality=92)
+        jpegs.append(data.getvalue())
+    found = []
+    for data in jpegs:
+        whole = decode(data, LIMITS)
+        side = min(whole.size) // 4  # decoded at half, which is twice this side
+        preprocessing = Preprocessing(side, None, MEAN, STD)
+        pair = [prepare(one, preprocessing) for one in (whole, decode(data, LIMITS, side))]
+        pixels = torch.from_numpy(np.stack(pair)).permute(0, 3, 1, 2).float() / 255
+        pixels = (pixels - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+        with torch.inference_mode():
+            features = network(pixels).mean(dim=(2, 3))
+        found.append(torch.nn.functional.cosine_similarity(*features, dim=0).item())
+    return {"cosine, median": round(float(np.median(found)), 5), "least": round(min(found), 5), "pictures": len(found)}
+
+
+if __name__ == "__main__":
+    main()
