@@ -87,12 +87,9 @@ class Model:
     @property
     def unit(self) -> bool:
         """Whether it compares unit vectors."""
-        learned = self.settings.model_dump() if self.spec.made_by == "train" else {}
-        return (
-            self.spec.metric == "inner_product"
-            and learned.get("loss") != "squared"
-            and learned.get("score") != "product"
-        )
+        own = self.settings.model_dump() if self.settings else {}
+        cosine = own.get("loss") != "squared" and own.get("score", "cosine") == "cosine"
+        return self.spec.metric == "inner_product" and cosine
 
     @property
     def hyperparameters(self) -> dict[str, Any]:

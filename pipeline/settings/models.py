@@ -70,13 +70,15 @@ class TransferSettings(Section):
 
 
 class KernelsSettings(Section):
-    """Kernels by scikit-learn's names, the factor of each one's default gamma, and how many landmarks a view has."""
+    """Kernels by scikit-learn's names, the factor of each one's default gamma, how many landmarks a view has, and what
+    compares images with sentences."""
 
     image_kernel: Kernel
     text_kernel: Kernel
     image_gamma: AboveZero
     text_gamma: AboveZero
     landmarks: Positive
+    score: Literal["cosine", "product", "distance"]
 
 
 class WsabieSettings(Section):

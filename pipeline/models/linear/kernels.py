@@ -72,11 +72,14 @@ class KernelFeatures:
 
 
 class KernelCCA(NormalizedCCA):
-    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014) with the similarity of eq. 2.
+    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014), by `score` with the similarity of eq. 2
+    (`cosine`), or with what Socher et al. 2014 compare (section 5): inner products (`product`) or distances.
 
     It is linear CCA with a ridge in the feature spaces of two kernels. There, Nystroem's map of all training rows spans
     the training data, and fewer landmarks approximate it. So the solver and the grid are those of `ncca`.
     """
+
+    score: ClassVar[str] = "cosine"
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
@@ -91,7 +94,33 @@ class KernelCCA(NormalizedCCA):
             KernelFeatures.fit(y, settings.text_kernel, settings.text_gamma, settings.landmarks, task.seed),
         )
         prepared = PreparedViews(mapped_moments(task.sets.target, blocks, maps), maps)
-        return tune(cls, task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
+        return tune(SCORES[settings.score], task.view, task.text, prepared, task.dev, task.own_grid, task.progress)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "score": self.score}
+
+    @classmethod
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "KernelCCA":
+        return super(KernelCCA, SCORES[settings["score"]]).from_parts(settings, tensors)
+
+
+class ProductKernelCCA(KernelCCA):
+    """Kernel CCA whose vectors keep their length."""
+
+    score = "product"
+
+    @staticmethod
+    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
+        return projected * values**power
+
+
+class DistanceKernelCCA(ProductKernelCCA):
+    """The same, compared by distance."""
+
+    score, metric = "distance", "euclidean"
+
+
+SCORES = {one.score: one for one in (KernelCCA, ProductKernelCCA, DistanceKernelCCA)}
 
 
 def _spread(rows: Rows) -> float:
