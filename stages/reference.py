@@ -31,6 +31,7 @@ LEARNED = {
     "mrnn_regions": {"snippets": "dvsa"},
     "language_text": {"treebank": "x"},
     "describe": {"boxes": True},
+    "reproduce": {"trees": True},
     "regions": {"encoders": ["squeezenet-boxes"], "boxes": "x"},
     "collection": {"takedown": "x"},
     "parse": {"engine": "spacy", "treebank": dict.fromkeys(("train", "dev", "test"), "x")},

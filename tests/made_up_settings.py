@@ -9,7 +9,11 @@ from pipeline.specs.models import model_spec
 
 OWN = {
     "KernelsSettings": KernelsSettings(
-        image_kernel="rbf", text_kernel="cosine", image_gamma=0.5, text_gamma=0.5, landmarks=100,
+        image_kernel="rbf",
+        text_kernel="cosine",
+        image_gamma=0.5,
+        text_gamma=0.5,
+        landmarks=100,
         score="cosine",
     ),
     "WsabieSettings": WsabieSettings(

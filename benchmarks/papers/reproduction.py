@@ -17,7 +17,9 @@ from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap, compare_draws
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
-TASKS = {"image_to_sentence": "annotation", "sentence_to_image": "search"}
+TASKS = {
+    "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
+}  # fmt: skip
 WHOLE, _ = PROTOCOLS
 TOLD = ("loss", "negatives", "margin", "score", "sum", "encoders", "regions", "learns from")
 """Settings that are told of every system of ours that has them."""
@@ -50,6 +52,7 @@ def render(
     evaluations: Iterable[Mapping[str, Any]],
     systems: Sequence[System],
     collection: str | None,
+    others: Sequence[str],
     run: str,
     ranks: Callable[[str], tuple[Ranks, np.ndarray]],
     bootstrap: Bootstrap,
@@ -59,9 +62,9 @@ def render(
 
     A difference is given only where the settings are the paper's; else they are told below the table. `collection` is
     what the run's images are (None for one that no paper has): tables of others are named with the reason why they are
-    left out, and so is every printed row without a system of the run. A table that was measured with a gallery of a
-    certain size is laid beside the whole split or the mean of its folds, whichever is of that size. `ranks` gives those
-    of a model in the whole gallery, with the image of each sentence.
+    left out, unless they are among `others`, and so is every printed row without a system of the run. A table that was
+    measured with a gallery of a certain size is laid beside the whole split or the mean of its folds, whichever is of
+    that size. `ranks` gives those of a model in the whole gallery, with the image of each sentence.
     """
     galleries = [one for one in with_folds(evaluations) if one["split"] == "test" and one["protocol"].startswith(WHOLE)]
     parts = [
@@ -72,7 +75,15 @@ def render(
         " so, it is the mean over folds of the split.",
     ]
     for table in TABLES:
-        parts += [f"## {table.seed}: {table.title}", _table(table, galleries, systems, collection, ranks, bootstrap)]
+        elsewhere = table.collection != collection
+        parts.append(f"## {table.seed}: {table.title}")
+        if elsewhere and table.collection not in others:
+            here = f"these images are {collection}" if collection else "reproduce.collection is null"
+            parts.append(f"Left out: it was measured on {table.collection}, and {here}.")
+            continue
+        if elsewhere:
+            parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
+        parts.append(_table(table, galleries, systems, elsewhere, ranks, bootstrap))
     return "\n\n".join(parts) + "\n"
 
 
@@ -80,13 +91,10 @@ def _table(
     table: PrintedTable,
     galleries: Sequence[Mapping[str, Any]],
     systems: Sequence[System],
-    collection: str | None,
+    elsewhere: bool,
     ranks: Callable[[str], tuple[Ranks, np.ndarray]],
     bootstrap: Bootstrap,
 ) -> str:
-    if table.collection != collection:
-        here = f"these images are {collection}" if collection else "reproduce.collection is null"
-        return f"Left out: it was measured on {table.collection}, and {here}."
     fitting = {one["model"]: one for one in galleries if _fits(table, one)}
     if galleries and not fitting:
         sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in galleries}))
@@ -94,6 +102,8 @@ def _table(
             f"Left out: it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
             " evaluate.folds so that the folds are of that size."
         )
+    sides = {direction for direction, _ in table.columns}
+    fitting = {name: one for name, one in fitting.items() if sides <= one.keys()}
     protocols = sorted({one["protocol"] for one in fitting.values()} - {WHOLE})
     columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
     lines = [f"Ours: {protocol}.\n" for protocol in protocols]
@@ -103,14 +113,16 @@ def _table(
         below[row.name] = found = _systems_of(row, systems, fitting)
         lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
         for one in found:
-            lines.append(_line("", f"`{one.system.label}`", _cells(table, row, one)))
+            lines.append(_line("", f"`{one.system.label}`", _cells(table, row, one, elsewhere)))
             notes.append(f"- `{one.system.label}` beside {row.name}: {_tell(row, one)}.")
-        if not found:
+        if row.chance and fitting:
+            values = next(iter(fitting.values()))["chance"]
+            cells = [f"**{values[direction][measure]:.1f}**" for direction, measure in table.columns]
+            lines.append(_line("", "expected of a random ranking", cells))
+        elif not found:
             why = row.reason or f"`{row.model}` is not among this run's models with these settings"
             notes.append(f"- {row.name}: none of ours, {why}.")
-    lines += ["", *notes]
-    if not protocols:
-        lines += _orders(table, below, ranks, bootstrap)
+    lines += ["", *notes, *_orders(table, below, ranks, bootstrap)]
     return "\n".join(lines)
 
 
@@ -157,8 +169,8 @@ def _fits(table: PrintedTable, evaluation: Mapping[str, Any]) -> bool:
     return abs(evaluation["n_images"] - table.images) <= TOLERANCE * table.images
 
 
-def _cells(table: PrintedTable, row: PrintedRow, one: Measured) -> list[str]:
-    alike = row.settings is not None and not _other(row, one.system)
+def _cells(table: PrintedTable, row: PrintedRow, one: Measured, elsewhere: bool) -> list[str]:
+    alike = row.settings is not None and not elsewhere and not _other(row, one.system)
     cells = []
     for (direction, measure), printed in zip(table.columns, row.numbers, strict=True):
         values = one.values(direction, measure)
@@ -185,7 +197,8 @@ def _orders(
     what = "the sum of its recalls, in points" if recalls else "the sum of its mean ranks, fewer being better"
     lines = [
         "",
-        f"The order as printed, by {what}: ours minus ours, with the paired 95% interval over images and seeds.",
+        f"The order as printed, by {what}: ours minus ours among all images of the split, with the"
+        " paired 95% interval over images and seeds.",
         "",
         "| printed | ours | difference | held |",
         "|---|---|---|---|",

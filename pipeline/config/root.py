@@ -74,9 +74,14 @@ class PlanSettings(Section):
     sample: Annotated[Positive, Field(ge=8)]
 
 
+PaperCollection = Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k"]
+
+
 class ReproduceSettings(Section):
-    collection: Literal["flickr8k", "flickr30k", "coco", "coco-region", "pascal1k"] | None
+    collection: PaperCollection | None
+    others: tuple[PaperCollection, ...]
     gong: bool
+    trees: bool
 
 
 class ServeSettings(Section):

@@ -28,7 +28,7 @@ def with_folds(evaluations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str
             count = evaluation["folds"]
             sizes = {name: evaluation[name] // count for name in ("n_images", "n_sentences")}
             protocol = f"{evaluation['protocol']}, mean of {count} folds"
-            plain = {name: value for name, value in evaluation.items() if name != "sentence_similarity"}
+            plain = {key: one for key, one in evaluation.items() if key not in ("sentence_similarity", "chance")}
             yield {**plain, **evaluation["mean_of_folds"], **sizes, "protocol": protocol}
 
 

@@ -4,13 +4,14 @@ COCO's test figures are reported this way: five times 1,000 images of 5,000. Rec
 gallery, so a mean over folds is comparable with galleries of a fold's size, not with that of the whole split.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import InputError
+from pipeline.metrics.chance import chance
 from pipeline.metrics.ranks import Ranks
 from pipeline.metrics.retrieval import Bootstrap, average, measure
 
@@ -42,10 +43,13 @@ def divide(owners: np.ndarray, count: int) -> list[Fold]:
 def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Bootstrap) -> dict[str, Any]:
     """`mean_of_folds`, the means of the measures of each direction, with intervals that resample every fold separately;
     `each_fold`, the measures of each fold with its `n_images` and `n_sentences`, without intervals."""
+    both = list(zip(folds, ranks, strict=True))
     galleries = {
         "image_to_sentence": [(one.image_to_sentence, np.arange(len(one.image_to_sentence))) for one in ranks],
-        "sentence_to_image": [(one.sentence_to_image, fold.owners) for fold, one in zip(folds, ranks, strict=True)],
+        "sentence_to_image": [(one.sentence_to_image, fold.owners) for fold, one in both],
     }
+    if all(one.sentence_similarity is not None for one in ranks):
+        galleries["sentence_similarity"] = [(one.sentence_similarity, fold.owners) for fold, one in both]
     plain = Bootstrap(0, bootstrap.seed)
     each = [
         {
@@ -55,5 +59,14 @@ def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Boot
         }
         for number, one in enumerate(ranks)
     ]
-    mean = {direction: average(ranked, bootstrap) for direction, ranked in galleries.items()}
+    mean: dict[str, Any] = {direction: average(ranked, bootstrap) for direction, ranked in galleries.items()}
+    mean["chance"] = _mean_of([chance(fold.owners) for fold in folds])
     return {"mean_of_folds": mean, "each_fold": each}
+
+
+def _mean_of(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    return {
+        side: {name: float(np.mean([one[side][name] for one in every])) for name in values}
+        for side, values in every[0].items()
+        if all(side in one for one in every)
+    }

@@ -33,11 +33,13 @@ class Ranks:
     """Ranks from 1; ties count against the model.
 
     `image_to_sentence` (n,): each image's best sentence among all sentences except the image's other ones;
-    `sentence_to_image` (m,): each sentence's image among all images.
+    `sentence_to_image` (m,): each sentence's image among all images. `sentence_similarity` (m,), where it is asked for:
+    each sentence's nearest sentence of the same image among those of the others.
     """
 
     image_to_sentence: np.ndarray
     sentence_to_image: np.ndarray
+    sentence_similarity: np.ndarray | None = None
 
 
 def count_ranks(

@@ -135,8 +135,8 @@ def compare_draws(
     systems = [[_by_image(one, owners, columns) for one in draws] for draws in (ours, theirs)]
 
     def minus(weights: np.ndarray, chosen: Sequence[np.ndarray]) -> float:
-        totals = {"image_to_sentence": weights.sum(), "sentence_to_image": weights @ sentences}
-        scale = np.array([1 / totals[direction] for direction, _ in columns])
+        totals = {"image_to_sentence": weights.sum()}
+        scale = np.array([1 / totals.get(side, weights @ sentences) for side, _ in columns])
         means = [np.mean([weights @ one[i] @ scale for i in own]) for one, own in zip(systems, chosen, strict=True)]
         return float(means[0] - means[1])
 

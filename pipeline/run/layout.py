@@ -181,6 +181,15 @@ class Layout:
         return self.file(f"evaluation/{model}.{split}.{protocol}.json")
 
     @property
+    def sentence_pairs(self) -> Artefact:
+        return self.file("evaluation/sentence-pairs.json")
+
+    @property
+    def relations(self) -> Artefact:
+        """The matrices that models have for the relations of dependency trees."""
+        return self.file("evaluation/relations.json")
+
+    @property
     def summary(self) -> Artefact:
         return self._sidecar("evaluation/summary.json")
 

@@ -40,6 +40,8 @@ class ModelSpec(Spec):
     """Whose regions it learns from: of any encoder, of some of its own, or of all of its own."""
     multi_vector: bool = False
     phrases: bool = False
+    relations: bool = False
+    """Whether it has a matrix for each relation of dependency trees."""
 
     @property
     def form(self) -> str:
@@ -104,7 +106,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("lstm", "word_models:LSTM", "LongShortTermTrain"),
     _trained("ctrnn", "tree_rnn:CTRNN", "TreeTrain", "phrase-trees"),
     _trained("dtrnn", "tree_rnn:DTRNN", "TreeTrain", "dependency-trees"),
-    _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees"),
+    _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees", relations=True),
     _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
     _trained("defrag", "fragment_models:Defrag", "AlignedTrain", **REGIONS),
     _trained("dvsa", "fragment_models:DVSA", "AlignedTrain", **REGIONS),

@@ -17,14 +17,15 @@ from pipeline.storage.forms import Evaluation, Summary
 from pipeline.storage.records import read_record, require_form
 
 SUMMARY = "summary"
-RANKS = ("image_to_sentence", "sentence_to_image", "owners")
-"""Ranks of the n images and the m sentences of a gallery, and which image each sentence is of."""
+RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
+"""Ranks of the n images and the m sentences of a gallery, and which image each sentence is of; the last is left out
+where it was not measured."""
 
 
 def write_evaluation(path: Path, value: Mapping[str, Any], ranks: Mapping[str, np.ndarray]) -> None:
     """Publish an evaluation and, beside it, the `ranks` that it was measured from: name -> (n,) or (m,) of RANKS."""
     data = io.BytesIO()
-    np.savez_compressed(data, **{name: ranks[name].astype(np.int32) for name in RANKS})
+    np.savez_compressed(data, **{name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None})
     publish_record(path, value, {_ranks_of(path).name: data.getvalue()})
 
 
@@ -35,7 +36,7 @@ def read_ranks(path: Path) -> dict[str, np.ndarray]:
     if reason := fault_of(beside, (value.get("files") or {}).get(beside.name)):
         raise IntegrityError(f"{beside} is {reason}; run evaluate again")
     with np.load(beside, allow_pickle=False) as found:
-        return {name: found[name] for name in RANKS}
+        return {name: found[name] for name in RANKS if name in found}
 
 
 def _ranks_of(path: Path) -> Path:

@@ -15,10 +15,13 @@ GALLERY = ("test", "all-sentences")
 def reproduce(run: Run, job: Job) -> None:
     """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
     from benchmarks.papers.reproduction import render, systems
+    from benchmarks.papers.tree_sections import tree_sections
     from pipeline.metrics.ranks import Ranks
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.storage.atomic import TABLES, publish_text, read_verified
     from pipeline.storage.evaluations import read_ranks, read_summary
+    from pipeline.storage.forms import Form
+    from pipeline.storage.records import read_record
 
     config, layout = run.config, run.layout
 
@@ -27,14 +30,20 @@ def reproduce(run: Run, job: Job) -> None:
         owners = found.pop("owners")
         return Ranks(**found), owners
 
+    ours = systems(_systems(config))
     text = render(
         read_summary(layout.summary.path),
-        systems(_systems(config)),
+        ours,
         config.reproduce.collection,
+        config.reproduce.others,
         config.name,
         ranks,
         Bootstrap(config.evaluate.bootstrap, config.seed),
     )
+    if config.reproduce.trees:
+        text += "\n" + tree_sections(
+            ours, *(read_record(one.path, Form) for one in _tree_files(config, layout).values())
+        )
     if config.reproduce.gong:
         text += "\n" + read_verified(layout.tables.path, TABLES)[0].decode("utf-8")
     else:
@@ -65,6 +74,9 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     found["encoders"] = ", ".join(_word(config.encoder(encoder)) for encoder in model.encoders)
     if model.spec.sentences == "vectors":
         found["text encoders"] = ", ".join(model.text_encoders)
+    if model.spec.words and not model.spec.starts_from:
+        words = model.word_vectors
+        found["word vectors"] = (words.file or words.source) + ("" if words.train else ", fixed")
     if model.spec.regions != "none":
         found["regions"] = f"{config.regions.count} of {config.regions.proposals}"
     weak = "" if model.training == "target" else f" and the weak texts {model.documents} ({model.training})"
@@ -76,12 +88,19 @@ def _reads(config, layout) -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == GALLERY]
     evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
     tables = {"tables": layout.tables} if config.reproduce.gong else {}
-    return {"summary": layout.summary, **evaluations, **tables}
+    trees = _tree_files(config, layout) if config.reproduce.trees else {}
+    return {"summary": layout.summary, **evaluations, **tables, **trees}
+
+
+def _tree_files(config, layout) -> Inputs:
+    """What Socher et al.'s sections 6.6 and 6.7 are measured by."""
+    relations = any(config.model(name).spec.relations for name in config.models)
+    return {"sentence pairs": layout.sentence_pairs} | ({"relations": layout.relations} if relations else {})
 
 
 STAGE = Stage(
     reproduce,
-    version=3,
+    version=4,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,

@@ -13,10 +13,12 @@ from pipeline.run import Job, Run, Stage
 def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_index: bool = False) -> None:
     """Measure retrieval in both directions, by the protocol all-sentences (Karpathy) or first-sentence (Gong)."""
     import logging
+    from dataclasses import replace
 
     import numpy as np
 
     from pipeline.evaluate.summary import headline, with_folds
+    from pipeline.metrics.chance import chance
     from pipeline.metrics.folds import divide, measure_folds
     from pipeline.metrics.ranks import rank
     from pipeline.metrics.retrieval import TIES, Bootstrap, evaluate, measure, select_sentences
@@ -34,12 +36,18 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
     folds = divide(owners, run.config.evaluate.folds) if run.config.evaluate.folds > 1 else []
 
     comparison, similarity, through = embeddings.comparison, {}, {}
-    ranks = rank(images, sentences, owners, comparison, run.sums)
+    alike = not embeddings.multi_vector and np.bincount(owners).min() > 1
+
+    def ranked(images, sentences, owners):
+        found = rank(images, sentences, owners, comparison, run.sums)
+        own = similarity_ranks(sentences, owners, embeddings.metric) if alike else None
+        return replace(found, sentence_similarity=own)
+
+    ranks = ranked(images, sentences, owners)
     measured = evaluate(ranks, owners, bootstrap)
-    ranked = [rank(images[one.images], sentences[one.sentences], one.owners, comparison, run.sums) for one in folds]
-    if not embeddings.multi_vector and np.bincount(owners).min() > 1:
-        alike = similarity_ranks(sentences, owners, embeddings.metric)
-        similarity = {"sentence_similarity": measure(alike, owners, bootstrap)}
+    each = [ranked(images[one.images], sentences[one.sentences], one.owners) for one in folds]
+    if alike:
+        similarity = {"sentence_similarity": measure(ranks.sentence_similarity, owners, bootstrap)}
 
     if through_index:
         bundle = run.layout.index(model).path
@@ -53,8 +61,9 @@ def evaluate(run: Run, job: Job, model: str, split: str, protocol: str, through_
         "n_images": len(pairs.image_id),
         "n_sentences": len(chosen),
         **vars(measured),
-        **(measure_folds(folds, ranked, bootstrap) if folds else {}),
+        **(measure_folds(folds, each, bootstrap) if folds else {}),
         **similarity,
+        "chance": chance(owners),
         **through,
         "metric": embeddings.metric,
         "inputs": embeddings.inputs,
@@ -95,7 +104,7 @@ def _choices(config) -> Iterator[tuple[str, ...]]:
 
 STAGE = Stage(
     evaluate,
-    version=3,
+    version=4,
     needs=Need(
         process(TORCH + 600), fixed(5), per_image(300), "images times sentences of the split; `evaluate.bootstrap`"
     ),

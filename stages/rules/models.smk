@@ -142,3 +142,14 @@ rule combine:
     benchmark: FLOW.benchmark("combine")
     resources: **FLOW.resources("combine")
     shell: FLOW.shell("combine")
+
+
+rule list_relations:
+    input: FLOW.input("list_relations")
+    output: FLOW.output("list_relations")
+    wildcard_constraints: **FLOW.constraints("list_relations")
+    params: **FLOW.params("list_relations")
+    threads: FLOW.threads("list_relations")
+    benchmark: FLOW.benchmark("list_relations")
+    resources: **FLOW.resources("list_relations")
+    shell: FLOW.shell("list_relations")

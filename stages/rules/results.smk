@@ -76,3 +76,14 @@ rule report:
     benchmark: FLOW.benchmark("report")
     resources: **FLOW.resources("report")
     shell: FLOW.shell("report")
+
+
+rule compare_sentences:
+    input: FLOW.input("compare_sentences")
+    output: FLOW.output("compare_sentences")
+    wildcard_constraints: **FLOW.constraints("compare_sentences")
+    params: **FLOW.params("compare_sentences")
+    threads: FLOW.threads("compare_sentences")
+    benchmark: FLOW.benchmark("compare_sentences")
+    resources: **FLOW.resources("compare_sentences")
+    shell: FLOW.shell("compare_sentences")

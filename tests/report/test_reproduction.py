@@ -14,6 +14,7 @@ from pipeline.specs.models import MODELS
 BOOTSTRAP = Bootstrap(200, 0)
 KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
+CHANCE = dict.fromkeys(("sentence_to_image", "image_to_sentence"), VALUES)
 PRINTED = {row.name: row.settings for table in TABLES if table.seed == "Karpathy and Fei-Fei" for row in table.rows}
 
 
@@ -26,8 +27,8 @@ def system(name: str, model: str, *names: str, **settings: object) -> System:
     return System(name, names or (name,), model, settings)
 
 
-def tables(evaluations, ours, collection: str | None = "flickr8k", ranks=None) -> dict[str, str]:
-    text = render(evaluations, ours, collection, "mine", ranks, BOOTSTRAP)
+def tables(evaluations, ours, collection: str | None = "flickr8k", ranks=None, others=()) -> dict[str, str]:
+    text = render(evaluations, ours, collection, others, "mine", ranks, BOOTSTRAP)
     return {part.splitlines()[0]: part for part in text.split("## ")[1:]}
 
 
@@ -108,10 +109,26 @@ def test_fewer_is_better_among_mean_ranks() -> None:
     owners, low = np.arange(40), np.full(40, 2)
     found = {"sdtrnn": Ranks(low, low), "dtrnn": Ranks(low + 5, low + 5)}
     ours = [system(name, name) for name in found]
-    text = tables([evaluation(name) for name in found], ours, "pascal1k", lambda name: (found[name], owners))
-    (table,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, 100 test")]
+    evaluations = [evaluation(name, n_images=100, chance=CHANCE) for name in found]
+    text = tables(evaluations, ours, "pascal1k", lambda name: (found[name], owners))
+    (table,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, center")]
     (line,) = lines_of(table, "| SDT-RNN above DT-RNN |")
-    assert line.endswith("| -10.0 (-10.0 to -10.0) | yes |")
+    assert line.endswith("| -5.0 (-5.0 to -5.0) | yes |")
+    assert "| Random |  | 52.1 |\n|  | expected of a random ranking | **30.5** |" in table
+    (alone,) = [part for heading, part in text.items() if heading.startswith("Socher et al.: Table 1, left")]
+    assert "`sdtrnn` |" not in alone  # whose sentences are alone, and have no similarity
+
+
+def test_tables_of_other_collections_are_shown_where_they_are_asked_for() -> None:
+    ours, found = [system("bow", "bow")], [evaluation("bow", n_images=100, chance=CHANCE)]
+    heading = "Socher et al.: Table 3, image search"
+    assert tables(found, ours)[heading].endswith(
+        "Left out: it was measured on pascal1k, and these images are flickr8k.\n\n"
+    )
+    text = tables(found, ours, others=["pascal1k"])[heading]
+    assert "It was measured on pascal1k, ours on flickr8k." in text
+    (line,) = lines_of(text, "|  | `bow` |")
+    assert line == "|  | `bow` | **30.5** | **20.0** | **41.6** | **55.0** |"
 
 
 def test_other_splits_and_protocols_are_not_ours() -> None:

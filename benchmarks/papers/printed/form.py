@@ -22,6 +22,7 @@ class PrintedRow:
     without which a model of that name is another system, and `settings` those that decide whether a number of ours is
     of the same system (None: the row is of a system that the paper only cites). Both are in the words of the
     configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the stage `reproduce` says them).
+    A row of `chance` is of random rankings, whose expected values every evaluation has.
     """
 
     name: str
@@ -30,6 +31,7 @@ class PrintedRow:
     kind: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
     reason: str | None = None
+    chance: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ class KernelFeatures:
 
 
 class KernelCCA(NormalizedCCA):
-    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014), by `score` with the similarity of eq. 2
-    (`cosine`), or with what Socher et al. 2014 compare (section 5): inner products (`product`) or distances.
+    """Regularised kernel CCA (Hardoon et al., reference 12 of Gong et al. 2014). `score` is the similarity of eq. 2
+    (`cosine`), or what Socher et al. 2014 compare (section 5): inner products (`product`) or distances.
 
     It is linear CCA with a ridge in the feature spaces of two kernels. There, Nystroem's map of all training rows spans
     the training data, and fewer landmarks approximate it. So the solver and the grid are those of `ncca`.

@@ -190,6 +190,11 @@ class RelationRNN(DependencyRNN):
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.where(parents < 0, -1, self.matrix_of[np.minimum(labels, len(self.matrix_of) - 1)])
 
+    def norms(self) -> np.ndarray:
+        """(L,) the Frobenius norm of each relation's matrix, NaN for none (Socher et al. 2014, section 6.7)."""
+        norms = np.append(self.matrices.detach().norm(dim=(1, 2)).cpu().numpy(), np.nan)
+        return norms[self.matrix_of[:-1]]
+
 
 class TreeModel(GlobalModel):
     """A global model whose sentences are trees."""

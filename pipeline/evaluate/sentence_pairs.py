@@ -1,0 +1,55 @@
+"""Which sentences of one image a model holds apart: the error analysis of Socher et al. 2014, section 6.6."""
+
+from typing import Any
+
+import numpy as np
+
+from pipeline.metrics.retrieval import Bootstrap, measure
+
+VERBS = ("neither", "one", "both")
+"""Sentences of a pair that have a verb."""
+LENGTHS = ("0 to 2", "3 to 5", "6 or more")
+BOUNDS = (3, 6)
+"""Words by which the sentences of a pair differ in length."""
+WORST, SHOWN = 0.01, 10
+"""Share of the pairs with the worst ranks that are looked at, and how many of these are listed."""
+
+
+def measure_pairs(
+    pairs: np.ndarray, ranks: np.ndarray, owners: np.ndarray, verbs: np.ndarray, lengths: np.ndarray,
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:  # fmt: skip
+    """The mean rank of sentences of one image among the neighbours of each other, by their verbs and lengths.
+
+    `pairs` (p, 2) and `ranks` (p,) as pipeline.metrics.similarity.pair_ranks gives them, `owners` (m,) the image of
+    each sentence, `verbs` (m,) 1 for a sentence with a verb, 0 for one without, -1 where that is not known, whose pairs
+    are left out; `lengths` (m,) in words. Intervals resample images. `worst` counts, among the share WORST of the pairs
+    with the worst ranks, those by verbs.
+    """
+    known = (verbs[pairs] >= 0).all(axis=1)
+    pairs, ranks = pairs[known], ranks[known]
+    having = verbs[pairs].sum(axis=1)
+    apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), BOUNDS)
+
+    def group(chosen: np.ndarray) -> dict[str, Any]:
+        if not chosen.any():
+            return {"n": 0}
+        units = np.unique(owners[pairs[chosen, 0]], return_inverse=True)[1]
+        found = measure(ranks[chosen], units, bootstrap)
+        return {"n": int(chosen.sum()), **{key: value for key, value in found.items() if key.startswith("mean_rank")}}
+
+    worst = np.argsort(-ranks, kind="stable")[: max(1, int(WORST * len(ranks)))] if len(ranks) else np.array([], int)
+    return {
+        "n_pairs": len(ranks),
+        "n_unknown": int((~known).sum()),
+        "verbs": {name: group(having == v) for v, name in enumerate(VERBS)},
+        "lengths": {
+            verbs: {name: group((having == v) & (apart == k)) for k, name in enumerate(LENGTHS)}
+            for v, verbs in enumerate(VERBS)
+        },
+        "worst": {name: int((having[worst] == v).sum()) for v, name in enumerate(VERBS)},
+        "worst_pairs": [
+            {"sentences": pairs[row].tolist(), "rank": int(ranks[row]), "verbs": VERBS[having[row]]}
+            for row in worst[:SHOWN]
+        ],
+    }

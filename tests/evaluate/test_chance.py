@@ -1,0 +1,38 @@
+"""What a random ranking gives, against random rankings, and against Socher et al. 2014's numbers."""
+
+import numpy as np
+import pytest
+
+from pipeline.metrics.chance import chance, random_measures
+
+
+def test_one_right_of_n_is_in_the_middle() -> None:
+    found = random_measures(np.ones(7, np.int64), 100)
+    assert found["mean_rank"] == 50.5 and found["median_rank"] == 50
+    assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([1, 5, 10])
+
+
+def test_the_papers_gallery_of_100_images_with_five_sentences() -> None:
+    """Its row Random: 101.1, 52.1 and 92.1, of one draw; "a random assignment would give an average ranking of 100"."""
+    found = chance(np.repeat(np.arange(100), 5))
+    assert found["sentence_similarity"]["mean_rank"] == 500 / 5
+    assert found["sentence_to_image"]["mean_rank"] == 101 / 2
+    assert found["image_to_sentence"]["mean_rank"] == 501 / 6
+
+
+def test_random_rankings_come_to_it() -> None:
+    rng, right, total = np.random.default_rng(0), np.array([1, 3, 3, 8]), 20
+    places = np.array([1 + np.argmax(rng.permutation(np.arange(total) < k)) for k in np.tile(right, 5000)])
+    found = random_measures(right, total)
+    assert found["mean_rank"] == pytest.approx(places.mean(), abs=0.1)
+    assert found["median_rank"] == np.median(places)
+    for k in (1, 5, 10):
+        assert found[f"recall@{k}"] == pytest.approx(100 * (places <= k).mean(), abs=1.5)
+
+
+def test_a_gallery_smaller_than_ten_and_sentences_that_are_alone() -> None:
+    found = chance(np.arange(3))
+    assert set(found) == {"image_to_sentence", "sentence_to_image"}
+    assert found["sentence_to_image"] == {
+        "recall@1": pytest.approx(100 / 3), "recall@5": 100, "recall@10": 100, "median_rank": 2, "mean_rank": 2,
+    }  # fmt: skip
