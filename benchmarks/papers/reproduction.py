@@ -115,8 +115,7 @@ def _table(
         for one in found:
             lines.append(_line("", f"`{one.system.label}`", _cells(table, row, one, elsewhere)))
             notes.append(f"- `{one.system.label}` beside {row.name}: {_tell(row, one)}.")
-        if row.chance and fitting:
-            values = next(iter(fitting.values()))["chance"]
+        if row.chance and (values := next((one["chance"] for one in fitting.values() if "chance" in one), None)):
             cells = [f"**{values[direction][measure]:.1f}**" for direction, measure in table.columns]
             lines.append(_line("", "expected of a random ranking", cells))
         elif not found:
