@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.config.architectures import require_detector
+from pipeline.config.phrase_checks import check_phrases
 from pipeline.config.text_checks import check_text_encoders, check_text_weights, require_documents
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
@@ -29,6 +30,7 @@ def check(config: "Config") -> None:
         _check_model(config, name, model)
     check_text_weights(config, "study", config.study.fit.text_weights, config.study_text_weights)
     _check_generators(config, models)
+    check_phrases(config, models)
     _check_parser(config, models.values())
 
 
@@ -233,7 +235,8 @@ def _check_space(config: "Config", models: dict[str, Model]) -> None:
 
 def _check_parser(config: "Config", models: Iterable[Model]) -> None:
     parse = config.parse
-    parsed = any(model.spec.trees for model in models) or (config.generators and config.describe.boxes)
+    trees = any(model.spec.trees for model in models)
+    parsed = trees or config.phrases.models or (config.generators and config.describe.boxes)
     if parsed and parse.engine == "spacy" and parse.pipeline is None:
         for part, file in parse.treebank.model_dump().items():
             if file is None:

@@ -175,7 +175,8 @@ class Config(OwnKeys):
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
         """Each of `models` that embeds noun phrases, with each split."""
-        return list(product([name for name in self.models if self.model(name).spec.phrases], splits))
+        learned = [name for name in self.models if self.model(name).spec.phrases]
+        return list(product(learned if self.phrases.models is None else self.phrases.models, splits))
 
     def descriptions(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
         """Each of `generators` with each subject: a split and, where boxes are described, `<split>.boxes`."""

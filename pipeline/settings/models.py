@@ -225,6 +225,7 @@ class StudySettings(Section):
 
 class PhrasesSettings(Section):
     splits: tuple[Described, ...]
+    models: tuple[Name, ...] | None
     names: str | None
     least_overlap: PositiveShare
 

@@ -16,7 +16,10 @@ BLOCK = 512
 
 
 def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
-    """Embed every noun phrase within a sentence of a split, and every region of its images."""
+    """Embed every noun phrase within a sentence of a split, and every region of its images.
+
+    A model of whole sentences takes each phrase as one, and one of whole images each region.
+    """
     import logging
     from itertools import chain
 
@@ -30,6 +33,7 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     from pipeline.storage.records import read_labels
     from pipeline.storage.rows import RegionRows
     from pipeline.text.heads import list_noun_phrases
+    from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_encoding import LabelTable, pack_trees
     from stages.boxes import read_sentence_trees
@@ -39,21 +43,26 @@ def embed_phrases(run: Run, job: Job, model: str, split: str) -> None:
     mapping, parameters = restore_model(run, model)
     (vocabulary, digest), labels = read_token_vocabulary(run), read_labels(layout.labels.path)
     used = {"vocabulary": (layout.token_vocabulary, digest), "labels": (layout.labels, labels["fingerprint"])}
+    if mapping.sentence_view == "tokens":
+        del used["labels"]
     for what, (one, own) in used.items():
         require_same(what, {str(one.path): own, str(folder): parameters.details[what]})
     pairs = run.pairs(split)
-    folders = {
-        name: layout.regions(plain(name, folder), run.config.regions.reduced).folder for name in mapping.encoders
-    }
+    looks = getattr(mapping, "region_encoders", mapping.encoders)
+    folders = {name: layout.regions(plain(name, folder), run.config.regions.reduced).folder for name in looks}
     regions = RegionRows(manifest, folders, pairs.image_id)
-    require_origins(parameters.details["regions"], folder, regions.origins)
+    learned = parameters.details["regions" if "regions" in parameters.details else "encoders"]
+    require_origins(learned, folder, regions.origins)
 
     analyze = make_analyzer(vocabulary.settings)
     sentences, parsed = read_sentence_trees(manifest, layout.parses.folder, analyze, pairs.sentence_id)
-    vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
     phrases = [list_noun_phrases(sentence.tree) for sentence in sentences]
     counts = [len(own) for own in phrases]
     spoken = list(chain.from_iterable(phrases))
+    if mapping.sentence_view == "tokens":
+        vectors = mapping.embed_phrases(encode_tokens([phrase.text for phrase in spoken], vocabulary))
+    else:
+        vectors = mapping.embed_phrases(pack_trees(sentences, vocabulary, LabelTable.from_dict(labels))[1])
     inputs = {"manifest": manifest.fingerprint, "model": parameters.fingerprint, **parsed, **regions.fingerprints}
     write_phrases(
         job.path,

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from click.testing import CliRunner
 from made_up import MADE_BY, make_stage
 from made_up_training import encode_parses
 from PIL import Image
@@ -15,6 +16,7 @@ from PIL import Image
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.hmlstm import HMLSTM
+from pipeline.models.neural.word_models import LSTM
 from pipeline.storage.atomic import read_json
 from pipeline.storage.embeddings import split_pairs
 from pipeline.storage.integrity import examine
@@ -23,7 +25,10 @@ from pipeline.storage.parameters import MODEL, read_parameters, write_parameters
 from pipeline.storage.phrases import PhraseVectors, read_names, vectors_column, write_phrases
 from pipeline.storage.shards import write_shard
 from pipeline.storage.trees import TreeShards
+from pipeline.text.sequences import encode_tokens
 from pipeline.text.trees import Trees
+from pipeline.text.vocabulary import Vocabulary
+from stages.models.find_phrases import command as find_phrases
 
 DIM = 12
 PHRASES = "phrases/hmlstm/test"
@@ -198,3 +203,51 @@ def test_what_does_not_fit_is_refused(run: Path, tmp_path: Path) -> None:
         PhraseVectors(run / PHRASES)
     (fault,) = examine(path.parent).faults
     assert (fault.path, fault.target) == (path, path.with_name("phrases.parquet.json"))
+
+
+def test_phrases_are_found_for_a_region(run: Path) -> None:
+    know(run)
+    stored, manifest = PhraseVectors(run / PHRASES), Manifest(run / "manifest")
+    names = read_names(run / "data" / "names.tsv")
+    row = next(i for i, number in enumerate(stored.regions["number"].to_pylist()) if number > 0)
+    region, shown = stored.regions.to_pylist()[row], stored.region_vectors[row]
+    image = manifest.images["path"][region["image_id"]].as_py()
+    box = [str(region[corner]) for corner in ("x1", "y1", "x2", "y2")]
+    given = ["hmlstm", image, "--run", str(run), "--top", "3", "--box", *box]
+    result = CliRunner().invoke(find_phrases, given, catch_exceptions=False)
+    title, *lines = result.output.splitlines()
+    assert title.startswith(f"region {region['number']}: ") and len(lines) == 3
+    texts = [line.split(maxsplit=2)[2] for line in lines]
+    scores = stored.phrase_vectors @ shown
+    spoken = [text.lower() for text in stored.phrases["text"].to_pylist()]
+    best = sorted({text: max(scores[[one == text for one in spoken]]) for text in set(spoken)}.values())[-3:]
+    assert len(set(texts)) == 3 and [float(line.split()[1]) for line in lines] == pytest.approx(best[::-1], abs=1e-4)
+    kind = sorted(names)[int(shown.argmax())]
+    assert any(name in texts[0].split() for name in names[kind])
+    with pytest.raises(InputError, match="no region of nowhere.jpg"):
+        CliRunner().invoke(find_phrases, ["hmlstm", "nowhere.jpg", "--run", str(run)], catch_exceptions=False)
+
+
+def test_a_model_of_whole_sentences_takes_each_phrase_as_one(run: Path) -> None:
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    chosen = {"models": ["hmlstm", "lstm"], "phrases": {"models": ["lstm"]}}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings | chosen))
+    vocabulary = read_json(run / "text/tokens.json")
+    vectors = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
+    view = ImageView(("eyes",), (DIM,), ("l2",))
+    model = LSTM.build(view, np.zeros(DIM, np.float32), vectors, 16, 0.0, 0, {}, score="cosine")
+    about = {
+        "model": "lstm",
+        "registered": "lstm",
+        "vocabulary": vocabulary["fingerprint"],
+        "encoders": {"eyes": MADE_BY},
+    }
+    path = run / "models/lstm/model.safetensors"
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), fingerprint="model", details=about)
+    make_stage("embed_phrases", run, "lstm", "test")
+    make_stage("rank_phrases", run, "lstm", "test")
+    found, own = PhraseVectors(run / "phrases/lstm/test"), PhraseVectors(run / PHRASES)
+    assert found.phrases.equals(own.phrases) and found.regions.equals(own.regions)
+    words = encode_tokens(found.phrases["text"].to_pylist(), Vocabulary.from_dict(vocabulary))
+    np.testing.assert_allclose(found.phrase_vectors, model.embed_sentences(words), atol=1e-6)
+    assert json.loads((run / "evaluation/phrases/lstm.test.json").read_text())["n_named"] > 10

@@ -16,7 +16,7 @@ from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, Re
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
 from pipeline.models.neural.packing import Packed, pack
-from pipeline.models.neural.region_views import RegionView
+from pipeline.models.neural.region_views import RegionBlock, RegionView
 from pipeline.models.neural.task import RegionSource, Trainer, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.multivectors import MultiVectors, ScoreRule
@@ -62,6 +62,24 @@ class FragmentModel(NetworkModel):
             return self.network.embed_sentences(place(pack(sentences.take(rows), self.unknown), self.device))
 
         return _in_blocks(embed, len(sentences))
+
+    def embed_phrases(self, phrases: Tokens) -> np.ndarray:
+        """(p, c) float32 of noun phrases: by the rules `words` and `mean-words` the score of a phrase with one region
+        alone is the product of the region's vector with the sum, or the mean, of the words' (Niu et al. 2017, section
+        5.2: every pair on its own). UsageError by other rules."""
+        if self.rule.sum == "positive":
+            raise UsageError("a model whose sum is positive has no vector of a phrase; leave it out of phrases.models")
+        words = self.embed_sentences(phrases)
+        found = np.zeros((len(phrases), words.vectors.shape[1]), np.float32)
+        np.add.at(found, words.owners, words.vectors)
+        return found / words.lengths[:, None] if self.rule.sum == "mean-words" else found
+
+    def embed_regions(self, block: RegionBlock) -> np.ndarray:
+        """(r, c) float32 of regions whose features are of the model's encoders, in its order."""
+        x = torch.from_numpy(self.region_view.stack(block))
+        with torch.inference_mode():
+            regions = MultiVectors(x, block.offsets, boxes=block.boxes)
+            return self.network.embed_images(*place((regions, None), self.device)).arrays().vectors
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
         """(n, D) the view of whole images; None for a model without one."""

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.device import OomBatcher, place
+from pipeline.device import OomBatcher, place, upload
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.device_views import stack_on
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.networks import JointNetwork, NetworkModel, Score, load_arrays
 from pipeline.models.neural.packing import pack
+from pipeline.models.neural.region_views import RegionBlock
 from pipeline.models.neural.sentences import LinearOfWords, LongShortTerm, MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.models.neural.task import Trainer, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import seeded
@@ -131,6 +132,16 @@ class GlobalModel(NetworkModel):
             return self.network.embed_sentences(place(arranged, self.device))
 
         return self.in_blocks(embed, len(sentences), "sentence")
+
+    def embed_phrases(self, phrases: Any) -> np.ndarray:
+        """(p, c) float32 of noun phrases, each as a sentence of its own (Niu et al. 2017, section 5.2)."""
+        return self.embed_sentences(phrases)
+
+    def embed_regions(self, block: RegionBlock) -> np.ndarray:
+        """(r, c) float32 of regions, each as an image of its own; their features are of the model's encoders, in its
+        order."""
+        x = self.view.stack(self.view.split(block.features))
+        return self.in_blocks(lambda rows: self.network.embed_images(upload(x[rows], self.device)), len(x), "region")
 
     def in_blocks(self, embed: Callable[[slice], Tensor], count: int, what: str, size: int = BLOCK) -> np.ndarray:
         """(count, c) from `embed(rows)`, at most `size` rows at once; a row is called `what` in errors."""
