@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from made_up_text import make_sentences, make_vocabulary
 from nltk.lm import KneserNeyInterpolated
 
+from pipeline.generate.corpus import Corpus
 from pipeline.generate.trigram import DISCOUNT, Trigram
-from pipeline.text.sequences import Tokens
+from pipeline.text.sequences import Tokens, encode_tokens
+from stages.generators import TrainingText
 
 BOUNDARY = 7
 
@@ -43,3 +46,14 @@ def test_what_was_never_seen_is_unlikely_but_possible() -> None:
     ours = Trigram(make_tokens(60, 0), BOUNDARY)
     seen, unseen = (Tokens(np.array([word], np.int32), np.array([0, 1])) for word in (0, 6))
     assert -np.inf < ours.log_probability(unseen)[0] < ours.log_probability(seen)[0]
+
+
+def test_a_run_counts_its_further_text_too() -> None:
+    vocabulary, further = make_vocabulary(), ["one big road", "a dog by the boat"]
+    texts = make_sentences(4)[0]
+    corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)
+    asked = encode_tokens(["a dog by the boat", "a cat is here"], vocabulary)
+    together = Trigram(encode_tokens([*texts, *further], vocabulary), len(vocabulary.terms) + 1)
+    found = TrainingText(corpus, {}, lambda: further).trigram.log_probability(asked)
+    np.testing.assert_allclose(found, together.log_probability(asked))
+    assert found[0] > TrainingText(corpus, {}, list).trigram.log_probability(asked)[0] + 0.5
