@@ -9,7 +9,7 @@ a module with such a function, and add it and its lists here, and its name to `p
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pipeline.collections.formats import coco, flickr_token, folder, karpathy, table, text_files, webdataset
+from pipeline.collections.formats import coco, flickr_token, folder, karpathy, pascal1k, table, text_files, webdataset
 from pipeline.collections.records import Options, Record
 
 FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
@@ -17,6 +17,7 @@ FORMATS: Mapping[str, Callable[[Path, Options], Iterator[Record]]] = {
     "flickr-token": flickr_token.read,
     "karpathy": karpathy.read,
     "coco": coco.read,
+    "pascal1k": pascal1k.read,
     "table": table.read,
     "text-files": text_files.read,
     "webdataset": webdataset.read,
@@ -26,6 +27,7 @@ NAMED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "flickr-token": flickr_token.FILES,
     "karpathy": karpathy.FILES,
     "coco": coco.FILES,
+    "pascal1k": pascal1k.FILES,
     "table": table.FILES,
 }
 """Format -> key of collection.files -> its usual names, for formats that read lists."""
