@@ -29,6 +29,7 @@ NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 """Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
     "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
+    "tune": {"regions"},  # of encoders that pool some, which are never tuned
     "build-index": {"name"},  # the run's folder
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
 }
@@ -37,7 +38,8 @@ COVERED = {
 
 LEARNING = {key for key, spec in OWN.items() if spec.defaults == "language_defaults"}
 INERT = {
-    "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones
+    "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones, nor tuned
+    "tune": {"study", "query_encoders"},
     "pool_regions": {"query_encoders"},  # which never pool regions, nor have features
     "import_features": {"query_encoders"},
     "import_sentences": {"query_text_encoders"},  # likewise, and so on

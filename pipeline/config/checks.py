@@ -8,6 +8,7 @@ from pipeline.config.phrase_checks import check_phrases
 from pipeline.config.text_checks import check_text_encoders, check_text_weights, require_documents
 from pipeline.config.variants import CSLS, PLAIN, REFIT, Model
 from pipeline.errors import UsageError
+from pipeline.specs.encoders import TRAINED
 from pipeline.specs.generators import GENERATORS
 from pipeline.specs.models import MODELS, model_spec
 from pipeline.specs.trainings import TRAININGS
@@ -108,7 +109,7 @@ def _check_encoders(config: "Config") -> None:
         raise ValueError(f"two encoders of one name among {', '.join(names)}")
     for key, encoders in (("study.encoders", config.study.encoders), ("query_encoders", config.query_encoders)):
         for encoder in encoders:
-            if encoder.of is not None or encoder.weights == "finetuned":
+            if encoder.of is not None or encoder.weights in TRAINED:
                 raise ValueError(f"{key}: {encoder.name} is made by another stage; give it among encoders")
     makers = {one.name for one in config.prepared_encoders if one.spec.reads == "pixels"}
     for encoder in config.every_encoder:

@@ -7,7 +7,7 @@ from pydantic import Field, create_model, model_validator
 
 from pipeline.settings import models
 from pipeline.settings.section import Name, Number, Positive, Section
-from pipeline.specs.encoders import ENCODERS, EncoderSpec, encoder_spec
+from pipeline.specs.encoders import ENCODERS, TRAINED, EncoderSpec, encoder_spec
 from pipeline.specs.places import import_place
 
 OWN = {spec.key: import_place(spec.section) for spec in ENCODERS if spec.section}
@@ -106,7 +106,7 @@ class Encoder(EncoderDefaults):
             if getattr(self, key) is None:
                 raise ValueError(f"kind {spec.name} needs `{key}`; do not set it to null")
         known = self.weights in spec.weights or spec.tags
-        if not known and (spec.weights or self.weights in ("file", "finetuned")):
+        if not known and (spec.weights or self.weights in ("file", *TRAINED)):
             known = f"one of {', '.join(spec.weights)}" if spec.weights else "none"
             raise ValueError(f"kind {spec.name} has no weights {self.weights}; give {known} as `weights`")
         if (self.weights == "file") != (self.file is not None):

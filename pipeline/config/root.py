@@ -21,7 +21,7 @@ from pipeline.settings.collection import (
     TokenVocabularySettings,
 )
 from pipeline.settings.generators import DescribeSettings, ExtraTextSettings, OptimisationSettings
-from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings
+from pipeline.settings.images import ExtractSettings, FinetuneSettings, ImageViewSettings, RegionsSettings, TuneSettings
 from pipeline.settings.models import AlignSettings, CslsSettings, PhrasesSettings, TrainSettings
 from pipeline.settings.parse import ParseSettings
 from pipeline.settings.section import (
@@ -120,6 +120,7 @@ class Keys(Models):
     extract: ExtractSettings
     regions: RegionsSettings
     finetune: FinetuneSettings
+    tune: TuneSettings
     text: TextSettings
     image_view: ImageViewSettings
     auxiliary: AuxiliarySettings

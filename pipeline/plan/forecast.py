@@ -1,8 +1,8 @@
 """What a run will take: seconds, memory and disk of every rule.
 
-Seconds are operations and bytes over rates that were measured here (pipeline.plan.rates). Rules whose work depends on
-the data more than on its size (train, fit-csls, combine, kernels, Wsabie, generators, parsers, the study) are left out
-and named, rather than guessed. Constants in capitals are estimates.
+Seconds are operations and bytes over rates that were measured here (pipeline.plan.rates). Rules whose work goes by the
+data more than by its size (tune, train, fit-csls, combine, kernels, Wsabie, generators, parsers, the study) are left
+out and named, rather than guessed. Constants in capitals are estimates.
 """
 
 from collections.abc import Sequence
@@ -29,10 +29,8 @@ BACKWARD = 3
 """A step of training over a forward pass of the same images."""
 CANDIDATES = 10
 """Exact searches that trying the candidates of an index that is not exact takes as long as."""
-WORDS = 10
-"""Words of a sentence."""
-QUERIES, SET_QUERIES = 1000, 100
-"""Vectors and sets that measure an index, as in pipeline.index, which takes a second to import."""
+WORDS, QUERIES, SET_QUERIES = 10, 1000, 100
+"""Words of a sentence; vectors and sets that measure an index, as in pipeline.index, which imports slowly."""
 
 
 @dataclass(frozen=True)

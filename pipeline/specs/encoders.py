@@ -60,9 +60,11 @@ def _library(name: str, place: str, **more: Any) -> EncoderSpec:
     return _spec(name, f"{name}_models:{place}", **more)
 
 
+TRAINED = ("finetuned", "tuned")
+"""Weights that a stage of the run makes: `finetune` on labelled boxes, `tune` on images with sentences."""
 ENCODERS: tuple[EncoderSpec, ...] = (
     _spec("network", "networks:NetworkEncoder", architectures=True, regions=True, dim=_network_dim,
-          weights=("untrained", "torchvision", "file", "finetuned"),
+          weights=("untrained", "torchvision", "file", *TRAINED),
           check="pipeline.config.architectures:check_network"),
     _spec("standard", "standard:StandardEncoder", learned=True, extra="standard",
           section="pipeline.settings.images:StandardSettings", check="pipeline.settings.images:check_standard",

@@ -26,7 +26,8 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     """Train an encoder's network to tell what labelled boxes show; a killed run is resumed."""
     from tqdm import tqdm
 
-    from pipeline.images.finetune import FinetuneSchedule, Finetuning
+    from pipeline.images.descent import DescentSchedule
+    from pipeline.images.finetune import Finetuning
     from pipeline.images.sampling import batch_samples, schedule_images
     from pipeline.precision import choose_precision
     from pipeline.storage.checkpoints import Checkpoints
@@ -42,12 +43,13 @@ def finetune(run: Run, job: Job, encoder: str) -> None:
     made_of = {"manifest": manifest.fingerprint, "start": digest_tensors(start.tensors())}
 
     pretrained = tuning.start != "untrained"
-    schedule = FinetuneSchedule(
-        tuning.iterations, tuning.learning_rate, tuning.body_rate if pretrained else 1, tuning.momentum,
-        tuning.weight_decay, tuning.clip,
-    )  # fmt: skip
+    body_rate = tuning.body_rate if pretrained else 1
+    schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, tuning.clip)
     precision = choose_precision(tuning.precision, run.device)
-    task = Finetuning(start, len(labels), schedule, run.device, precision, settings.seed, pretrained)
+    task = Finetuning(
+        start, len(labels), schedule, run.device, precision, settings.seed, pretrained, tuning.momentum,
+        tuning.weight_decay,
+    )  # fmt: skip
     checkpoints, losses = Checkpoints(job.path / "checkpoints", job.fingerprint, tuning.checkpoint_seconds), []
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
@@ -172,7 +174,7 @@ def _reads(config, layout, encoder: str) -> Inputs:
 
 STAGE = Stage(
     finetune,
-    version=5,
+    version=6,
     needs=Need(
         process(3500), fixed(600), fixed(240), "`finetune.iterations` times the regions of a batch", encoder_gpu
     ),

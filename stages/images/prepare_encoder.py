@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pipeline.plan.needs import TORCH, Need, fixed, process
 from pipeline.run import Inputs, Job, Outside, Run, Stage, outside_files
+from pipeline.specs.encoders import TRAINED
 
 
 def prepare_encoder(run: Run, job: Job, encoder: str) -> None:
@@ -61,7 +62,7 @@ STAGE = Stage(
         process(TORCH + 2000), fixed(600), fixed(120), "a download; for `standard` the train images that it learns from"
     ),
     names=("encoder",),
-    choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights != "finetuned"],
+    choices=lambda config: [(one.name,) for one in config.prepared_encoders if one.weights not in TRAINED],
     keys=_keys,
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),

@@ -11,7 +11,8 @@ from PIL import Image
 from pipeline.errors import InputError, JointspaceError
 from pipeline.images.boxes import Candidates, overlaps
 from pipeline.images.decode import ImageLimits
-from pipeline.images.finetune import FinetuneSchedule, Finetuning
+from pipeline.images.descent import DescentSchedule
+from pipeline.images.finetune import Finetuning
 from pipeline.images.networks import NetworkEncoder
 from pipeline.images.precision_recall import Judged, interpolated_precision, judge_detections, match
 from pipeline.images.preprocess import Photograph
@@ -53,8 +54,9 @@ def start(
     body_rate: float = 1,
 ) -> Finetuning:
     encoder = encoder or make_encoder("shufflenet_v2_x0_5", side=32)
-    schedule = FinetuneSchedule(iterations, rate, body_rate, 0.9, 5e-4, clip=1e6)
-    return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained)
+    schedule = DescentSchedule(iterations, rate, body_rate, clip=1e6)
+    descent = {"momentum": 0.9, "weight_decay": 5e-4}
+    return Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=pretrained, **descent)
 
 
 def with_long_features(factor: float) -> NetworkEncoder:
@@ -155,7 +157,7 @@ def test_training_goes_on_exactly(pretrained: bool) -> None:
 
 
 def test_the_rate_rises_and_falls_to_nothing() -> None:
-    rates = [FinetuneSchedule(100, 0.5, 1, 0.9, 0, 1).rate(i) for i in range(100)]
+    rates = [DescentSchedule(100, 0.5, 1, 1).rate(i) for i in range(100)]
     assert max(rates) == rates[9] == rates[10] == 0.5 and rates[0] == 0.05 and rates[-1] < 1e-3
     assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
 
@@ -178,7 +180,8 @@ def test_the_length_of_pretrained_features_changes_nothing() -> None:
         learned, batch = task.encoder({}), make_batch(7)
         with torch.inference_mode():
             features = learned(torch.from_numpy(batch.pixels)).numpy()
-            logits = task.network.eval()(torch.from_numpy(batch.pixels))
+            task.network.eval()
+            logits = task.head(task.features(batch.pixels))
         found = task.classifier().probabilities(features)
         np.testing.assert_allclose(found, logits.softmax(1).numpy(), rtol=1e-3, atol=1e-5)
     assert losses[0][0] == pytest.approx(np.log(3), abs=0.05) and losses[0][2] < losses[0][0]
