@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.config.variants import OWN
+from pipeline.errors import UsageError
 from pipeline.run.layout import Layout
 from pipeline.run.stage import Stage
 from pipeline.settings.section import Section
@@ -29,6 +30,7 @@ NOT_DECISIVE = {"device", "data_root", "weights_root", "collection"}
 """Where something is computed and lies, and the limits of images, all of which `ingest` has accepted."""
 COVERED = {
     "plan": {"seed", "regions"},  # of untrained networks, no faster for it, and of encoders that are not measured
+    "rank-sentences": {"describe", "language_text"},  # of generators with a space or a treebank, which are among inputs
     "tune": {"regions"},  # of encoders that pool some, which are never tuned
     "build-index": {"name"},  # the run's folder
     "report": {"name", "encoders"},  # the run's folder; encoders are those of the models
@@ -143,6 +145,14 @@ def some(choices: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return list({(names[:1], way): names for way in (1, -1) for names in choices[::way]}.values())
 
 
+def legal(config: Config) -> bool:
+    """Whether its variants can be laid over the settings of their models, which a made-up value may not allow."""
+    try:
+        return bool([config.model(name) for name in config.every_model()])
+    except UsageError:
+        return False
+
+
 @pytest.fixture(scope="module")
 def decisive() -> dict[str, set[str]]:
     """Stage -> the keys of which a change changes its choices, or what it says of some of them; of a key that its line
@@ -157,6 +167,8 @@ def decisive() -> dict[str, set[str]]:
                 for number, value in enumerate(changes(getattr(config, key))):
                     tried = [name for name in STAGES if key not in found[name] and (not number or key in lines[name])]
                     other = config.model_copy(update={key: value})
+                    if key in (*OWN, "word_vectors") and not legal(other):
+                        continue
                     for name in tried:
                         stage, every = STAGES[name], choices[name]
                         after = [said(stage, other, one) for one in some(every)]
