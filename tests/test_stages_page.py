@@ -55,7 +55,9 @@ INERT = {
     "evaluate": {"encoders", "text_encoders"},
     "describe": LEARNING,  # only asked whether the generator uses a joint space
     "evaluate_descriptions": LEARNING,
-    "reproduce": {"query_encoders", "study", "fit", "transfer"},  # of a model only what its variant names is told
+    "rank_sentences": LEARNING,  # likewise
+    # Of a model only what its variant names is told, of generators those that rank: mrnn's, where any does here.
+    "reproduce": {"query_encoders", "study", "fit", "transfer", *LEARNING} - {"mrnn"},
 }
 """Keys that a stage's declaration looks at without effect."""
 
