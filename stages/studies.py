@@ -62,6 +62,8 @@ def read_study(run: "Run") -> "Study":
 
 def measure_lengths(run: "Run", names: Iterable[str]) -> dict[str, float]:
     """Documents -> their mean number of words over the images that have some, of the auxiliary splits."""
+    import re
+
     import numpy as np
 
     from pipeline.text.tfidf import join_fields
@@ -72,7 +74,7 @@ def measure_lengths(run: "Run", names: Iterable[str]) -> dict[str, float]:
         table = read_documents(run, name)
         texts = join_fields(table.to_pylist(), run.config.documents[name].fields)
         learned = np.isin(splits[table["image_id"].to_numpy()], run.config.auxiliary.splits)
-        words = [len(text.split()) for text, wanted in zip(texts, learned, strict=True) if wanted and text]
+        words = [len(re.findall(r"\w+", text)) for text, wanted in zip(texts, learned, strict=True) if wanted and text]
         lengths[name] = float(np.mean(words)) if words else 0.0
     return lengths
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.gong import FULLY, OUR_SAE, OURS, GongSetting, PaperRow, Table
+from benchmarks.papers.gong import FULLY, OUR_SAE, OURS
+from benchmarks.papers.gong_cells import GongSetting, PaperRow, Table
 from pipeline.metrics.retrieval import Bootstrap, paired_difference
 from pipeline.models.linear.study import StudyCell
 

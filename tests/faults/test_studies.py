@@ -29,6 +29,10 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     cells = [cell.strip(" *") for cell in line.split("|")[2:-1]]
     assert len(cells) == 9 and all(0 <= float(cell.split()[0].strip("*")) <= 100 for cell in cells)
     assert cells[3:] == ["23.60", "29.80", "32.83", "23.17", "29.50", "32.40"]  # as printed
+    train = {line.split("\t")[0] for line in (root / "splits.tsv").read_text().splitlines() if line.endswith("train")}
+    weak = [line.split("\t") for line in (root / "weak.tsv").read_text().splitlines()]
+    titles = [len(row[1].split()) for row in weak if row[0] in train and row[1]]  # of words and spaces alone
+    assert f"| Title, {sum(titles) / len(titles):.2f} words (printed: 2.93) |" in text
     page = (study / "transfer.html").read_text()
     assert page.count("<h3>Fully Supervised Only</h3>") == page.count("Nearest of the auxiliary set") > 0
     assert page.count("<b>its own</b>") >= page.count(
