@@ -11,6 +11,7 @@ from pipeline.settings.section import (
     Described,
     Name,
     NonNegative,
+    Number,
     Positive,
     PositiveShare,
     Protocol,
@@ -189,7 +190,7 @@ class DenseTrainSettings(TrainSettings):
     correspondence_epochs: Positive
     phrase_share: NonNegative
     phrase_contrasts: Literal["other-images", "batch", "own-image"]
-    forget_bias: float
+    forget_bias: Number
 
 
 class FragmentTrainSettings(TrainSettings):

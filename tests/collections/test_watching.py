@@ -21,6 +21,7 @@ LISTS = {
     "folder": (["captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv"], {}),
     "flickr-token": (["Flickr8k_text/Flickr8k.token.txt", "Flickr8k_text/Flickr_8k.devImages.txt"], {}),
     "karpathy": (["dataset_coco.json"], {}),
+    "pascal1k": (["index.html"], {}),
     "coco": (["annotations/captions_train2014.json", "annotations/captions_val2014.json"], {}),
     "table": (["lists/mine.csv"], {"table": "lists/mine.csv"}),
     "text-files": ([], {}),

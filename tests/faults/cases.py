@@ -103,11 +103,18 @@ def _texts(root: Path, run: Path) -> Found:
 def _models(root: Path, run: Path) -> Found:
     models, embeddings = run / "models", run / "embeddings"
     yield "adopt", "adopt", whole(root / "adopted.yaml", run, "zero-shot"), [models / "zero-shot"]
-    trained = (("train", "gru", "network"), ("train_sets", "dvsa", "network"), ("train_dense", "hmlstm", "dense"))
+    trained = (
+        ("train", "gru", "network"), ("train_sets", "dvsa", "network"), ("train_dense", "hmlstm", "dense"),
+        ("train_trees", "sdtrnn", "trees"),
+    )  # fmt: skip
     for name, model, config in trained:
         yield name, "train", whole(root / f"{config}.yaml", run, model), [models / model]
     calls = [call for row in ("gru", "dvsa") for call in over_shards(root / "network.yaml", run, row)]
     yield "embed_learned", "embed", calls, [embeddings / "gru", embeddings / "dvsa"]
+    trees, found = root / "trees.yaml", run / "evaluation"
+    yield "embed_trees", "embed", over_shards(trees, run, "sdtrnn"), [embeddings / "sdtrnn"]
+    yield "compare_sentences", "compare_sentences", whole(trees, run), [found / "sentence-pairs.json"]
+    yield "list_relations", "list_relations", whole(trees, run), [found / "relations.json"]
     for name, row in (("fit_csls", "gru"), ("fit_csls_of_sets", "dvsa")):
         calls = whole(root / "network.yaml", run, f"{row}-csls")
         yield name, "fit_csls", calls, [models / f"{row}-csls"]
@@ -171,6 +178,10 @@ def _generators(root: Path, run: Path) -> Found:
         yield f"describe{what}", "describe", calls, [run / f"descriptions/{name}.{subject}"]
         judged = evaluation / f"{name}.{subject}.json"
         yield f"evaluate{what or '_descriptions'}", "evaluate_descriptions", calls, [judged]
+    ranked = run / "evaluation/mrnn-perplexity.test.all-sentences"
+    made_by = whole(root / "ranked.yaml", run, "mrnn", "test", "all-sentences")
+    files = [ranked.with_name(f"{ranked.name}{end}") for end in (".json", ".ranks.npz")]
+    yield "rank_sentences", "rank_sentences", made_by, files
     folder = run / "described"
     given = ["--run", run, "--index", run / "index/dvsa", "--config", network, "--output", folder]
     calls = [["mrnn", root / "images/00.png", *given]]

@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.errors import JointspaceError
 from pipeline.storage import atomic
 from pipeline.storage.bundle import Bundle
+from pipeline.storage.evaluations import read_ranks
 from pipeline.storage.fingerprint import canonical_json
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import TABLES, Manifest
@@ -82,6 +83,9 @@ def read(run: Path, file: Path) -> list:
         if parts[0] == "text":
             return shard_values(SHARDS[parts[1]](artefact))
         return shard_values(Shard(artefact, {"features": "features"}.get(parts[0], parts[0])))
+    if file.name.endswith(".ranks.npz"):
+        ranks = read_ranks(file.with_suffix("").with_suffix(".json"))
+        return [(name, values.tobytes().hex()) for name, values in sorted(ranks.items())]
     value = atomic.read_json(file)
     return [value[key] for key in ("name", "fingerprint", "shards")] if "parts" in parts[:-1] else [value]
 

@@ -99,7 +99,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "build_token_vocabulary": ["text/tokens.json"], "encode_tokens": ["text/tokens"],
         "encode_documents": ["text/documents/all/tfidf"],
         "accumulate": ["moments/target"], "fit": ["models/ncca"], "embed": ["embeddings/ncca"],
-        "evaluate": ["evaluation/ncca.test.all-sentences.json"],
+        "evaluate": [f"evaluation/ncca.test.all-sentences.{end}" for end in ("json", "ranks.npz")],
         "summarise": ["evaluation/summary.json", "evaluation/summary.md"], "build_index": ["index/ncca"],
     }  # fmt: skip
     return {

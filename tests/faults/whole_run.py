@@ -58,6 +58,10 @@ CONFIGS = {
     "demo": {"demo": {"train": 4, "dev": 2, "test": 2, "weak": 2}},
     "network": NETWORK,
     "dense": merge(NETWORK, {"models": ["hmlstm"], "generators": [], "regions": {"dimensions": None}}),
+    "trees": {
+        **NETWORK, "models": ["sdtrnn"], "ensembles": {}, "generators": [], "reproduce": {"trees": True},
+    },
+    "ranked": merge(NETWORK, {"evaluate": {"generators": ["mrnn"]}}),
     "shown": {
         **NETWORK, "models": ["ncca", "dvsa"], "ensembles": {}, "generators": ["mrnn"], "align": {"splits": ["dev"]},
         "describe": {"boxes": False},
