@@ -36,7 +36,7 @@ def test_defaults_are_complete_and_every_key_has_a_comment() -> None:
         ({"generators": ["mrnn"], "describe": {"boxes": True}}, "add squeezenet-boxes to regions.encoders"),
         (
             {"generators": ["mrnn-regions"], "regions": {"encoders": ["squeezenet-boxes"]}},
-            "mrnn_regions.snippets: not a multi-vector model in models (none); name one",
+            "mrnn_regions.snippets: not a model in models with a vector for every word (none); name one",
         ),
         ({"variants": 3}, "key variants: "),
         ({"models": ["nca-refit"]}, "unknown model nca-refit; there are"),

@@ -213,11 +213,11 @@ def _check_generators(config: "Config", models: dict[str, Model]) -> None:
             )
     if absent := set(config.evaluate.generators) - set(config.generators):
         raise ValueError(f"evaluate.generators: {min(absent)} is not among generators; add it there, or leave it out")
-    aligned = [name for name in config.models if models[name].spec.multi_vector]
+    aligned = [name for name in config.models if models[name].spec.aligned]
     for spec in chosen:
         if spec.regions and config.section(spec).snippets not in aligned:
             known = ", ".join(aligned) or "none"
-            raise ValueError(f"{spec.key}.snippets: not a multi-vector model in models ({known}); name one")
+            raise ValueError(f"{spec.key}.snippets: not a model in models with a vector for every word ({known}); name one")
         if spec.treebank and config.language_text.treebank is None:
             raise ValueError(f"{spec.name} needs parts of speech; name a CoNLL-U file in language_text.treebank")
     if any(config.section(spec).in_space for spec in chosen):

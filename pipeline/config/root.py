@@ -169,10 +169,9 @@ class Config(OwnKeys):
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
         return [(*one, protocol) for one in (*judged, *ranked) for protocol in self.evaluate.protocols]
 
-    def multi_vector_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
+    def aligned_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
         """Each of `models` that gives regions and words vectors of their own, with each split; no ensembles."""
-        models = [name for name in self.models if self.model(name).spec.multi_vector and not self.members(name)]
-        return list(product(models, splits))
+        return list(product([name for name in self.models if self.model(name).spec.aligned], splits))
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
         """Each of `models` that embeds noun phrases, with each split."""

@@ -20,7 +20,7 @@ EXACT = 53
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
-    """(n, m) scores of n images by m sentences, differentiable, in the dtype of the vectors.
+    """(n, m) scores of n images by m sentences, differentiable, in the dtype of the vectors, but at least float32.
 
     Blocks of regions and words are multiplied without padding; the products are then pooled image by image and summed
     sentence by sentence. An item without vectors scores zero.
@@ -88,7 +88,7 @@ def _pool(images: MultiVectors, words: MultiVectors, rule: str) -> Tensor:
 
 def _multiply(regions: Tensor, words: Tensor) -> Tensor:
     """(regions, words) all products."""
-    if regions.device.type != "cpu" or regions.requires_grad or words.requires_grad:
+    if regions.device.type != "cpu" or regions.requires_grad or words.requires_grad or regions.dtype.itemsize < 4:
         return regions @ words.T
     # numpy's OpenBLAS with the kernels of pipeline.runtime is twice as fast as torch on AMD processors.
     return torch.from_numpy(regions.numpy() @ words.numpy().T)
@@ -97,4 +97,5 @@ def _multiply(regions: Tensor, words: Tensor) -> Tensor:
 def _sum_of_words(pooled: Tensor, words: MultiVectors) -> Tensor:
     """(images, sentences) from (images, words)."""
     owners = upload(words.owners, pooled.device)
+    pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
     return pooled.new_zeros(len(pooled), len(words)).index_add(1, owners, pooled)

@@ -202,10 +202,21 @@ class FragmentTrainSettings(TrainSettings):
     element_clip: AboveZero | None
 
 
-class AlignedTrainSettings(FragmentTrainSettings):
-    """`hidden`: of the network that reads words. `instance_weight` is MultipleInstance's."""
+class WordFragmentTrainSettings(FragmentTrainSettings):
+    """`hidden`: of the network that reads words."""
 
     hidden: Positive
+
+
+class RelationFragmentTrainSettings(FragmentTrainSettings):
+    """`least_share`: of all words with a head; relations that fewer have are left out."""
+
+    least_share: Annotated[NonNegative, Field(le=1)]
+
+
+class InstanceTrainSettings(RelationFragmentTrainSettings):
+    """`instance_weight` is MultipleInstance's."""
+
     instance_weight: NonNegative
 
 

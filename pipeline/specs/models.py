@@ -64,6 +64,11 @@ class ModelSpec(Spec):
         return self.starts_from is not None and self.words and not model_spec(self.starts_from).words
 
     @property
+    def aligned(self) -> bool:
+        """Whether each word of a sentence has a vector, which alignments show beside the words."""
+        return self.multi_vector and self.sentences == "tokens"
+
+    @property
     def fit_keys(self) -> set[str]:
         """The keys of `fit` that matter to it."""
         if self.made_by != "fit":
@@ -109,8 +114,9 @@ MODELS: tuple[ModelSpec, ...] = (
     _trained("dtrnn", "tree_rnn:DTRNN", "TreeTrain", "dependency-trees"),
     _trained("sdtrnn", "tree_rnn:SDTRNN", "RelationTrain", "dependency-trees", relations=True),
     _trained("hmlstm", "hmlstm:HMLSTM", "DenseTrain", "phrase-trees", regions="all-encoders", phrases=True),
-    _trained("defrag", "fragment_models:Defrag", "AlignedTrain", **REGIONS),
-    _trained("dvsa", "fragment_models:DVSA", "AlignedTrain", **REGIONS),
+    _trained("dvsa", "fragment_models:DVSA", "WordFragmentTrain", **REGIONS),
+    _trained("deptree", "fragment_models:DepTree", "RelationFragmentTrain", "dependency-trees", **REGIONS),
+    _trained("defrag", "fragment_models:Defrag", "InstanceTrain", "dependency-trees", **REGIONS),
     _trained("fragments", "grounded_model:GroundedFragments", "FragmentTrain", starts_from="ncca-recurrent",
              **REGIONS | {"regions": "its-encoders"}),
     _trained("ncca-refined", "refinement:RefinedCCA", sentences="vectors", starts_from="ncca"),

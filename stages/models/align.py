@@ -65,8 +65,8 @@ STAGE = Stage(
         "words of the split times regions",
     ),
     names=("model", "split"),
-    choices=lambda config: config.multi_vector_splits(),
-    wanted=lambda config: config.multi_vector_splits(config.align.splits),
+    choices=lambda config: config.aligned_splits(),
+    wanted=lambda config: config.aligned_splits(config.align.splits),
     keys=lambda config, model, split: {"beta": config.align.beta},
     reads=lambda config, layout, model, split: {
         "manifest": layout.manifest,

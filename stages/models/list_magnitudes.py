@@ -59,8 +59,8 @@ STAGE = Stage(
     version=2,
     needs=Need(process(PYTHON + 1500, described=0.05), fixed(5), per_described(300), "words of the split"),
     names=("model", "split"),
-    choices=lambda config: config.multi_vector_splits(),
-    wanted=lambda config: config.multi_vector_splits(config.align.splits),
+    choices=lambda config: config.aligned_splits(),
+    wanted=lambda config: config.aligned_splits(config.align.splits),
     keys=lambda config, model, split: {"least_count": config.align.least_count},
     reads=lambda config, layout, model, split: {
         "manifest": layout.manifest,

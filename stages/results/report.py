@@ -193,7 +193,7 @@ def _versions() -> dict[str, str]:
 def _sheets(config, layout) -> Iterator[Artefact]:
     """The drawings of regions, alignments and phrases."""
     yield from (layout.region_sheet(name) for name in config.regions.encoders)
-    yield from (layout.alignment_sheet(*names) for names in config.multi_vector_splits(config.align.splits))
+    yield from (layout.alignment_sheet(*names) for names in config.aligned_splits(config.align.splits))
     for names in config.phrase_splits(config.phrases.splits):
         yield from (layout.phrase_sheet(*names), layout.phrase_plane(*names))
 

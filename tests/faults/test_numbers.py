@@ -110,9 +110,9 @@ def embed_sets(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np
 
     from pipeline.models.neural.task import train
 
-    own = {"sum": "positive", "instance_weight": 1.0} if name == "defrag" else {"sum": "mean-words"}
+    own = {} if name == "defrag" else {"sum": "mean-words"}
     own |= {"global_weight": 1.0} if name == "fragments" else {}
-    model, task = model_spec(name).load(), make_task(train=TRAIN, dev=DEV, epochs=2, **own)
+    model, task = model_spec(name).load(), make_task(name, train=TRAIN, dev=DEV, epochs=2, **own)
     features = {**task.train.features, "one": change(np.asarray(task.train.features["one"], np.float32))}
     images = task.train.regions.images
     rows = np.concatenate(images)

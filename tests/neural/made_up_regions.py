@@ -6,18 +6,27 @@ from dataclasses import replace
 import numpy as np
 import torch
 from made_up_pairs import SETTINGS, VIEW, WORDS, make_start
-from made_up_trees import Block
+from made_up_trees import Block, grow
 
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.region_views import RegionView
 from pipeline.models.neural.task import TrainingPairs, TrainingTask
 from pipeline.models.neural.word_towers import RecurrentCCA
-from pipeline.settings.models import AlignedTrainSettings
+from pipeline.settings.models import RecurrentTrainSettings
+from pipeline.specs.models import model_spec
+from pipeline.specs.places import import_place
 from pipeline.text.sequences import Tokens
 from pipeline.text.wordvectors import random_vectors
 
 REGION_VIEW = RegionView(ImageView(("one", "two"), (10, 6), ("l2",)), geometry=True)
-OWN = {"hidden": 12, "sum": "words", "global_weight": 0.0, "instance_weight": 0.0, "element_clip": None}
+COMMON = {"sum": "words", "global_weight": 0.0, "element_clip": None}
+OWN = {
+    "dvsa": {"hidden": 12},
+    "deptree": {"least_share": 0.01},
+    "defrag": {"least_share": 0.01, "instance_weight": 1.0, "sum": "positive"},
+    "fragments": {},
+}
+"""Settings that only these models have."""
 
 
 def draw_boxes(count: int) -> np.ndarray:
@@ -44,13 +53,17 @@ class MadeUpRegions:
         return Block(features, boxes, np.zeros(len(features)), np.cumsum([0, *lengths]))
 
 
-def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object) -> TrainingTask:
-    """Images of four kinds of thing each: the whole image, then one region a thing; two sentences name them all."""
+def make_task(
+    model: str = "dvsa", train: int = 150, dev: int = 40, seed: int = 0, **settings: object
+) -> TrainingTask:
+    """For the registered `model`: images of four kinds of thing each: the whole image, then one region a thing; two sentences name them all."""
     rng = np.random.default_rng(0)
     looks = rng.random((WORDS - 1, 16)) ** 3
     things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(train + dev)])
     ids = np.concatenate([rng.permutation(row) for row in np.repeat(things, 2, axis=0)]).astype(np.int32)
     tokens, owners = Tokens(ids, np.arange(0, len(ids) + 1, 4)), np.repeat(np.arange(train + dev), 2)
+    spec = model_spec(model)
+    sentences = grow(spec.sentences, tokens) if spec.trees else tokens
     whole = looks[things].mean(axis=1)
     regions = [np.vstack([whole[i], looks[row] + 0.05 * rng.random((4, 16))]) for i, row in enumerate(things)]
     pairs = {}
@@ -58,13 +71,16 @@ def make_task(train: int = 150, dev: int = 40, seed: int = 0, **settings: object
         rows = np.flatnonzero((owners >= first) & (owners < last))
         features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
         own = MadeUpRegions(regions[first:last])
-        pairs[name] = TrainingPairs(features, tokens.take(rows), owners[rows] - first, rows, own)
-    chosen = AlignedTrainSettings(**{**SETTINGS, "patience": 9, **OWN, **settings})
+        pairs[name] = TrainingPairs(features, sentences.take(rows), owners[rows] - first, rows, own)
+    chosen = import_place(spec.section)(**{**SETTINGS, "patience": 9, **COMMON, **OWN[model], **settings})
     task = TrainingTask(
         VIEW, **pairs, settings=chosen, seed=seed, precision=torch.float32, train_words=True,
         words=random_vectors(WORDS, 16, 0.5, seed), start=make_start(), region_view=REGION_VIEW,
     )  # fmt: skip
-    return replace(task, start=RecurrentCCA.untrained(task))
+    if not spec.starts_from:
+        return task
+    recurrent = RecurrentTrainSettings(**{**SETTINGS, "hidden": 12})
+    return replace(task, start=RecurrentCCA.untrained(replace(task, settings=recurrent)))
 
 
 def without_regions(task: TrainingTask) -> TrainingTask:

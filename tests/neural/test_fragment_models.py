@@ -16,10 +16,12 @@ from pipeline.models.neural.task import train
 from pipeline.models.neural.training import Checkpoint, Training, seeded
 from pipeline.specs.models import model_spec
 from pipeline.text.sequences import Tokens
+from pipeline.text.trees import pack as pack_trees
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "epochs": 6, "element_clip": 5.0, "clip": 1e6},
-    "defrag": {"loss": "ranking", "margin": 1.0, "epochs": 6, "sum": "positive", "instance_weight": 1.0},
+    "deptree": {"loss": "ranking", "margin": 1.0, "epochs": 6},
+    "defrag": {"loss": "ranking", "margin": 1.0, "epochs": 6},
     "fragments": {"sum": "mean-words", "global_weight": 1.0, "epochs": 3},
 }
 
@@ -27,7 +29,7 @@ OWN = {
 @pytest.fixture(scope="module", params=OWN)
 def trained(request: pytest.FixtureRequest):
     """A registered model, and the dev pairs it was judged on."""
-    task = make_task(**OWN[request.param])
+    task = make_task(request.param, **OWN[request.param])
     return train(model_spec(request.param).load(), task, None, lambda training: None).model, task.dev
 
 
@@ -93,10 +95,18 @@ def test_parts_bring_it_back(trained) -> None:
 def test_empty_unknown_and_very_long_sentences_embed(trained) -> None:
     model, _ = trained
     ids = np.concatenate([np.random.default_rng(0).integers(WORDS, size=500), [WORDS] * 3]).astype(np.int32)
-    sets = model.embed_sentences(Tokens(ids, np.array([0, 500, 500, 503])))
+    tokens, none = Tokens(ids, np.array([0, 500, 500, 503])), Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    if model.sentence_view == "dependency-trees":
+        tokens, none = (pack_trees([chain(words) for words in each]) for each in (tokens, none))
+    sets = model.embed_sentences(tokens)
     assert sets.lengths.tolist() == [500, 1, 3] and np.isfinite(sets.vectors).all()
-    none = model.embed_sentences(Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64)))
+    none = model.embed_sentences(none)
     assert len(none) == 0 and none.vectors.shape[0] == 0
+
+
+def chain(words: np.ndarray) -> list[tuple[int, int, int]]:
+    """The dependency tree in which each word is the head of the next, by one relation."""
+    return [(place - 1, word, 1) for place, word in enumerate(words.tolist())]
 
 
 def test_an_image_may_have_one_region_or_hundreds(trained) -> None:
@@ -108,7 +118,7 @@ def test_an_image_may_have_one_region_or_hundreds(trained) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_killed_training_goes_on_to_the_same_model(name: str, tmp_path: Path) -> None:
-    task = make_task(train=60, dev=20, **{**OWN[name], "epochs": 2, "averaging": 0.9, "optimiser": "momentum"})
+    task = make_task(name, train=60, dev=20, **{**OWN[name], "epochs": 2, "averaging": 0.9, "optimiser": "momentum"})
     kept: list[Checkpoint] = []
 
     def after_step(training: Training) -> None:
@@ -131,7 +141,7 @@ def test_a_loss_that_is_no_number_names_the_batch() -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_regions_are_asked_for(name: str) -> None:
     with pytest.raises(UsageError, match="regions.encoders"):
-        model_spec(name).load().trainer(without_regions(make_task(train=20, dev=5, **OWN[name])))
+        model_spec(name).load().trainer(without_regions(make_task(name, train=20, dev=5, **OWN[name])))
 
 
 def test_entries_of_the_gradient_are_clipped() -> None:
@@ -146,7 +156,7 @@ def test_entries_of_the_gradient_are_clipped() -> None:
 
 
 def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> None:
-    task = make_task(**OWN["fragments"])
+    task = make_task("fragments", **OWN["fragments"])
     with torch.no_grad():
         task.start.network.to_whole.normal_(generator=torch.Generator().manual_seed(0))  # as if trained
     images, sentences = embed(model_spec("fragments").load().trainer(task).finish(), task.dev)
@@ -159,7 +169,7 @@ def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> 
 
 
 def test_encoders_are_left_out_of_whole_images_in_training() -> None:
-    task = make_task(**{**OWN["fragments"], "encoder_dropout": 0.5})
+    task = make_task("fragments", **{**OWN["fragments"], "encoder_dropout": 0.5})
     rows = np.arange(64)
     training = model_spec("fragments").load().trainer(task).training
     with seeded(0):
@@ -170,7 +180,7 @@ def test_encoders_are_left_out_of_whole_images_in_training() -> None:
 
 
 def test_fragments_need_a_start_of_their_own_view() -> None:
-    task = make_task(train=20, dev=5, **OWN["fragments"])
+    task = make_task("fragments", train=20, dev=5, **OWN["fragments"])
     for wrong in (replace(task, start=None), replace(task, view=VIEW.select(["one"]))):
         with pytest.raises(UsageError, match="starts from an ncca-recurrent with the same image view"):
             model_spec("fragments").load().trainer(wrong)
@@ -179,7 +189,7 @@ def test_fragments_need_a_start_of_their_own_view() -> None:
 def test_weight_decay_pulls_towards_the_start() -> None:
     moved = []
     for decay in (0.0, 30.0):
-        task = make_task(train=60, dev=20, **{**OWN["fragments"], "weight_decay": decay, "epochs": 2})
+        task = make_task("fragments", train=60, dev=20, **{**OWN["fragments"], "weight_decay": decay, "epochs": 2})
         start = model_spec("fragments").load().trainer(task).finish().tensors()["region"]
         after = train(model_spec("fragments").load(), task, None, lambda training: None).model.tensors()["region"]
         moved.append(np.abs(after - start).mean())
@@ -189,7 +199,7 @@ def test_weight_decay_pulls_towards_the_start() -> None:
 def test_bfloat16_comes_to_an_equal_loss() -> None:
     losses = []
     for precision in (torch.float32, torch.bfloat16):
-        task = replace(make_task(**{**OWN["fragments"], "epochs": 3}), precision=precision)
+        task = replace(make_task("fragments", **{**OWN["fragments"], "epochs": 3}), precision=precision)
         losses.append(
             train(model_spec("fragments").load(), task, None, lambda training: None).log["history"][-1]["loss"]
         )

@@ -33,11 +33,10 @@ def test_a_mirrored_word_stands_as_far_from_the_other_end() -> None:
 def test_words_are_those_of_the_equations() -> None:
     """Equations 2 to 6, word by word, and torch's own rectified network for the recurrence."""
     torch.manual_seed(0)
-    network, tokens = RectifiedBRNN(torch.randn(21, 5), hidden=4, dimensions=3, dropout=0), make_tokens()
+    network, tokens = RectifiedBRNN(torch.randn(21, 5), dimensions=3, dropout=0, hidden=4), make_tokens()
     for name in ("b_e", "b_f", "b_b", "b_d"):
         getattr(network, name).data.normal_()
-    packed = pack(tokens, unknown=20)
-    found = by_sentence(network(packed), packed)
+    found = network(network.arrange(tokens))
     for i, ids in enumerate(tokens):
         e = [(network.e @ network.words[w] + network.b_e).relu() for w in (list(ids) or [20])]
         forwards, backwards, h = [], [], torch.zeros(4)

@@ -16,7 +16,8 @@ from pipeline.specs.models import made_by, model_spec
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},
-    "defrag": {"loss": "ranking", "margin": 1.0, "sum": "positive", "instance_weight": 1.0},
+    "deptree": {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"},  # Adam makes much of gradients about zero
+    "defrag": {"loss": "ranking", "margin": 1.0},
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
@@ -26,7 +27,7 @@ def make_task(name: str, **settings: object) -> TrainingTask:
     """A small task without dropout, whose random numbers each device has of its own."""
     settings = {**SMALL, **settings}
     if model_spec(name).multi_vector:
-        return made_up_regions.make_task(**OWN[name], **settings)
+        return made_up_regions.make_task(name, **OWN[name], **settings)
     return made_up_pairs.make_task_of(name, **settings)
 
 

@@ -64,9 +64,8 @@ def make_case(name: str) -> Case:
     if name in FITTED:
         task, dev = make_task(name, training or "target")
         return Case(model_spec(name).load().fit(task).model, dev.features, {"vectors": dev.sentences})
-    own = {"sum": "positive"} if name == "defrag" else {}
     task = (
-        make_region_task(train=40, dev=12, epochs=1, **own)
+        make_region_task(name, train=40, dev=12, epochs=1)
         if model_spec(name).multi_vector
         else make_task_of(name, epochs=1)
     )

@@ -1,7 +1,7 @@
-"""The registered multi-vector models defrag and dvsa (Karpathy and Fei-Fei 2015)."""
+"""The registered multi-vector models dvsa, deptree and defrag (Karpathy and Fei-Fei 2015)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,19 +15,22 @@ from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.neural.fragments import AlignedNetwork, FragmentNetwork, RectifiedBRNN, RegionMap
 from pipeline.models.neural.losses import MultipleInstance
 from pipeline.models.neural.networks import NetworkModel, load_arrays
-from pipeline.models.neural.packing import Packed, pack
+from pipeline.models.neural.packing import pack
 from pipeline.models.neural.region_views import RegionBlock, RegionView
+from pipeline.models.neural.relations import RelationNetwork, learn_relations
 from pipeline.models.neural.task import RegionSource, Trainer, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import seeded
 from pipeline.multivectors import MultiVectors, ScoreRule
 from pipeline.text.sequences import Tokens
+from pipeline.text.trees import Trees
 
 BLOCK = 256
 """Images, or sentences, embedded at once."""
 
 
 class FragmentModel(NetworkModel):
-    """An image becomes one vector a region, a sentence one vector a word; `rule` turns them into one score."""
+    """An image becomes one vector a region, a sentence one vector a word or a relation; `rule` turns them into one
+    score."""
 
     multi_vector = True
     metric: ClassVar[str] = "inner_product"
@@ -55,11 +58,15 @@ class FragmentModel(NetworkModel):
 
         return _in_blocks(embed, len(regions))
 
-    def embed_sentences(self, sentences: Tokens) -> MultiVectors:
-        """One vector a word, in float32 arrays; a sentence without words has the unknown word's vector."""
+    def arrange(self, sentences: Any) -> Any:
+        """The form of some sentences that the network takes."""
+        return pack(sentences, self.unknown)
+
+    def embed_sentences(self, sentences: Tokens | Trees) -> MultiVectors:
+        """One vector a fragment, in float32 arrays; a sentence without words has the unknown word's vector."""
 
         def embed(rows: np.ndarray) -> MultiVectors:
-            return self.network.embed_sentences(place(pack(sentences.take(rows), self.unknown), self.device))
+            return self.network.embed_sentences(place(self.arrange(sentences.take(rows)), self.device))
 
         return _in_blocks(embed, len(sentences))
 
@@ -97,10 +104,10 @@ class FragmentModel(NetworkModel):
             if parameter.requires_grad:
                 parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
 
-        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, Packed]:
+        def draw(rows: np.ndarray) -> tuple[MultiVectors, Tensor | None, Any]:
             whole = task.draw_images(rows) if model.encoders else None
-            words = pack(train.sentences.take(rows), model.unknown)
-            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, words
+            fragments = model.arrange(train.sentences.take(rows))
+            return stack_regions(model.region_view, train.regions, train.owners[rows]), whole, fragments
 
         training = task.training(
             model.network, draw, model.judge(task.dev), model.objective(task), anchors=model.anchors()
@@ -145,43 +152,51 @@ def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray
     return mean.astype(np.float32), float(variance**0.5)
 
 
-class DVSA(FragmentModel):
-    """A bidirectional recurrent network over words, each word scored by its best region: Karpathy and Fei-Fei 2015, eq.
-    1 to 6, 8 and 9.
-
-    Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
-    are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
-    """
+class AlignedModel(FragmentModel):
+    """Regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by a `sentence_encoder`, whose constructor and attribute
+    `own` is what `learn` finds, beside word vectors, the dimensions and dropout."""
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
+    sentence_encoder: ClassVar[type]
+    own: ClassVar[str]
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> Any:
+        raise NotImplementedError
 
     @classmethod
     def build(
         cls, view: RegionView, mean: np.ndarray, scale: float, words: np.ndarray, shape: Mapping[str, Any], seed: int
-    ) -> "DVSA":
-        """Untrained, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's last."""
+    ) -> Self:
+        """Untrained, on the training regions' `mean` (D,) and word vectors (V + 1, d), the unknown word's last; `shape`
+        are `dimensions`, `dropout`, `sum` and `own`."""
+        sizes = shape["dimensions"], shape["dropout"]
         with seeded(seed):
-            regions = RegionMap(torch.tensor(mean), torch.tensor(scale), shape["dimensions"], shape["dropout"])
-            sentences = RectifiedBRNN(torch.tensor(words), shape["hidden"], shape["dimensions"], shape["dropout"])
+            regions = RegionMap(torch.tensor(mean), torch.tensor(scale), *sizes)
+            sentences = cls.sentence_encoder(torch.tensor(words), *sizes, shape[cls.own])
             return cls(view, cls.network_type(regions, sentences, ScoreRule(shape["sum"], 0)))
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Trainer:
         """The untrained model with its training loop. UsageError without regions."""
         if task.train.regions is None:
-            raise UsageError("dvsa and defrag learn from regions; name their encoders in regions.encoders")
+            raise UsageError("this model learns from regions; name their encoders in regions.encoders")
         mean, length = measure_regions(task.region_view, task.train.regions)
-        model = cls.build(task.region_view, mean, 1 / length, task.words, task.settings.model_dump(), task.seed)
+        shape = {**task.settings.model_dump(), cls.own: cls.learn(task)}
+        model = cls.build(task.region_view, mean, 1 / length, task.words, shape, task.seed)
         model.network.sentences.words.requires_grad_(task.train_words)
-        model.network.regions.precision = task.precision
+        model.network.set_precision(task.precision)
         return model.start_training(task)
 
+    def arrange(self, sentences: Any) -> Any:
+        return self.network.sentences.arrange(sentences)
+
     def settings(self) -> dict[str, Any]:
-        dimensions, hidden = self.network.sentences.d.shape
-        return {**self.region_view.settings(), "dimensions": dimensions, "hidden": hidden, "sum": self.rule.sum}
+        shape = {"dimensions": len(self.network.regions.weight), self.own: getattr(self.network.sentences, self.own)}
+        return {**self.region_view.settings(), **shape, "sum": self.rule.sum}
 
     @classmethod
-    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> "DVSA":
+    def from_parts(cls, settings: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Self:
         """The model that `settings` and `tensors` came from."""
         mean, words = tensors["regions.mean"], tensors["sentences.words"]
         model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
@@ -189,9 +204,36 @@ class DVSA(FragmentModel):
         return model
 
 
-class Defrag(DVSA):
-    """The same network with the score of eq. 7 and the multiple-instance objective: the DeFrag of Karpathy and Fei-Fei,
-    but its sentence fragments are words in their context instead of dependency relations."""
+class DVSA(AlignedModel):
+    """A bidirectional recurrent network over words, each word scored by its best region: Karpathy and Fei-Fei 2015, eq.
+    1 to 6, 8 and 9.
+
+    Eq. 8 is the rule `words`, eq. 9 the objective `ranking` with `all` negatives of a batch and margin 1. The defaults
+    are `mean-words`, which does not favour long sentences, and `info-nce`: both learn far more in equal time.
+    """
+
+    sentence_encoder, own = RectifiedBRNN, "hidden"
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> int:
+        return task.settings.hidden
+
+
+class DepTree(AlignedModel):
+    """The relations of a dependency tree in place of words in their context ("DepTree edges"): RelationNetwork, and Eq.
+    1, 8 and 9 of Karpathy and Fei-Fei 2015."""
+
+    sentence_view = "dependency-trees"
+    sentence_encoder, own = RelationNetwork, "matrix_of"
+
+    @classmethod
+    def learn(cls, task: TrainingTask) -> list[int]:
+        return learn_relations(task.train.sentences, task.settings.least_share)
+
+
+class Defrag(DepTree):
+    """The same network with the score of eq. 7 and the multiple-instance objective beside eq. 9: the DeFrag of Karpathy
+    and Fei-Fei's Table 1, after Karpathy et al. 2014."""
 
     network_type = AlignedNetwork
 

@@ -1,6 +1,7 @@
-"""Networks with one vector a region of an image and one vector a word of a sentence."""
+"""Networks with one vector a region of an image and one vector a fragment of a sentence."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,9 @@ from torch.nn import functional
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.losses import ScoredFragments
-from pipeline.models.neural.packing import Packed
+from pipeline.models.neural.packing import Packed, pack
 from pipeline.multivectors import MultiVectors, ScoreRule
+from pipeline.text.sequences import Tokens
 
 
 def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
@@ -17,7 +19,8 @@ def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
     return MultiVectors(words[packed.rows], packed.offsets)
 
 
-def _uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
+def uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
+    """(rows, columns) uniform in [-reach, reach]."""
     return nn.Parameter(torch.empty(rows, columns).uniform_(-reach, reach))
 
 
@@ -32,7 +35,7 @@ class RegionMap(nn.Module):
         super().__init__()
         self.register_buffer("mean", mean)
         self.register_buffer("scale", scale)
-        self.weight = _uniform(dimensions, len(mean), (3 / dimensions) ** 0.5)
+        self.weight = uniform(dimensions, len(mean), (3 / dimensions) ** 0.5)
         self.bias = nn.Parameter(torch.zeros(dimensions))
         self.dropout, self.precision = dropout, torch.float32
 
@@ -50,23 +53,27 @@ class RectifiedBRNN(nn.Module):
     their biases b_e ... b_d.
     """
 
-    def __init__(self, words: Tensor, hidden: int, dimensions: int, dropout: float) -> None:
+    def __init__(self, words: Tensor, dimensions: int, dropout: float, hidden: int) -> None:
         super().__init__()
-        self.words, self.dropout = nn.Parameter(words), dropout
+        self.words, self.dropout, self.hidden = nn.Parameter(words), dropout, hidden
         inner = (hidden, hidden)
         shapes = {"e": (hidden, words.shape[1]), "f": inner, "b": inner, "d": (dimensions, hidden)}
         for name, (rows, columns) in shapes.items():
-            self.register_parameter(name, _uniform(rows, columns, columns**-0.5))
+            self.register_parameter(name, uniform(rows, columns, columns**-0.5))
             self.register_parameter(f"b_{name}", nn.Parameter(torch.zeros(rows)))
 
-    def forward(self, packed: Packed) -> Tensor:
-        """(total, h) float32, s_t of every word, in packed order."""
+    def arrange(self, tokens: Tokens) -> Packed:
+        """The words that `forward` takes; a sentence without words is the unknown one."""
+        return pack(tokens, len(self.words) - 1)
+
+    def forward(self, packed: Packed) -> MultiVectors:
+        """s_t of every word, float32."""
         x = self._drop(functional.embedding(packed.ids, self.words))
         e = self._drop(functional.linear(x, self.e, self.b_e).relu())
         back = packed.mirrored
         forwards = self._run(e, packed.sizes, self.f, self.b_f)
         backwards = self._run(e[back], packed.sizes, self.b, self.b_b)[back]
-        return functional.linear(self._drop(forwards + backwards), self.d, self.b_d).relu()
+        return by_sentence(functional.linear(self._drop(forwards + backwards), self.d, self.b_d).relu(), packed)
 
     def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.dropout, self.training)
@@ -81,27 +88,43 @@ class RectifiedBRNN(nn.Module):
 
 
 class FragmentNetwork(nn.Module):
-    """Scores of images by sentences from region vectors and word vectors."""
+    """Scores of images by sentences from the vectors of regions and those of `sentences`, one a word or a relation,
+    which `sentences.arrange` takes sentences to.
 
-    def __init__(self, regions: RegionMap, sentences: RectifiedBRNN, rule: ScoreRule) -> None:
+    `precision` is the dtype of the products of regions with W_m and, in training, with words.
+    """
+
+    def __init__(self, regions: RegionMap, sentences: nn.Module, rule: ScoreRule) -> None:
         super().__init__()
-        self.regions, self.sentences, self.rule = regions, sentences, rule
+        self.regions, self.sentences, self.rule, self.precision = regions, sentences, rule, torch.float32
+
+    def set_precision(self, precision: torch.dtype) -> None:
+        """Compute the heaviest products in `precision`."""
+        self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
         """From the stacked features of regions; `whole` is unused, since the first region is the whole image."""
         return replace(regions, vectors=self.regions(regions.vectors))
 
-    def embed_sentences(self, packed: Packed) -> MultiVectors:
-        return by_sentence(self.sentences(packed), packed)
+    def embed_sentences(self, sentences: Any) -> MultiVectors:
+        return self.sentences(sentences)
 
-    def forward(self, regions: MultiVectors, whole: Tensor | None, packed: Packed) -> Tensor:
-        """(n, n) scores."""
-        return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
+    def fragments(
+        self, regions: MultiVectors, whole: Tensor | None, sentences: Any
+    ) -> tuple[MultiVectors, MultiVectors]:
+        """The vectors of both sides, in `precision`."""
+        sides = self.embed_images(regions, whole), self.embed_sentences(sentences)
+        images, fragments = (replace(side, vectors=side.vectors.to(self.precision)) for side in sides)
+        return images, fragments
+
+    def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: Any) -> Tensor:
+        """(n, n) float32 scores."""
+        return multivector_scores(*self.fragments(regions, whole, sentences), self.rule)
 
 
 class AlignedNetwork(FragmentNetwork):
     """The same, with the vectors beside the scores, for objectives that use them."""
 
-    def forward(self, regions: MultiVectors, whole: Tensor | None, packed: Packed) -> ScoredFragments:
-        images, sentences = self.embed_images(regions, whole), self.embed_sentences(packed)
-        return ScoredFragments(multivector_scores(images, sentences, self.rule), images, sentences)
+    def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: Any) -> ScoredFragments:
+        sides = self.fragments(regions, whole, sentences)
+        return ScoredFragments(multivector_scores(*sides, self.rule), *sides)

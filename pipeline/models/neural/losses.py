@@ -108,7 +108,7 @@ class MultipleInstance:
     def align(self, images: MultiVectors, sentences: MultiVectors, owners: Tensor) -> Tensor:
         """The fragment alignment objective, a scalar."""
         regions, words = (owners[upload(each.owners, owners.device)] for each in (images, sentences))
-        products = images.vectors @ sentences.vectors.T
+        products = (images.vectors @ sentences.vectors.T).float()
         with torch.no_grad():
             bag = regions[:, None] == words
             best = products.masked_fill(~bag, -torch.inf).amax(dim=0)
