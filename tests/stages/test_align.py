@@ -49,8 +49,31 @@ def test_every_word_is_in_one_segment_with_the_box_of_its_region(run: Path) -> N
         assert one["box"] == THING and one["score"] == pytest.approx(2)
         assert len(one["words"]) == 1 + one["sentence_id"] % 2
     with Image.open(run / "alignments/dvsa/test.png") as sheet:
-        assert sheet.size == (6 * 256, 2 * 270)
+        assert sheet.size == (6 * 256, 3 * 270)
         assert np.asarray(sheet).std() > 10
+
+
+def test_images_are_drawn_with_the_sentence_that_they_retrieve(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up images of a split show eight different things, so each retrieves a sentence of its own; the word for
+    its thing is at the thing, and the number, of which no region says anything, at the whole image until it joins."""
+    sheets: list[list] = []
+
+    def draw(pictures: list, columns: int) -> Image.Image:
+        sheets.append(pictures)
+        return Image.new("RGB", (8, 8))
+
+    monkeypatch.setattr("pipeline.images.contact_sheet.draw_sheet", draw)
+    align(run)
+    (pictures,) = sheets
+    texts = Manifest(run / "manifest").sentences["text"].to_pylist()
+    assert len(pictures) == 16
+    for number, image_id in enumerate(range(2, 24, 3)):
+        before, after = pictures[2 * number : 2 * number + 2]
+        kind, _, sentence = before.line.partition(": ")
+        assert kind == "words" and after.line == f"segments: {sentence}"
+        assert sentence in texts[2 * image_id : 2 * image_id + 2]
+        assert before.boxes[0].tolist() == after.boxes[0].tolist() == THING and len(after.boxes) == 1
+        assert before.labels[0].endswith(" 2.0") and all(word.strip("0123456789. ") for word in before.labels[:1])
 
 
 def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path) -> None:

@@ -65,6 +65,13 @@ def align(words: Sequence[np.ndarray], regions: Sequence[np.ndarray], beta: floa
         yield from (found.get(number, []) for number in range(len(pairs)))
 
 
+def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
+    """Each word with its best region, as before any affinity of neighbours: words (n, c), regions (m, c), m at least 1
+    (Karpathy and Fei-Fei 2015, Figure 5)."""
+    scores = words @ regions.T
+    return [Segment(j, j + 1, int(best), float(scores[j, best])) for j, best in enumerate(scores.argmax(axis=1))]
+
+
 def _products(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """(s, n, m) products of the words and regions of each pair, minus infinity elsewhere; (s,) the number of words."""
     lengths = np.array([len(words) for words, _ in pairs])
