@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from pipeline.config import Config
     from pipeline.evaluate.phrase_ranking import Gold
     from pipeline.generate.snippets import SnippetRegions
+    from pipeline.images.box_formats import Matched
     from pipeline.storage.manifest import Manifest
     from pipeline.storage.provenance import Origin
     from pipeline.text.tree_encoding import SentenceTrees
 
 log = logging.getLogger(__name__)
+
+Corners = tuple[float, ...]
+"""x1, y1, x2, y2 of a box, as float32 has them."""
 
 
 def read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None) -> "Gold":
@@ -25,28 +29,67 @@ def read_gold(settings: "Config", manifest: "Manifest", boxes_path: Path | None)
     import numpy as np
 
     from pipeline.evaluate.phrase_ranking import Gold
-    from pipeline.images.box_formats import match_boxes
-    from pipeline.images.matching import some
     from pipeline.storage.phrases import CORNERS
-    from pipeline.storage.regions import read_box_files
 
     if boxes_path is None:
         table = manifest.boxes
         images, labels = table["image_id"].to_numpy(), table["label"].to_pylist()
         corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
     else:
-        known = match_boxes(read_box_files(boxes_path), manifest.images["path"].to_pylist())
-        if known.unmatched:
-            log.warning("%s has boxes for images that the run does not have: %s", boxes_path, some(known.unmatched))
+        known = _match_boxes(manifest, boxes_path)
         images, corners, labels = known.images, known.corners, [box.label for box in known.boxes]
     labelled = [row for row, label in enumerate(labels) if label]
     names = [labels[row].lower() for row in labelled]
     return Gold(images[labelled], corners[labelled], names, read_label_names(settings))
 
 
+def _match_boxes(manifest: "Manifest", path: Path) -> "Matched":
+    """The boxes in a file, or a folder of them, of the run's images."""
+    from pipeline.images.box_formats import match_boxes
+    from pipeline.images.matching import some
+    from pipeline.storage.regions import read_box_files
+
+    known = match_boxes(read_box_files(path), manifest.images["path"].to_pylist())
+    if known.unmatched:
+        log.warning("%s has boxes for images that the run does not have: %s", path, some(known.unmatched))
+    return known
+
+
+def region_texts_path(config: "Config") -> Path | None:
+    """The file of texts that people wrote for boxes, `describe.region_texts`; None where there is none."""
+    return Path(config.data_root) / config.describe.region_texts if config.describe.region_texts else None
+
+
+def read_region_texts(manifest: "Manifest", path: Path) -> "dict[tuple[int, Corners], list[str]]":
+    """The texts of each box in a file of boxes whose labels are texts, by the box's image and corners. Raises
+    InputError where there is none."""
+    from pipeline.errors import InputError
+
+    found: dict[tuple[int, Corners], list[str]] = {}
+    known = _match_boxes(manifest, path)
+    for image, corners, box in zip(known.images.tolist(), known.corners.tolist(), known.boxes, strict=True):
+        if box.label.strip():
+            found.setdefault((image, tuple(corners)), []).append(box.label)
+    if not found:
+        raise InputError(f"{path} has no text for a box of an image of this run; give some in its column label")
+    return found
+
+
+def gold_of_texts(texts: "Mapping[tuple[int, Corners], Sequence[str]]") -> "Gold":
+    """The boxes of `texts`, each with the first of its own for a label."""
+    import numpy as np
+
+    from pipeline.evaluate.phrase_ranking import Gold
+
+    images, corners = zip(*texts, strict=True)
+    return Gold(np.array(images), np.array(corners, np.float32), [own[0] for own in texts.values()], {})
+
+
 def label_names(config: "Config") -> dict[str, Outside]:
-    """The file that says what labels of boxes may be called, where there is one, as an input of a stage."""
+    """The file that says what labels of boxes may be called, or that of texts for boxes, as an input of a stage."""
     root = Path(config.data_root)
+    if texts := region_texts_path(config):
+        return {"region_texts": Outside(texts)}
     if config.demo.generate:  # the table is drawn with the rest
         return {"names": Outside(root / "demo.json")}
     path = root / (config.phrases.names or "")
@@ -85,9 +128,11 @@ def read_regions(
 
 
 def read_boxes(
-    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, split: str
-) -> tuple[dict[str, "np.ndarray"], list[dict[str, Any]]]:
-    """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), and what answers show of each.
+    gold: "Gold", manifest: "Manifest", regions_root: Path, encoders: Mapping[str, "Origin"], where: Path, split: str,
+    whole: bool,
+) -> tuple[dict[str, "np.ndarray"], list[dict[str, Any]]]:  # fmt: skip
+    """The boxes of `gold` in `split` that are stored regions: encoder -> (k, dim), with `whole` (k, 2 dim) as
+    SnippetRegions has it, and what answers show of each.
 
     Others are left out with a warning. Raises InputError where the split has no box with a label, or none is a region,
     and as `read_regions` does.
@@ -116,7 +161,7 @@ def read_boxes(
         {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": gold.labels[rows[at]]}
         for at, path in zip(np.flatnonzero(stored), paths, strict=True)
     ]
-    return {name: own.features[places[name][stored]] for name, own in regions.items()}, shown
+    return {name: own.take(places[name][stored], whole) for name, own in regions.items()}, shown
 
 
 def read_sentence_trees(

@@ -217,7 +217,9 @@ def _check_generators(config: "Config", models: dict[str, Model]) -> None:
     for spec in chosen:
         if spec.regions and config.section(spec).snippets not in aligned:
             known = ", ".join(aligned) or "none"
-            raise ValueError(f"{spec.key}.snippets: not a model in models with a vector for every word ({known}); name one")
+            raise ValueError(
+                f"{spec.key}.snippets: not a model in models with a vector for every word ({known}); name one"
+            )
         if spec.treebank and config.language_text.treebank is None:
             raise ValueError(f"{spec.name} needs parts of speech; name a CoNLL-U file in language_text.treebank")
     if any(config.section(spec).in_space for spec in chosen):
@@ -237,7 +239,8 @@ def _check_space(config: "Config", models: dict[str, Model]) -> None:
 def _check_parser(config: "Config", models: Iterable[Model]) -> None:
     parse = config.parse
     trees = any(model.spec.trees for model in models)
-    parsed = trees or config.phrases.models or (config.generators and config.describe.boxes)
+    described = config.generators and config.describe.boxes and not config.describe.region_texts
+    parsed = trees or config.phrases.models or described
     if parsed and parse.engine == "spacy" and parse.pipeline is None:
         for part, file in parse.treebank.model_dump().items():
             if file is None:

@@ -109,12 +109,16 @@ class RecurrentDecoder:
 
 
 class MultimodalRNN:
-    """A recurrent language model that starts from the image; see DescribingNetwork for the equations."""
+    """A recurrent language model that starts from the image; see DescribingNetwork for the equations.
+
+    With `whole` it has learned from regions with their whole images beside them, each encoder's features twice as wide;
+    an image without a region then stands beside itself.
+    """
 
     in_space = False
 
-    def __init__(self, view: ImageView, cell: str, network: DescribingNetwork) -> None:
-        self.view, self.cell = view, cell
+    def __init__(self, view: ImageView, cell: str, network: DescribingNetwork, whole: bool = False) -> None:
+        self.view, self.cell, self.whole = view, cell, whole
         self.network = network.eval()
 
     @classmethod
@@ -126,7 +130,7 @@ class MultimodalRNN:
         sizes = (settings.cell, settings.word_dim, settings.dimensions)
         with seeded(material.seed):
             network = DescribingNetwork(*sizes, *map(torch.tensor, (mean, scale, frequencies)), settings.dropout)
-        model = cls(view, settings.cell, network).to(material.device)
+        model = cls(view, settings.cell, network, getattr(settings, "whole", False)).to(material.device)
         log = train(
             network,
             lambda rows: model._batch(pairs, rows),
@@ -146,9 +150,8 @@ class MultimodalRNN:
         return self.view.encoders
 
     def _batch(self, pairs: TrainingPairs, rows: np.ndarray) -> tuple:
-        words = self.network.words
-        x = stack_on(self.view, pairs.images(pairs.owners[rows]), words.device)
-        return x, framed(pairs.sentences.take(rows), len(words) - 1)
+        x = self._stack(pairs.images(pairs.owners[rows]))
+        return x, framed(pairs.sentences.take(rows), len(self.network.words) - 1)
 
     def perplexity(self, pairs: TrainingPairs) -> float:
         """The perplexity of `pairs` given their images, over words and ENDs; unknown words count as one word."""
@@ -194,10 +197,20 @@ class MultimodalRNN:
     def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
         """The decoder for images given as encoder -> (n, its dim)."""
         with torch.inference_mode():
-            return RecurrentDecoder(self.network, stack_on(self.view, features, self.network.words.device))
+            return RecurrentDecoder(self.network, self._stack(features))
+
+    def _stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
+        """(n, D), of whole images alone too where the network has regions beside theirs."""
+        if self.whole:
+            dims = dict(zip(self.view.encoders, self.view.dims, strict=True))
+            features = {
+                name: np.hstack([block, block]) if 2 * block.shape[1] == dims[name] else block
+                for name, block in features.items()
+            }
+        return stack_on(self.view, features, self.network.words.device)
 
     def settings(self) -> dict[str, Any]:
-        return {**vars(self.view), "cell": self.cell}
+        return {**vars(self.view), "cell": self.cell, "whole": self.whole}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return arrays_of(self.network)
@@ -208,7 +221,7 @@ class MultimodalRNN:
         sizes = (settings["cell"], parts["words"].shape[1], parts["output"].shape[1])
         network = DescribingNetwork(*sizes, parts["mean"], parts["scale"], parts["output_bias"], dropout=0)
         network.load_state_dict(parts)
-        return cls(ImageView.from_dict(settings), settings["cell"], network)
+        return cls(ImageView.from_dict(settings), settings["cell"], network, settings.get("whole", False))
 
 
 def image_moments(view: ImageView, pairs: TrainingPairs) -> tuple[np.ndarray, np.ndarray]:

@@ -25,18 +25,31 @@ class Snippet(NamedTuple):
 
 
 class SnippetRegions(NamedTuple):
-    """The regions of some images: those of image i are rows offsets[i] to offsets[i + 1]."""
+    """The regions of some images: those of image i are rows offsets[i] to offsets[i + 1], the whole image first."""
 
     image_id: np.ndarray
     offsets: np.ndarray
     boxes: np.ndarray
     features: np.ndarray
 
+    def take(self, rows: np.ndarray, whole: bool) -> np.ndarray:
+        """(k, dim) the features of the regions `rows` (k,); with `whole` (k, 2 dim), those of their whole images beside
+        them."""
+        if not whole:
+            return self.features[rows]
+        first = self.offsets[np.searchsorted(self.offsets, rows, "right") - 1]
+        return np.hstack([self.features[rows], self.features[first]])
+
 
 def region_pairs(
-    snippets: Sequence[Snippet], regions: Mapping[str, SnippetRegions], splits: np.ndarray, vocabulary: Vocabulary
+    snippets: Sequence[Snippet],
+    regions: Mapping[str, SnippetRegions],
+    splits: np.ndarray,
+    vocabulary: Vocabulary,
+    whole: bool,
 ) -> dict[str, TrainingPairs]:
-    """The snippets of `train` and of `dev`, each with the features of its box, from encoder -> `regions`.
+    """The snippets of `train` and of `dev`, each with the features of its box, from encoder -> `regions`; `whole`
+    as in SnippetRegions.
 
     `splits` (n_images,) is every image's. Raises InputError naming, by number, a snippet without a region, and for a
     split without snippets.
@@ -57,7 +70,7 @@ def region_pairs(
         rows = np.flatnonzero((of == split) & (tokens.lengths > 0))
         if not len(rows):
             raise InputError(f"no snippet is of the {split} split; align the sentences of train and dev")
-        features = {name: own.features[chosen[name][rows]] for name, own in regions.items()}
+        features = {name: own.take(chosen[name][rows], whole) for name, own in regions.items()}
         pairs[split] = TrainingPairs(features, tokens.take(rows), np.arange(len(rows)), rows)
     return pairs
 

@@ -55,7 +55,10 @@ class RecurrentSettings(OptimisationSettings):
 
 
 class RegionRecurrentSettings(RecurrentSettings):
+    """`whole`: features of the whole image stand beside the region's (Karpathy and Fei-Fei 2015, supplement 6.4)."""
+
     snippets: str | None
+    whole: bool
 
 
 class LogBilinearSettings(OptimisationSettings):
@@ -97,6 +100,7 @@ class CandidatesSettings(Section):
 class DescribeSettings(Section):
     splits: tuple[Described, ...]
     boxes: bool
+    region_texts: str | None
     space: str
     top: Positive
     beam: Positive

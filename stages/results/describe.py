@@ -19,11 +19,12 @@ BOXES = "Boxes with labels, as `rank-phrases` takes them, for a subject such as 
 
 
 def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | None = None) -> None:
-    """Describe the images of a split; where the subject is SPLIT.boxes, its boxes with labels."""
+    """Describe the images of a split; where the subject is SPLIT.boxes, its boxes with labels, or those that people
+    wrote texts for (`describe.region_texts`)."""
     from pipeline.errors import UsageError
     from pipeline.generate.batches import stored_batches
     from pipeline.storage.fingerprint import fingerprint
-    from stages.boxes import read_boxes, read_gold
+    from stages.boxes import gold_of_texts, read_boxes, read_gold, read_region_texts, region_texts_path
     from stages.generators import read_generator, write_descriptions
 
     split, _, of = subject.partition(".")
@@ -32,8 +33,12 @@ def describe(run: Run, job: Job, generator: str, subject: str, boxes: Path | Non
     settings, digest = run.config, job.fingerprint
     stored = read_generator(run, generator)
     if of:
-        gold = read_gold(settings, run.manifest, boxes)
-        features, shown = read_boxes(gold, run.manifest, run.root / "regions", stored.encoders, stored.folder, split)
+        texts = None if boxes else region_texts_path(settings)
+        gold = gold_of_texts(read_region_texts(run.manifest, texts)) if texts else None
+        gold = gold or read_gold(settings, run.manifest, boxes)
+        whole = getattr(stored.generator, "whole", False)
+        where = run.root / "regions", stored.encoders, stored.folder
+        features, shown = read_boxes(gold, run.manifest, *where, split, whole)
         inputs = {}
     else:
         features, shown, inputs = _read_images(run, stored, split)
@@ -101,7 +106,7 @@ STAGE = Stage(
     wanted=lambda config: config.descriptions(config.describe.splits),
     keys=lambda config, generator, subject: {
         "seed": config.seed,
-        "describe": config.describe.model_dump(exclude={"splits", "boxes", "meteor"}),
+        "describe": config.describe.model_dump(exclude={"splits", "boxes", "region_texts", "meteor"}),
         **({"text": config.language_text.model_dump(exclude={"treebank"})} if _text(config, generator) else {}),
     },
     reads=_reads,

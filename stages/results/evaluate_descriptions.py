@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> None:
-    """Judge descriptions of a split by its sentences; of SPLIT.boxes, by the noun phrases that name these."""
+    """Judge descriptions of a split by its sentences; of SPLIT.boxes, by what people wrote for these
+    (`describe.region_texts`), or else by the noun phrases that name them."""
     import logging
     from dataclasses import asdict
 
@@ -28,7 +29,7 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     from pipeline.storage.provenance import require_origins
     from pipeline.storage.records import read_record
     from pipeline.text.tokens import make_analyzer
-    from stages.boxes import read_naming_phrases
+    from stages.boxes import read_naming_phrases, read_region_texts, region_texts_path
     from stages.inputs import read_described
 
     settings, layout, manifest = run.config, run.layout, run.manifest
@@ -41,7 +42,11 @@ def evaluate_descriptions(run: Run, job: Job, generator: str, subject: str) -> N
     found = read_described(run, restored.encoders, (split,))
     require_origins(parameters.details["encoders"], folder, found.origins)
     analyze, parsed = make_analyzer(found.vocabulary.settings), {}
-    if of:
+    if of and (given := region_texts_path(settings)):
+        texts = read_region_texts(manifest, given)
+        own = (texts.get((one["image_id"], tuple(one["box"])), []) for one in described["images"])
+        references = [list(map(analyze, each)) for each in own]
+    elif of:
         images = described["images"], settings, manifest, layout.parses.folder
         references, parsed = read_naming_phrases(*images, analyze)
     else:
@@ -128,7 +133,8 @@ def _reads(config, layout, generator: str, subject: str) -> Inputs:
         **{f"features/{encoder.name}": layout.features(encoder.name) for encoder in config.encoders},
     }
     if subject.endswith(".boxes"):
-        return found | {"parses": layout.parses, **label_names(config)}
+        parses = {} if config.describe.region_texts else {"parses": layout.parses}
+        return found | parses | label_names(config)
     found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
     tagged = generator_spec(generator).treebank
     return found | ({"treebank": Outside(Path(config.language_text.treebank))} if tagged else {})

@@ -34,7 +34,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     found = read_described(run, encoders, ("train", "dev"))
     pairs, inputs = dict(found.pairs), dict(found.inputs)
     if spec.regions:
-        pairs, digests = _read_snippets(run, own.snippets, found)
+        pairs, digests = _read_snippets(run, own, found)
         inputs |= digests
     dims = tuple(rows.shape[1] for rows in pairs["train"].features.values())
     view = ImageView(encoders, dims, settings.image_view.normalise)
@@ -76,9 +76,9 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
     log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
-def _read_snippets(run: Run, model: str, found: "DescribedImages") -> tuple[dict[str, Any], dict[str, str]]:
-    """The pairs of regions with snippets of their images' sentences, as `model` aligns them, and what these were made
-    from."""
+def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> tuple[dict[str, Any], dict[str, str]]:
+    """The pairs of regions with snippets of their images' sentences, as the model `own.snippets` aligns them, and what
+    these were made from."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
@@ -88,16 +88,16 @@ def _read_snippets(run: Run, model: str, found: "DescribedImages") -> tuple[dict
 
     snippets, inputs = [], {}
     for number, split in enumerate(SNIPPETS_OF):
-        path = run.layout.alignments(model, split).path
+        path = run.layout.alignments(own.snippets, split).path
         segments, sidecar = read_alignments(path)
-        for what, own in (("manifest", run.manifest.fingerprint), ("vocabulary", found.vocabulary_fingerprint)):
+        for what, ours in (("manifest", run.manifest.fingerprint), ("vocabulary", found.vocabulary_fingerprint)):
             held = sidecar.details["inputs"][what] if what == "manifest" else sidecar.details[what]
-            require_same(what, {str(path): held, str(run.root): own})
+            require_same(what, {str(path): held, str(run.root): ours})
         snippets += [Snippet(*(one[name] for name in Snippet._fields)) for one in segments]
         inputs[f"snippets/{number}"] = sidecar.fingerprint
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
     regions = read_regions(run.manifest, run.root / "regions", found.encoders, run.root / "features", image_id)
-    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary), inputs
+    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, own.whole), inputs
 
 
 def _keys(config, generator: str) -> dict:

@@ -189,10 +189,13 @@ def test_snippets_find_their_regions() -> None:
     regions = {"eyes": SnippetRegions(np.array([3, 7]), np.array([0, 2, 4]), boxes, np.arange(8.0).reshape(4, 2))}
     splits = np.array(["train"] * 4 + ["dev"] * 4)
     snippets = [Snippet(0, 3, ["dog"], (1, 1, 5, 5), 0.5), Snippet(1, 7, ["big", "cat"], (0, 0, 8.2, 8), 0.5)]
-    pairs = region_pairs(snippets, regions, splits, make_vocabulary())
+    pairs = region_pairs(snippets, regions, splits, make_vocabulary(), whole=False)
     assert pairs["train"].features["eyes"].tolist() == [[2, 3]] and pairs["dev"].features["eyes"].tolist() == [[4, 5]]
     assert pairs["dev"].sentences.lengths.tolist() == [2]
+    beside = region_pairs(snippets, regions, splits, make_vocabulary(), whole=True)
+    assert beside["train"].features["eyes"].tolist() == [[2, 3, 0, 1]]
+    assert beside["dev"].features["eyes"].tolist() == [[4, 5, 4, 5]]
     with pytest.raises(InputError, match="snippet 0 .* no region of image 3"):
-        region_pairs([snippets[0]._replace(box=(0, 0, 3, 3)), snippets[1]], regions, splits, make_vocabulary())
+        region_pairs([snippets[0]._replace(box=(0, 0, 3, 3)), snippets[1]], regions, splits, make_vocabulary(), False)
     with pytest.raises(InputError, match="no snippet is of the dev split"):
-        region_pairs(snippets[:1], regions, splits, make_vocabulary())
+        region_pairs(snippets[:1], regions, splits, make_vocabulary(), False)

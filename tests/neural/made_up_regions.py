@@ -53,10 +53,9 @@ class MadeUpRegions:
         return Block(features, boxes, np.zeros(len(features)), np.cumsum([0, *lengths]))
 
 
-def make_task(
-    model: str = "dvsa", train: int = 150, dev: int = 40, seed: int = 0, **settings: object
-) -> TrainingTask:
-    """For the registered `model`: images of four kinds of thing each: the whole image, then one region a thing; two sentences name them all."""
+def make_task(model: str = "dvsa", train: int = 150, dev: int = 40, seed: int = 0, **settings: object) -> TrainingTask:
+    """For the registered `model`: images of four kinds of thing each, as the whole image, then one region a thing; two
+    sentences name them all."""
     rng = np.random.default_rng(0)
     looks = rng.random((WORDS - 1, 16)) ** 3
     things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(train + dev)])

@@ -111,6 +111,16 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(run: Path,
     assert found < 1e-3 if MEASURED else found is None
 
 
+def test_regions_with_their_whole_images_beside_them_are_described(run: Path, tmp_path: Path) -> None:
+    elsewhere = beside(run, tmp_path / "run", "config.yaml", "generators")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["mrnn_regions"]["whole"] = True
+    (elsewhere / "config.yaml").write_text(yaml.safe_dump(settings))
+    found = describe(elsewhere, "mrnn-regions", "test.boxes")
+    assert np.mean([one["sentences"][0]["text"] == f"a {one['label']}" for one in found["images"]]) > 0.9
+    assert all(one["sentences"] for one in describe(elsewhere, "mrnn-regions", "test")["images"])  # beside themselves
+
+
 def test_boxes_of_a_file_are_described(run: Path, tmp_path: Path) -> None:
     manifest = Manifest(run / "manifest")
     box = next(box for box in reversed(manifest.boxes.to_pylist()) if manifest.splits[box["image_id"]] == "test")
@@ -120,6 +130,31 @@ def test_boxes_of_a_file_are_described(run: Path, tmp_path: Path) -> None:
     found = describe(run, "mrnn-regions", "test.boxes", "--boxes", tmp_path / "boxes.tsv")
     assert [(one["image"], one["label"]) for one in found["images"]] == [(image, "ball")]
     assert found["fingerprint"] != describe(run, "mrnn-regions", "test.boxes")["fingerprint"]
+
+
+def test_boxes_are_judged_by_what_people_wrote_for_them(run: Path, tmp_path: Path) -> None:
+    """Two texts for one box, one for another: of these two alone are there descriptions, without any parse."""
+    manifest = Manifest(run / "manifest")
+    boxes = [box for box in reversed(manifest.boxes.to_pylist()) if manifest.splits[box["image_id"]] == "test"]
+    first, second = boxes[0], next(box for box in boxes if box["label"] != boxes[0]["label"])
+    lines = ["file\tx1\ty1\tx2\ty2\tlabel"]
+    for box, text in ((first, f"a {first['label']}"), (first, "Some Thing!"), (second, f"a {second['label']}")):
+        corners = "\t".join(str(box[corner]) for corner in CORNERS)
+        lines.append(f"{manifest.images['path'][box['image_id']].as_py()}\t{corners}\t{text}")
+    elsewhere = beside(run, tmp_path / "run", "config.yaml")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["describe"]["region_texts"] = str(tmp_path / "written.tsv")
+    (elsewhere / "config.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "written.tsv").write_text("\n".join(lines))
+    found = describe(elsewhere, "mrnn-regions", "test.boxes")
+    assert {one["label"] for one in found["images"]} == {f"a {first['label']}", f"a {second['label']}"}
+    assert all(one["sentences"][0]["text"] == one["label"] for one in found["images"])
+    value = evaluate(elsewhere)
+    assert (value["n_boxes"], value["n_references"]) == (2, 3)
+    assert value["bleu_1"] == pytest.approx(100) if MEASURED else value["bleu_1"] is None
+    (tmp_path / "written.tsv").write_text(lines[0])
+    with pytest.raises(InputError, match=r"written\.tsv has no text for a box of an image of this run"):
+        describe(elsewhere, "mrnn-regions", "test.boxes")
 
 
 def test_what_does_not_go_together_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:

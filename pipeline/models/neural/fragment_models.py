@@ -153,7 +153,7 @@ def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray
 
 
 class AlignedModel(FragmentModel):
-    """Regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by a `sentence_encoder`, whose constructor and attribute
+    """Regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by a `sentence_encoder`; its argument and attribute
     `own` is what `learn` finds, beside word vectors, the dimensions and dropout."""
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
