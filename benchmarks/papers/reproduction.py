@@ -1,50 +1,45 @@
 """The papers' tables again: the printed numbers, ours below them, and the difference, as Markdown."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from benchmarks.papers.printed import TABLES
-from benchmarks.papers.printed.form import PrintedRow, PrintedTable
-from pipeline.evaluate.summary import with_folds
+from benchmarks.papers.printed.form import BLEU, PrintedRow, PrintedTable
+from benchmarks.papers.systems import System
+from pipeline.evaluate.summary import recall_sum, with_folds
 from pipeline.metrics.ranks import Ranks
 from pipeline.metrics.retrieval import PROTOCOLS, Bootstrap, compare_draws
 
 HEADINGS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "Med r", "mean_rank": "mean rank"}
 TOLERANCE = 0.02
 """Share by which a gallery may differ from a printed one, since ingest leaves duplicates out."""
+HEADINGS |= {metric: f"B-{n}" for n, metric in enumerate(BLEU, 1)}
+HEADINGS |= {"meteor": "METEOR", "rouge_l": "ROUGE-L", "cider": "CIDEr"}
 TASKS = {
     "image_to_sentence": "annotation", "sentence_to_image": "search", "sentence_similarity": "sentences of an image",
+    "images": "images", "boxes": "boxes",
 }  # fmt: skip
 WHOLE, _ = PROTOCOLS
-TOLD = ("loss", "negatives", "margin", "score", "sum", "encoders", "regions", "learns from")
+TOLD = ("loss", "negatives", "margin", "score", "sum", "cell", "encoders", "regions", "learns from")
 """Settings that are told of every system of ours that has them."""
 
 
 @dataclass(frozen=True)
-class System:
-    """What a run has trained: models that differ in nothing but their seeds (`names`), under one `label`. `model` is
-    the registered model, `settings` its own in the words of the configuration, with `encoders`, `regions` and
-    `learns from`."""
-
-    label: str
-    names: Sequence[str]
-    model: str
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Measured:
-    """A system's `evaluations` in the gallery of a table, one a seed."""
+    """A system's `evaluations` in a gallery of a table, one a seed, or of the best seeds on dev alone."""
 
     system: System
     evaluations: Sequence[Mapping[str, Any]]
 
-    def values(self, direction: str, measure: str) -> list[float]:
+    @property
+    def label(self) -> str:
+        best, all_ = len(self.evaluations), len(self.system.names)
+        return self.system.label + (f", the best {best} on dev" if best < all_ else "")
+
+    def values(self, direction: str, measure: str) -> list[float | None]:
         return [one[direction][measure] for one in self.evaluations]
 
 
@@ -63,10 +58,13 @@ def render(
     A difference is given only where the settings are the paper's; else they are told below the table. `collection` is
     what the run's images are (None for one that no paper has): tables of others are named with the reason why they are
     left out, unless they are among `others`, and so is every printed row without a system of the run. A table that was
-    measured with a gallery of a certain size is laid beside the whole split or the mean of its folds, whichever is of
-    that size. `ranks` gives those of a model in the whole gallery, with the image of each sentence.
+    measured with a gallery of a certain size is laid beside the whole split, or the mean of its folds and the first of
+    them, whichever are of that size. What a generator's descriptions are worth is an evaluation too, with `images` and
+    `boxes` for its directions. `ranks` gives those of a model in the whole gallery, with the image of each sentence.
     """
-    galleries = [one for one in with_folds(evaluations) if one["split"] == "test" and one["protocol"].startswith(WHOLE)]
+    every = [one for one in with_folds(evaluations) if one["protocol"].startswith(WHOLE)]
+    galleries = [one for one in every if one["split"] == "test"]
+    dev = {one["model"]: recall_sum(one) for one in every if one["split"] == "dev" and one["protocol"] == WHOLE}
     parts = [
         f"# The papers' tables on {run}",
         "Below each printed row stand the systems of this run that are the same model, those nearest to the paper's"
@@ -83,57 +81,70 @@ def render(
             continue
         if elsewhere:
             parts.append(f"It was measured on {table.collection}, ours on {collection or 'other images'}.")
-        parts.append(_table(table, galleries, systems, elsewhere, ranks, bootstrap))
+        parts.append(_table(table, galleries, dev, systems, elsewhere, ranks, bootstrap))
     return "\n\n".join(parts) + "\n"
 
 
 def _table(
     table: PrintedTable,
     galleries: Sequence[Mapping[str, Any]],
+    dev: Mapping[str, float],
     systems: Sequence[System],
     elsewhere: bool,
     ranks: Callable[[str], tuple[Ranks, np.ndarray]],
     bootstrap: Bootstrap,
 ) -> str:
-    fitting = {one["model"]: one for one in galleries if _fits(table, one)}
-    if galleries and not fitting:
-        sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in galleries}))
+    sides = {direction for direction, _ in table.columns}
+    of_kind = [one for one in galleries if sides <= one.keys()]
+    fitting: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for one in of_kind:
+        if _fits(table, one):
+            fitting.setdefault(one["protocol"], {})[one["model"]] = one
+    if of_kind and not fitting:
+        sizes = " and ".join(f"{count:,}" for count in sorted({one["n_images"] for one in of_kind}))
         return (
             f"Left out: it was measured with {table.images:,} test images at once, and ours are {sizes}; set"
             " evaluate.folds so that the folds are of that size."
         )
-    sides = {direction for direction, _ in table.columns}
-    fitting = {name: one for name, one in fitting.items() if sides <= one.keys()}
-    protocols = sorted({one["protocol"] for one in fitting.values()} - {WHOLE})
     columns = [f"{TASKS[direction]} {HEADINGS[measure]}" for direction, measure in table.columns]
-    lines = [f"Ours: {protocol}.\n" for protocol in protocols]
+    lines = [f"Ours: {protocol}.\n" for protocol in fitting if protocol != WHOLE]
     lines += ["| as printed | ours | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     notes, below = [], {}
     for row in table.rows:
-        below[row.name] = found = _systems_of(row, systems, fitting)
+        found = {protocol: _systems_of(row, table.top, systems, own, dev) for protocol, own in fitting.items()}
+        below[row.name] = next(iter(found.values()), [])
         lines.append(_line(row.name, "", ["-" if number is None else f"{number:g}" for number in row.numbers]))
-        for one in found:
-            lines.append(_line("", f"`{one.system.label}`", _cells(table, row, one, elsewhere)))
-            notes.append(f"- `{one.system.label}` beside {row.name}: {_tell(row, one)}.")
-        if row.chance and (values := next((one["chance"] for one in fitting.values() if "chance" in one), None)):
-            cells = [f"**{values[direction][measure]:.1f}**" for direction, measure in table.columns]
+        told = {}
+        for protocol, ours in found.items():
+            which = "" if protocol == WHOLE else protocol.removeprefix(WHOLE)
+            lines += [_line("", f"`{one.label}`{which}", _cells(table, row, one, elsewhere)) for one in ours]
+            told |= {one.label: f"- `{one.label}` beside {row.name}: {_tell(row, one)}." for one in ours}
+        notes += told.values()
+        expected = next((one["chance"] for own in fitting.values() for one in own.values() if "chance" in one), None)
+        if row.chance and expected:
+            cells = [f"**{expected[direction][measure]:.1f}**" for direction, measure in table.columns]
             lines.append(_line("", "expected of a random ranking", cells))
-        elif not found:
+        elif not told:
             why = row.reason or f"`{row.model}` is not among this run's models with these settings"
             notes.append(f"- {row.name}: none of ours, {why}.")
-    lines += ["", *notes, *_orders(table, below, ranks, bootstrap)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *notes, *_orders(table, below, ranks, bootstrap)])
 
 
-def _systems_of(row: PrintedRow, systems: Sequence[System], fitting: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
-    """The systems that are the row's model, those with the fewest settings that are not the paper's first."""
-    found = [
-        Measured(one, [fitting[name] for name in one.names])
-        for one in systems
-        if one.model == row.model
-        and all(one.settings.get(key) == value for key, value in row.kind.items())
-        and all(name in fitting for name in one.names)
-    ]
+def _systems_of(
+    row: PrintedRow,
+    top: int | None,
+    systems: Sequence[System],
+    fitting: Mapping[str, Mapping[str, Any]],
+    dev: Mapping[str, float],
+) -> list[Measured]:
+    """The systems that are the row's model, those with the fewest settings that are not the paper's first; of each the
+    `top` best by `dev`, the sums of recalls there."""
+    found = []
+    for one in systems:
+        alike = all(one.settings.get(key) == value for key, value in row.kind.items())
+        if one.model == row.model and alike and all(name in fitting for name in one.names):
+            best = sorted(one.names, key=lambda name: -dev.get(name, 0.0))[:top]
+            found.append(Measured(one, [fitting[name] for name in one.names if name in best]))
     return sorted(found, key=lambda one: len(_other(row, one.system)))
 
 
@@ -173,6 +184,9 @@ def _cells(table: PrintedTable, row: PrintedRow, one: Measured, elsewhere: bool)
     cells = []
     for (direction, measure), printed in zip(table.columns, row.numbers, strict=True):
         values = one.values(direction, measure)
+        if any(value is None for value in values):
+            cells.append("-")
+            continue
         cell = f"**{np.mean(values):.1f}**" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
         cells.append(cell + (f" ({np.mean(values) - printed:+.1f})" if alike and printed is not None else ""))
     return cells
@@ -214,27 +228,3 @@ def _orders(
         cell = f"{found['difference']:+.1f} ({low:+.1f} to {high:+.1f})"
         lines.append(f"| {above} above {under} | {labels} | {cell} | {held} |")
     return lines
-
-
-def systems(described: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[System]:
-    """The systems of models (name, registered model, settings): those that differ in `seed` alone are one."""
-
-    def alike(item: tuple[str, str, Mapping[str, Any]]) -> str:
-        _, model, settings = item
-        return repr((model, sorted((key, value) for key, value in settings.items() if key != "seed")))
-
-    every = list(described)
-    order = {key: number for number, key in reversed(list(enumerate(map(alike, every))))}
-    found = []
-    for _, group in groupby(sorted(every, key=lambda item: order[alike(item)]), alike):
-        names, models, settings = zip(*group, strict=True)
-        found.append(System(_label(names), names, models[0], settings[0]))
-    return found
-
-
-def _label(names: Sequence[str]) -> str:
-    """The name that models have in common, with how many they are."""
-    if len(names) == 1:
-        return names[0]
-    bases = dict.fromkeys(re.sub(r"-seed\d+", "", name) for name in names)
-    return f"{' and '.join(bases)}, {len(names)} seeds"

@@ -21,7 +21,8 @@ def headline(evaluation: Mapping[str, Any]) -> Iterable[str]:
 
 
 def with_folds(evaluations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Evaluations, and behind each one that has folds their mean, as an evaluation with a gallery of a fold's size."""
+    """Evaluations, and behind each one that has folds their mean and the first of them, as evaluations with a gallery
+    of a fold's size: some papers report one subset of the test images (Karpathy and Fei-Fei 2015, Table 1)."""
     for evaluation in evaluations:
         yield evaluation
         if "mean_of_folds" in evaluation:
@@ -30,6 +31,8 @@ def with_folds(evaluations: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str
             protocol = f"{evaluation['protocol']}, mean of {count} folds"
             plain = {key: one for key, one in evaluation.items() if key not in ("sentence_similarity", "chance")}
             yield {**plain, **evaluation["mean_of_folds"], **sizes, "protocol": protocol}
+            first = evaluation["each_fold"][0]
+            yield {**plain, **first, "protocol": f"{evaluation['protocol']}, the first of {count} folds"}
 
 
 def spoken(direction: str) -> str:

@@ -14,7 +14,8 @@ GALLERY = ("test", "all-sentences")
 
 def reproduce(run: Run, job: Job) -> None:
     """Lay the models of a run below the papers' printed rows; what the data cannot support is named with its reason."""
-    from benchmarks.papers.reproduction import render, systems
+    from benchmarks.papers.reproduction import render
+    from benchmarks.papers.systems import systems
     from benchmarks.papers.tree_sections import tree_sections
     from pipeline.metrics.ranks import Ranks
     from pipeline.metrics.retrieval import Bootstrap
@@ -31,8 +32,9 @@ def reproduce(run: Run, job: Job) -> None:
         return Ranks(**found), owners
 
     ours = systems(_systems(config))
+    described = [_read_descriptions(run, name) for name in _generators(config)]
     text = render(
-        read_summary(layout.summary.path),
+        [*read_summary(layout.summary.path), *described],
         ours,
         config.reproduce.collection,
         config.reproduce.others,
@@ -52,13 +54,17 @@ def reproduce(run: Run, job: Job) -> None:
 
 
 def _systems(config: "Config") -> list[tuple[str, str, dict[str, Any]]]:
-    """The models, and the generators that rank: name, registered name, and settings."""
+    """The models, the generators that rank, and those whose descriptions are judged: name, registered name, and
+    settings."""
     trained = [(name, config.model(name).spec.name, _describe(config, name)) for name in config.models]
     encoders = ", ".join(map(_word, config.encoders))
-    for name in config.evaluate.generators:
+    for name in dict.fromkeys((*config.evaluate.generators, *_generators(config))):
         own = config.section(generator_spec(name)).model_dump(exclude={"checkpoint_seconds"})
-        about = {"loss": "likelihood", "score": "perplexity", "encoders": encoders, "learns from": "train"}
-        trained.append((ranker(name), name, {**own, **about}))
+        own |= {"encoders": encoders, "learns from": "train"}
+        if name in _generators(config):
+            trained.append((name, name, own))
+        if name in config.evaluate.generators:
+            trained.append((ranker(name), name, {**own, "loss": "likelihood", "score": "perplexity"}))
     return trained
 
 
@@ -84,12 +90,43 @@ def _describe(config: "Config", name: str) -> dict[str, Any]:
     return found
 
 
+def _generators(config: "Config") -> tuple[str, ...]:
+    """Those whose descriptions of the reported split are judged."""
+    return config.generators if GALLERY[0] in config.describe.splits else ()
+
+
+def _subjects(config: "Config") -> dict[str, str]:
+    """What is described, and how an evaluation of it calls it."""
+    split = GALLERY[0]
+    return {"images": split, **({"boxes": f"{split}.boxes"} if config.describe.boxes else {})}
+
+
+def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
+    """What a generator's descriptions are worth, as an evaluation of the reported gallery."""
+    from pipeline.storage.forms import JudgementForm
+    from pipeline.storage.records import read_record
+
+    files = {what: run.layout.description_evaluation(generator, one) for what, one in _subjects(run.config).items()}
+    judged = {what: read_record(one.path, JudgementForm) for what, one in files.items()}
+    split, protocol = GALLERY
+    return {
+        "model": generator,
+        "split": split,
+        "protocol": protocol,
+        "n_images": judged["images"]["n_images"],
+        **judged,
+    }
+
+
 def _reads(config, layout) -> Inputs:
     judged = [names for names in config.evaluations() if names[1:] == GALLERY]
     evaluations = {f"evaluation/{names[0]}": layout.evaluation(*names) for names in judged}
     tables = {"tables": layout.tables} if config.reproduce.gong else {}
     trees = _tree_files(config, layout) if config.reproduce.trees else {}
-    return {"summary": layout.summary, **evaluations, **tables, **trees}
+    described = [
+        layout.description_evaluation(name, one) for name in _generators(config) for one in _subjects(config).values()
+    ]
+    return {"summary": layout.summary, **evaluations, **{one.name: one for one in described}, **tables, **trees}
 
 
 def _tree_files(config, layout) -> Inputs:
@@ -100,7 +137,7 @@ def _tree_files(config, layout) -> Inputs:
 
 STAGE = Stage(
     reproduce,
-    version=4,
+    version=5,
     needs=Need(fixed(2500), fixed(50), fixed(60), "models"),
     keys=lambda config: {
         "name": config.name,

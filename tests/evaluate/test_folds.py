@@ -113,7 +113,9 @@ def test_the_command_keeps_the_split_and_adds_its_folds(run: Path, model: str, p
         assert mean["recall@1"] == np.mean([fold[direction]["recall@1"] for fold in value["each_fold"]])
         low, high = mean["recall@1_ci95"]
         assert low <= mean["recall@1"] <= high
-    whole, folded = with_folds([value])
+    whole, folded, first = with_folds([value])
     assert whole is value and folded["n_images"] == 8 and folded["protocol"] == f"{protocol}, mean of 2 folds"
+    assert first["protocol"] == f"{protocol}, the first of 2 folds" and first["n_images"] == 8
+    assert all(first[direction] == value["each_fold"][0][direction] for direction in DIRECTIONS)
     make_stage("summarise", run)
     assert f"train split, {protocol}, mean of 2 folds: 8 images" in (run / "evaluation/summary.md").read_text()

@@ -5,22 +5,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Column = tuple[str, str]
-"""Direction and measure, as an evaluation names them."""
+"""Direction and measure, as an evaluation names them; of descriptions, what is described and a metric."""
 RANKING: tuple[Column, ...] = tuple(
     (direction, measure)
     for direction in ("image_to_sentence", "sentence_to_image")
     for measure in ("recall@1", "recall@5", "recall@10", "median_rank")
 )
 """Columns of an image-sentence ranking table: annotation, then search."""
+BLEU = tuple(f"bleu_{n}" for n in range(1, 5))
 
 
 @dataclass(frozen=True)
 class PrintedRow:
     """A row: its printed name, and its numbers in the order of the table's columns, None where the paper has none.
 
-    `model` is the registered model that it is here, or None, with the `reason` why it has none. `kind` are settings
-    without which a model of that name is another system, and `settings` those that decide whether a number of ours is
-    of the same system (None: the row is of a system that the paper only cites). Both are in the words of the
+    `model` is the registered model, or generator, that it is here, or None, with the `reason` why it has none. `kind`
+    are settings without which a model of that name is another system, and `settings` those that decide whether a number
+    of ours is of the same system (None: the row is of a system that the paper only cites). Both are in the words of the
     configuration (`loss`, `margin`, ...; `encoders`, `regions` and `learns from` as the stage `reproduce` says them).
     A row of `chance` is of random rankings, whose expected values every evaluation has.
     """
@@ -37,7 +38,8 @@ class PrintedRow:
 @dataclass(frozen=True)
 class PrintedTable:
     """A table of the paper `seed`: `collection` is what it was measured on, with a gallery of `images` where several
-    sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second."""
+    sizes are in use. `orders` are pairs of rows of which the paper says that the first is above the second. Where `top`
+    is set, a number is the mean over that many models, the best on dev."""
 
     seed: str
     title: str
@@ -46,6 +48,7 @@ class PrintedTable:
     rows: Sequence[PrintedRow]
     images: int | None = None
     orders: Sequence[tuple[str, str]] = ()
+    top: int | None = None
 
     @property
     def compared(self) -> tuple[Column, ...]:

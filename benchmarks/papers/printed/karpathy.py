@@ -1,6 +1,6 @@
 """Karpathy and Fei-Fei 2015."""
 
-from benchmarks.papers.printed.form import RANKING, PrintedRow, PrintedTable
+from benchmarks.papers.printed.form import BLEU, RANKING, PrintedRow, PrintedTable
 
 R_CNN = {"encoders": "R-CNN (finetuned for detection), fc7", "regions": "19 detections and the whole image"}
 RANKED = {"loss": "ranking", "negatives": "all"}
@@ -10,6 +10,12 @@ PUBLISHED = "the same system as published by its authors; the paper's own traini
 DONAHUE = "a generator (LRCN) of which there is none here"
 ALIGNED = {**RANKED, "margin": 1.0, "sum": "words", **R_CNN}
 DEFRAG = {**RANKED, "sum": "positive", **R_CNN}
+CITED = "another generator, of which there is none here"
+AGREEMENT = "how well annotators agree; the paper does not say which of their boxes were taken for the same one"
+RANKED_SNIPPETS = "substrings of training sentences ranked by the alignment model, of which there is no generator here"
+GENERATED = tuple(("images", metric) for metric in (*BLEU, "meteor", "cider"))
+DESCRIBED = tuple(("boxes", metric) for metric in (*BLEU, "meteor", "rouge_l", "cider"))
+VGG = {"encoders": "vgg16 fc7", "cell": "rnn"}
 
 TABLES = (
     PrintedTable(
@@ -25,7 +31,7 @@ TABLES = (
             PrintedRow("DepTree edges", (14.8, 37.9, 50.0, 9.4, 11.6, 31.4, 43.8, 13.2), "deptree", settings=ALIGNED),
             PrintedRow("BRNN", (16.5, 40.6, 54.2, 7.6, 11.8, 32.1, 44.7, 12.4), "dvsa", settings=ALIGNED),
         ),
-        orders=(("BRNN", "DepTree edges"), ("DepTree edges", "DeFrag, their implementation")),
+        orders=(("BRNN", "DepTree edges"), ("DepTree edges", "DeFrag, their implementation")), top=5,
     ),
     PrintedTable(
         "Karpathy and Fei-Fei", "Table 1, Flickr30K", "flickr30k", RANKING,
@@ -41,17 +47,59 @@ TABLES = (
             PrintedRow("BRNN", (22.2, 48.2, 61.4, 4.8, 15.2, 37.7, 50.5, 9.2), "dvsa", settings=ALIGNED),
             PrintedRow("Vinyals et al.", (23, None, 63, 5, 17, None, 57, 8), reason=NIC),
         ),
+        orders=(("BRNN", "DepTree edges"), ("DepTree edges", "DeFrag, their implementation")), top=5,
     ),
     PrintedTable(
         "Karpathy and Fei-Fei", "Table 1, MSCOCO, 1,000 test images", "coco", RANKING,
         (
             PrintedRow("BRNN", (38.4, 69.9, 80.5, 1.0, 27.4, 60.2, 74.8, 3.0), "dvsa", settings=ALIGNED),
-        ), 1000,
+        ), 1000, top=5,
     ),
     PrintedTable(
         "Karpathy and Fei-Fei", "Table 1, MSCOCO, 5,000 test images", "coco", RANKING,
         (
             PrintedRow("BRNN", (16.5, 39.2, 52.0, 9.0, 10.7, 29.6, 42.2, 14.0), "dvsa", settings=ALIGNED),
-        ), 5000,
+        ), 5000, top=5,
+    ),
+    PrintedTable(
+        "Karpathy and Fei-Fei", "Table 2, Flickr8K, and section 4.2", "flickr8k", GENERATED,
+        (
+            PrintedRow("Mao et al.", (58, 28, 23, None, None, None), reason=CITED),
+            PrintedRow("Google NIC", (63, 41, 27, None, None, None), reason=CITED),
+            PrintedRow("Chen and Zitnick", (None, None, None, 14.1, None, None), reason=CITED),
+            PrintedRow("Our model", (57.9, 38.3, 24.5, 16.0, 16.7, 31.8), "mrnn", settings=VGG),
+        ),
+    ),
+    PrintedTable(
+        "Karpathy and Fei-Fei", "Table 2, Flickr30K, and section 4.2", "flickr30k", GENERATED,
+        (
+            PrintedRow("Mao et al.", (55, 24, 20, None, None, None), reason=CITED),
+            PrintedRow("Google NIC", (66.3, 42.3, 27.7, 18.3, None, None), reason=CITED),
+            PrintedRow("LRCN", (58.8, 39.1, 25.1, 16.5, None, None), reason=CITED),
+            PrintedRow("Chen and Zitnick", (None, None, None, 12.6, None, None), reason=CITED),
+            PrintedRow("Our model", (57.3, 36.9, 24.0, 15.7, 15.3, 24.7), "mrnn", settings=VGG),
+        ),
+    ),
+    PrintedTable(
+        "Karpathy and Fei-Fei", "Table 2, MSCOCO", "coco", GENERATED,
+        (
+            PrintedRow("Nearest Neighbor", (48.0, 28.1, 16.6, 10.0, 15.7, 38.3), "nearest",
+                       settings={"encoders": "vgg16 fc7", "by": "features", "distance": "euclidean"}),
+            PrintedRow("Google NIC", (66.6, 46.1, 32.9, 24.6, None, None), reason=CITED),
+            PrintedRow("LRCN", (62.8, 44.2, 30.4, None, None, None), reason=CITED),
+            PrintedRow("MS Research", (None, None, None, 21.1, 20.7, None), reason=CITED),
+            PrintedRow("Chen and Zitnick", (None, None, None, 19.0, 20.4, None), reason=CITED),
+            PrintedRow("Our model", (62.5, 45.0, 32.1, 23.0, 19.5, 66.0), "mrnn", settings=VGG),
+        ),
+    ),
+    PrintedTable(
+        "Karpathy and Fei-Fei", "Table 3, regions of MSCOCO, and section 4.3", "coco", DESCRIBED,
+        (
+            PrintedRow("Human agreement", (61.5, 45.2, 30.1, 22.0, None, None, None), reason=AGREEMENT),
+            PrintedRow("Nearest Neighbor", (22.9, 10.5, 0.0, 0.0, None, None, None), reason=RANKED_SNIPPETS),
+            PrintedRow("RNN: Fullframe model", (14.2, 6.0, 2.2, 0.0, 13.3, 21.0, 20.3), "mrnn", settings=VGG),
+            PrintedRow("RNN: Region level model", (35.2, 23.0, 16.1, 14.8, 15.8, 35.1, 61.6), "mrnn-regions",
+                       settings=VGG),
+        ),
     ),
 )  # fmt: skip
