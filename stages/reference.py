@@ -29,6 +29,7 @@ LEARNED = {
     "ensembles": {"both": {"members": ["ncca", "kcca"]}},
     "generators": [spec.name for spec in GENERATORS],
     "mrnn_regions": {"snippets": "dvsa"},
+    "ranked_snippets": {"snippets": "dvsa"},
     "language_text": {"treebank": "x"},
     "describe": {"boxes": True},
     "reproduce": {"trees": True},

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from pipeline.errors import UsageError
@@ -15,13 +16,22 @@ from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.vocabulary import Vocabulary
 
 
+class Ranker(NamedTuple):
+    """The alignment `model` of the registered `name`, and the sums of the word vectors of all training snippets,
+    `vectors` (k, c), by their numbers (the names of the training pairs)."""
+
+    name: str
+    model: Any
+    vectors: np.ndarray
+
+
 @dataclass(frozen=True)
 class Material:
     """`train` and `dev`: images with sentences over `vocabulary`; `texts` has the sentences of both by name.
 
     `extra` are sentences without images, `treebank` the tagged sentences that a tagger learns from. `settings` is the
     generator's own section, `precision` the dtype of heavy products. Training resumes from `checkpoint`, on `device`,
-    and calls `after_step` after every batch.
+    and calls `after_step` after every batch. `ranker` is for a generator that ranks snippets.
     """
 
     view: ImageView
@@ -38,6 +48,7 @@ class Material:
     checkpoint: Checkpoint | None
     after_step: Callable[[Training], None]
     device: torch.device = torch.device("cpu")
+    ranker: Ranker | None = None
 
 
 def require_space(space: JointSpace | None) -> JointSpace:

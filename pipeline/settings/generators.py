@@ -61,6 +61,13 @@ class RegionRecurrentSettings(RecurrentSettings):
     whole: bool
 
 
+class RankedSnippetsSettings(Section):
+    """`snippets`: the model of regions alone that aligned them, and ranks them."""
+
+    in_space: ClassVar[bool] = False
+    snippets: str | None
+
+
 class LogBilinearSettings(OptimisationSettings):
     """See pipeline.generate.logbilinear.LogBilinearSizes."""
 

@@ -10,11 +10,13 @@ from pipeline.specs.places import Spec, find
 class GeneratorSpec(Spec):
     """A generator: its class at `place` (see pipeline.generate.describing.Generator), the class of its settings,
     `section`, with `defaults` below them; whether it learns from `regions` with the snippets that were aligned with
-    them, from `text` without images, and needs a `treebank` of parts of speech; whether it says how probable a sentence
-    of an image is (`log_probabilities`, `likelihood`), so that it can rank them."""
+    them and `ranks` these by the model that did, from `text` without images, and needs a `treebank` of parts of speech;
+    whether it says how probable a sentence of an image is (`log_probabilities`, `likelihood`), so that it can rank
+    them."""
 
     defaults: str | None = "language_defaults"
     regions: bool = False
+    ranks: bool = False
     text: bool = False
     treebank: bool = False
     likelihood: bool = True
@@ -29,11 +31,13 @@ GENERATORS: tuple[GeneratorSpec, ...] = (
     _spec("nearest", "nearest:Nearest", "Nearest", defaults=None, likelihood=False),
     _spec("mrnn", "mrnn:MultimodalRNN", "Recurrent"),
     _spec("mrnn-regions", "mrnn:MultimodalRNN", "RegionRecurrent", regions=True, likelihood=False),
+    _spec("ranked-snippets", "ranked:RankedSnippets", "RankedSnippets", defaults=None, regions=True, ranks=True,
+          likelihood=False),
     _spec("lbl", "lm:LogBilinearModel", "LogBilinear", text=True),
     _spec("mlbl", "lm:AdditiveModel", "LogBilinear", text=True),
     _spec("mnlm", "lm:MultiplicativeModel", "LogBilinear", text=True),
     _spec("sc-nlm", "lm:StructureContentModel", "LogBilinear", text=True, treebank=True),
-)
+)  # fmt: skip
 
 
 def generator_spec(name: str) -> GeneratorSpec:

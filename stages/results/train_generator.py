@@ -11,9 +11,12 @@ from stages.generators import space_of
 if TYPE_CHECKING:
     import torch
 
+    from pipeline.generate.material import Ranker
     from stages.inputs import DescribedImages
 
 SNIPPETS_OF = ("train", "dev")
+BLOCK = 1024
+"""Sentences whose word vectors are in memory at once."""
 
 
 def train_generator(run: Run, job: Job, generator: str) -> None:
@@ -61,6 +64,7 @@ def train_generator(run: Run, job: Job, generator: str) -> None:
                 checkpoint=checkpoint,
                 after_step=after_step,
                 device=run.device,
+                ranker=_read_ranker(run, own.snippets) if spec.ranks else None,
             )
         )
         details = {
@@ -97,7 +101,34 @@ def _read_snippets(run: Run, own: Any, found: "DescribedImages") -> tuple[dict[s
         inputs[f"snippets/{number}"] = sidecar.fingerprint
     image_id = np.unique(np.array([snippet.image_id for snippet in snippets], np.int64))
     regions = read_regions(run.manifest, run.root / "regions", found.encoders, run.root / "features", image_id)
-    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, own.whole), inputs
+    return region_pairs(snippets, regions, run.manifest.splits, found.vocabulary, getattr(own, "whole", False)), inputs
+
+
+def _read_ranker(run: Run, model: str) -> "Ranker":
+    """A model and the sums of the word vectors of the snippets that it found in train. UsageError for one that also
+    reads whole images or the places of regions, IntegrityError where its sentences have other words."""
+    import numpy as np
+
+    from pipeline.errors import IntegrityError, UsageError
+    from pipeline.generate.material import Ranker
+    from pipeline.generate.ranked import sum_words
+    from pipeline.specs.stored import restore
+    from pipeline.storage.alignments import read_alignments
+
+    embeddings, stored = run.embedded_model(model)
+    name, path = stored.details["registered"], run.layout.alignments(model, SNIPPETS_OF[0]).path
+    restored = restore(name, stored.settings, stored.tensors, run.layout.model(model).path)
+    if restored.encoders or restored.region_view.geometry:
+        raise UsageError(f"{model} also reads whole images or the places of regions; rank snippets by a plain dvsa")
+    segments, _ = read_alignments(path)
+    ids, lengths = np.array([one["sentence_id"] for one in segments]), np.array([len(one["words"]) for one in segments])
+    sums, bounds = [], [*np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist(), len(ids)]
+    for first, last in zip(bounds, bounds[1:], strict=False):
+        words = embeddings.read("sentences", np.unique(ids[first:last]))
+        if words.offsets[-1] != lengths[first:last].sum():
+            raise IntegrityError(f"{path} and {embeddings.folder} are of other words; run align again")
+        sums.append(sum_words(words, lengths[first:last]))
+    return Ranker(name, restored, np.concatenate(sums))
 
 
 def _keys(config, generator: str) -> dict:
@@ -115,6 +146,8 @@ def _reads(config, layout, generator: str) -> Inputs:
     if spec.regions:
         found |= {f"regions/{name}": layout.regions(name) for name in encoders}
         found |= {f"snippets/{split}": layout.alignments(own.snippets, split) for split in SNIPPETS_OF}
+    if spec.ranks:
+        found |= {"ranker": layout.model(own.snippets), "vectors": layout.embeddings(own.snippets)}
     found |= {"space": space} if (space := space_of(config, layout, generator)) else {}
     text = {"text": config.language_text.file, "treebank": config.language_text.treebank} if spec.text else {}
     return found | {name: Outside(Path(file)) for name, file in text.items() if file}

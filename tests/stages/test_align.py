@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, retell, write_config
+from made_up import THINGS, make_run, make_stage, retell, write_config
 from made_up_sets import THING, add_fragments, write_tokens_of_terms
 from PIL import Image
 
 from pipeline.errors import IntegrityError
+from pipeline.run import Run
 from pipeline.storage.alignments import ALIGNMENTS, read_alignments
 from pipeline.storage.atomic import publish
 from pipeline.storage.integrity import examine
 from pipeline.storage.manifest import Manifest
+from stages.results.train_generator import _read_ranker
 
 REGIONS = {"models": ["dvsa"], "regions": {"encoders": ["colour"]}}
 
@@ -74,6 +76,16 @@ def test_images_are_drawn_with_the_sentence_that_they_retrieve(run: Path, monkey
         assert sentence in texts[2 * image_id : 2 * image_id + 2]
         assert before.boxes[0].tolist() == after.boxes[0].tolist() == THING and len(after.boxes) == 1
         assert before.labels[0].endswith(" 2.0") and all(word.strip("0123456789. ") for word in before.labels[:1])
+
+
+def test_snippets_that_are_ranked_have_the_vectors_of_their_words(run: Path) -> None:
+    align(run)
+    make_stage("align", run, "dvsa", "train")
+    segments, _ = read_alignments(run / "alignments/dvsa/train.jsonl")
+    ranker = _read_ranker(Run(run), "dvsa")
+    assert ranker.name == "dvsa" and len(ranker.vectors) == len(segments)
+    for one, vector in zip(segments, ranker.vectors, strict=True):
+        assert vector.tolist() == [2.0 * (thing in one["words"]) for thing in THINGS]
 
 
 def test_without_affinity_a_word_of_no_meaning_takes_the_whole_image(run: Path) -> None:

@@ -84,9 +84,9 @@ class RelationNetwork(nn.Module):
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)
+        weights, biases = self.weight.unbind(), self.bias.unbind()  # one gradient for all, not one as large for each
         parts = [
-            functional.linear(pairs[start:stop], self.weight[kind], self.bias[kind])
-            for kind, start, stop in edges.groups
+            functional.linear(pairs[start:stop], weights[kind], biases[kind]) for kind, start, stop in edges.groups
         ]
         vectors = torch.cat(parts).relu() if parts else pairs.new_zeros(0, self.bias.shape[1])
         return MultiVectors(vectors[edges.rows], edges.offsets)

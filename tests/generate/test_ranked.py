@@ -1,0 +1,55 @@
+"""Snippets ranked for a region by the alignment model, against a naive loop."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up_text import make_candidates, make_material, make_vocabulary
+
+from pipeline.generate.beam import BeamSearch
+from pipeline.generate.corpus import Corpus
+from pipeline.generate.describing import Sources
+from pipeline.generate.material import Ranker
+from pipeline.generate.ranked import RankedSnippets, sum_words
+from pipeline.models.linear.views import ImageView
+from pipeline.models.neural.fragment_models import DVSA
+from pipeline.models.neural.region_views import RegionView
+from pipeline.multivectors import MultiVectors
+from pipeline.text.sequences import encode_tokens
+
+SHAPE = {"dimensions": 4, "hidden": 3, "dropout": 0, "sum": "words"}
+
+
+def test_a_snippet_is_the_sum_of_its_own_words() -> None:
+    vectors = np.arange(14, dtype=np.float32).reshape(7, 2)
+    words = MultiVectors(vectors, np.array([0, 3, 7]))
+    expected = [vectors[:2].sum(axis=0), vectors[2], vectors[3:4].sum(axis=0), vectors[4:].sum(axis=0)]
+    np.testing.assert_array_equal(sum_words(words, [2, 1, 1, 3]), expected)
+
+
+def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
+    """Eq. 8 with one region: the sum over words t of v . s_t, of snippets of the same words their mean."""
+    rng = np.random.default_rng(0)
+    view = RegionView(ImageView(("eyes",), (6,), ()), geometry=False)
+    words = rng.standard_normal((9, 5)).astype(np.float32)
+    model = DVSA.build(view, rng.standard_normal(6).astype(np.float32), 0.7, words, SHAPE, seed=0)
+    material = make_material({"by": "features", "distance": "cosine"})
+    vectors = rng.standard_normal((len(material.train.owners), 4)).astype(np.float32)
+    made = RankedSnippets.learn(replace(material, ranker=Ranker("dvsa", model, vectors))).generator
+    twin = RankedSnippets.from_parts(made.settings(), made.tensors())
+    texts = ["a dog", "here"]
+    corpus = Corpus(texts, encode_tokens(texts, make_vocabulary()), make_vocabulary())
+    sources = Sources(corpus, BeamSearch(1, 0, 9), None, make_candidates(1, 1, 1, 1, 9, 1, 0), 0, None, None)
+    x = rng.standard_normal((3, 6)).astype(np.float32)
+
+    terms, groups = make_vocabulary().terms, defaultdict(list)
+    for row, ids in enumerate(material.train.sentences):
+        groups[tuple(terms[i] for i in ids)].append(vectors[row])
+    weight, bias = (made.model.tensors()[f"regions.{name}"] for name in ("weight", "bias"))
+    for one, found in zip(x, twin.describe({"eyes": x}, sources, 2), strict=True):
+        v = weight @ ((one - model.tensors()["regions.mean"]) * np.float32(0.7)) + bias
+        scores = {snippet: float(v @ np.mean(own, axis=0)) for snippet, own in groups.items()}
+        best = sorted(scores, key=scores.__getitem__, reverse=True)[:2]
+        assert [one.words for one in found] == best
+        assert [one.score for one in found] == pytest.approx([scores[one] for one in best], abs=1e-2)  # half precision
