@@ -43,7 +43,7 @@ def test_the_papers_own_settings_give_a_difference() -> None:
     assert printed == "| BRNN |  | 16.5 | 40.6 | 54.2 | 7.6 | 11.8 | 32.1 | 44.7 | 12.4 |"
     assert ours.startswith("|  | `mine` | **20.0** (+3.5) | **41.6** (+1.0) | **55.0** (+0.8) | **7.0** (-0.6) |")
     assert "no difference" not in lines_of(text, "- `mine` beside BRNN")[0]
-    assert "- Mao et al.: none of ours, a generator" in text
+    assert "- DeFrag, as published: none of ours, the same system as published" in text
     assert "- DeViSE: none of ours, `devise` is not among this run's models" in text
 
 
