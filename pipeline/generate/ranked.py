@@ -68,14 +68,16 @@ class RankedSnippets:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """Of snippets with the same words, the mean of their sums."""
-        ranker, words = material.ranker, material.train.sentences
+        """Of snippets with the same words, the mean of their sums; those without a known word are left out."""
+        ranker, words, known = material.ranker, material.train.sentences, len(material.vocabulary.terms)
+        told = np.array([row for row, ids in enumerate(words) if (ids < known).any()], np.int64)
+        words, names = words.take(told), material.train.names[told]
         texts = [tuple(ids.tolist()) for ids in words]
         rows = {text: row for row, text in reversed(list(enumerate(texts)))}
         place = {text: number for number, text in enumerate(rows)}
         of = np.array([place[text] for text in texts])
         gallery = np.zeros((len(rows), ranker.vectors.shape[1]), np.float32)
-        np.add.at(gallery, of, ranker.vectors[material.train.names])
+        np.add.at(gallery, of, ranker.vectors[names])
         gallery /= np.bincount(of)[:, None]
         model = cls(ranker.name, ranker.model, gallery.astype(np.float16), words.take(np.array(list(rows.values()))))
         return Learned(model, {"criterion": "alignment", "sentences": len(texts), "chosen": {"rows": len(rows)}})
