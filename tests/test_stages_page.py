@@ -38,7 +38,7 @@ COVERED = {
 """What a stage's function looks at beside the keys that decide, and why that may be."""
 
 
-LEARNING = {key for key, spec in OWN.items() if spec.defaults == "language_defaults"}
+LEARNING = {key for key, spec in OWN.items() if spec.defaults == "language_defaults" or getattr(spec, "ranks", False)}
 INERT = {
     "finetune": {"study", "query_encoders"},  # whose encoders are never finetuned ones, nor tuned
     "tune": {"study", "query_encoders"},
@@ -56,8 +56,7 @@ INERT = {
     "describe": LEARNING,  # only asked whether the generator uses a joint space
     "evaluate_descriptions": LEARNING,
     "rank_sentences": LEARNING,  # likewise
-    # Of a model only what its variant names is told, of generators those that rank: mrnn's, where any does here.
-    "reproduce": {"query_encoders", "study", "fit", "transfer", *LEARNING} - {"mrnn"},
+    "reproduce": {"query_encoders", "study", "fit", "transfer"},  # of a model only what its variant names is told
 }
 """Keys that a stage's declaration looks at without effect."""
 
