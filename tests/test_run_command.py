@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,15 @@ def test_what_is_no_configuration_is_refused_before_anything_runs(folder: Path) 
     assert not (folder / "results").exists()
 
 
+def processes_in(folder: Path) -> list[str]:
+    """The processes that work in `folder`."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            found += [pid] if os.readlink(f"/proc/{pid}/cwd") == str(folder) else []
+    return found
+
+
 def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
     process = subprocess.Popen(
         command("mine.yaml", "--cores", "1"), cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
@@ -69,12 +79,8 @@ def test_ctrl_c_ends_all_of_it(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=300)[1].splitlines()[-1] == "jointspace: interrupted"
     assert process.returncode == 130
-    mine = str(folder).encode()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            assert os.readlink(f"/proc/{pid}/cwd").encode() != mine
-        except (OSError, ProcessLookupError):
-            continue
+    while processes_in(folder):  # what was killed with it is gone soon
+        time.sleep(0.05)
     assert "(flag -n)" in run(folder, "mine.yaml", "--", "-n").stderr  # it is not locked
 
 

@@ -51,7 +51,7 @@ def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_wei
 @pytest.mark.parametrize("name", ["dvsa", "fragments"])
 def test_parts_bring_a_scaled_model_back(name: str) -> None:
     own = {"global_weight": 0.5, "sum": "mean-words"} if name == "fragments" else {}
-    task = make_task(train=20, dev=10, **own)
+    task = make_task(name, train=20, dev=10, **own)
     plain = model_spec(name).load().trainer(task).finish()
     features = {encoder: block[np.arange(10)] for encoder, block in task.dev.features.items()}
     asked = {encoder: features[encoder] for encoder in plain.encoders}
