@@ -51,10 +51,13 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of all libraries together. [default: all cores]")
+@click.option(
+    "--cards", type=click.IntRange(min=0), help="GPUs to compute on, which no other job has. [default: all visible]"
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")
-def cli(threads: int | None, debug: bool, quiet: bool) -> None:
+def cli(threads: int | None, cards: int | None, debug: bool, quiet: bool) -> None:
     """Photographs and sentences into one joint space, and FAISS indices of it.
 
     `run`, or `snakemake all --cores 2`, makes all that a run needs; each rule of it is one of the commands below.
@@ -65,6 +68,10 @@ def cli(threads: int | None, debug: bool, quiet: bool) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for ours in ("pipeline", "stages"):
         logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
+    if cards is not None:
+        from pipeline.cards import take
+
+        take(cards)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ manifest, other artefacts), what it writes and what a job of it needs; `pipeline
 `pipeline.run.workflow` makes it a rule and `stages.commands` a command.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
     from pipeline.config import Config
     from pipeline.plan.needs import Need
+    from pipeline.plan.sizes import Sizes
     from pipeline.storage.manifest import ShardRows
 
 Names = tuple[str, ...]
+PAYS = 2e12
+"""Floating-point operations that take two cores some 20 seconds, where a process that starts on a GPU takes several."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,10 @@ def _once(_: "Config") -> Sequence[Names]:
     return [()]
 
 
+def _without_end(*_: Any) -> float:
+    return math.inf
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage: `function(run, job, *names)`, or, where it is `sharded`, `function(run, *names)`, which opens what all
@@ -104,7 +112,8 @@ class Stage:
     are fingerprints of whatever else decides, found once for all shards. `writes(layout, *names)` is what it makes,
     first of all what others read. `needs` is of one job, `threads` is what a job can use. `options` are of the command
     alone, click's, and are passed to the function of a stage without shards. `shown` is the category in Snakemake's
-    report of each output that is shown there, by its caption.
+    report of each output that is shown there, by its caption. `work(config, sizes, *names)` are the floating-point
+    operations of a shard that a GPU would do, where they may be too few to start on one.
     """
 
     function: Callable[..., Any]
@@ -120,6 +129,7 @@ class Stage:
     reads: Callable[..., Inputs] = _empty
     also: Callable[..., Mapping[str, str]] = _empty
     shown: Mapping[str, str] = field(default_factory=dict)
+    work: Callable[..., float] = _without_end
     threads: int = 1
     options: tuple[Any, ...] = ()
 
@@ -157,6 +167,12 @@ class Stage:
             return found
         wanted = set(map(tuple, self.wanted(config)))
         return [choice for choice in found if choice in wanted] or found
+
+    def on_gpu(self, config: "Config", sizes: "Sizes", shards: int, *names: str) -> bool:
+        """Whether a job of so many shards takes a GPU, where there is one: with `device: auto` only if it pays."""
+        if self.needs.gpu is None or config.device == "cpu":
+            return False
+        return config.device != "auto" or self.work(config, sizes, *names) * shards >= PAYS
 
     def depends(self, config: "Config", *names: str) -> dict[str, Any]:
         """The version and the part of the configuration that decide the result."""

@@ -136,14 +136,17 @@ class Workflow:
             "mem_mb": lambda wildcards, attempt: attempt * round(need.memory(self.sizes) * workers),
             "disk_mb": lambda wildcards: 100 + round(need.disk(self.sizes) * shards()),
             "runtime": lambda wildcards, attempt: attempt * round(need.minutes(self.sizes) * shards()),
-            "gpu": int(self.config.device != "cpu" and need.gpu is not None),
+            "gpu": lambda wildcards: int(
+                stage.on_gpu(self.config, self.sizes, shards(), *self._names(stage, wildcards))
+            ),
         }
 
     def shell(self, name: str) -> str:
         """The command of a rule."""
         stage = self.stages[name]
         program = [str(Path(sys.executable).with_name("jointspace")), "--threads"]
-        words = [_plain(shlex.join(program)), "{threads}", stage.command]
+        cards = ["--cards", "{resources.gpu}"] if self.config.device in ("auto", "cuda") else []
+        words = [_plain(shlex.join(program)), "{threads}", *cards, stage.command]
         words += [f"{{wildcards.{one}:q}}" for one in stage.names]
         words += ["--run", _plain(shlex.quote(str(self.run.root)))]
         return " ".join([*words, *(["--part", "{wildcards.part}"] if stage.sharded else [])])

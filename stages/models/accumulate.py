@@ -116,5 +116,6 @@ STAGE = Stage(
     keys=_keys,
     reads=_reads,
     columns=("images", "splits"),
+    work=lambda config, s, pairs: s.shard_images * s.dim**2,
     writes=lambda layout, pairs: layout.moments(pairs),
 )

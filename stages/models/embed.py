@@ -1,5 +1,6 @@
 """`embed`: images and sentences in the joint space of a model."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,13 @@ def _reads(config, layout, model: str) -> Inputs:
     }
 
 
+def _work(config, s, model: str) -> float:
+    """A projection's products; a network's are more than anybody counts."""
+    if config.model(model).spec.made_by == "train":
+        return math.inf
+    return 2 * s.shard_images * (s.dim + s.texts * s.terms) * s.dimensions
+
+
 STAGE = Stage(
     embed,
     version=4,
@@ -112,5 +120,6 @@ STAGE = Stage(
     choices=lambda config: [(name,) for name in config.every_model() if not config.members(name)],
     reads=_reads,
     columns=("images", "sentences"),
+    work=_work,
     writes=lambda layout, model: layout.embeddings(model),
 )

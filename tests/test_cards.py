@@ -1,0 +1,130 @@
+"""Jobs of one machine that share its GPUs: who sees which, and what is too little for one."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from test_cluster import ROOT, snakemake
+
+from pipeline import cards
+from pipeline.config import validate
+from pipeline.plan.sizes import sizes_of
+from stages.catalogue import declared
+
+HOLD = "import sys; from pipeline import cards; cards.take(int(sys.argv[1])); print(cards.visible_names(), flush=True)"
+WAIT = "; sys.stdin.read()"
+
+
+@pytest.fixture
+def holders(tmp_path: Path) -> Iterator:
+    """Starts processes that take GPUs of four and hold them until they are told to end."""
+    started = []
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1,GPU-a/b,3"}
+
+    def hold(count: int) -> subprocess.Popen:
+        command = [sys.executable, "-c", HOLD + WAIT, str(count)]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def seen(process: subprocess.Popen) -> list[str]:
+    return eval(process.stdout.readline())
+
+
+def test_each_job_has_a_card_of_its_own(holders) -> None:
+    jobs = [holders(1) for _ in range(4)]
+    assert sorted(name for job in jobs for name in seen(job)) == sorted(["0", "1", "GPU-a/b", "3"])
+    late = holders(2)
+    time.sleep(0.5)
+    assert late.poll() is None
+    jobs[0].kill()  # which frees its lock too, but is one of two
+    jobs[0].wait()
+    jobs[1].communicate("")
+    assert len(set(seen(late))) == 2
+
+
+def test_what_a_queue_chose_needs_no_lock(holders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two submissions may both call their card 0."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(cards, "_lock", lambda name: pytest.fail("locked"))
+    cards.take(1)
+    assert cards.visible_names() == ["0"]
+    cards.take(0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and cards.visible_names() == []
+
+
+def test_cards_are_counted_by_the_files_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(cards, "DEVICES", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert cards.visible_names() == ["0", "1"]
+
+
+JOBS = """
+import sys
+rule all:
+    input: expand("job-{n}", n=range(4))
+rule one:
+    output: "job-{n}"
+    resources: gpu=1
+    shell: "{sys.executable} job.py {resources.gpu} {output}"
+"""
+JOB = f"""
+import sys, time, pathlib
+sys.path.insert(0, {str(ROOT)!r})
+from pipeline import cards
+cards.take(int(sys.argv[1]))
+pathlib.Path(f"started-{{sys.argv[2]}}").touch()
+end = time.monotonic() + 120
+while len(list(pathlib.Path().glob("started-*"))) < 4:
+    assert time.monotonic() < end, "the others wait for this one"
+    time.sleep(0.05)
+pathlib.Path(sys.argv[2]).write_text(" ".join(cards.visible_names()))
+"""
+
+
+def test_the_profile_of_one_machine_runs_a_job_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four jobs that end only when all of them have started, on four cards."""
+    (tmp_path / "Snakefile").write_text(JOBS)
+    (tmp_path / "job.py").write_text(JOB)
+    profile = yaml.safe_load((ROOT / "profiles/gpu/config.yaml").read_text())
+    profile |= {"resources": ["gpu=4", "mem_mb=64000"], "cores": 4}
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump(profile))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    snakemake(tmp_path, "all", "-s", "Snakefile", "--profile", "profile")
+    assert sorted((tmp_path / f"job-{number}").read_text() for number in range(4)) == ["0", "1", "2", "3"]
+
+
+def test_a_gpu_is_taken_where_it_pays() -> None:
+    config = yaml.safe_load((ROOT / "config/default.yaml").read_text())
+    config = validate(config | {"models": ["ncca", "lstm"]})
+    sizes = sizes_of(config, None)
+    stages = declared()
+
+    def taken(name: str, *names: str, shards: int = 1) -> bool:
+        return stages[name].on_gpu(config, sizes, shards, *names)
+
+    assert not taken("accumulate", "target") and taken("accumulate", "target", shards=10**6)
+    assert not taken("embed", "ncca") and not taken("embed", "ncca-csls") and taken("embed", "lstm")
+    assert taken("extract", config.encoders[0].name) and not taken("evaluate", "ncca", "test", "all-sentences")
+    assert config.device == "auto"
+    named = config.model_copy(update={"device": "cuda"})
+    assert stages["accumulate"].on_gpu(named, sizes, 1, "target")
+    nowhere = config.model_copy(update={"device": "cpu"})
+    assert not stages["extract"].on_gpu(nowhere, sizes, 1, config.encoders[0].name)
