@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.specs.models import model_spec
+from pipeline.specs.places import import_place
+
 ROOT = Path(__file__).parents[1]
 ABSENT = (
     "faiss", "snakemake", "dask", "distributed", "yaml", "safetensors", "tqdm", "simplemma", "nltk",
@@ -34,13 +37,23 @@ def test_without_a_gpu_it_says_so_in_one_sentence() -> None:
     assert result.stderr == "There is no CUDA device here that torch can use; run this on a machine with a GPU.\n"
 
 
+def test_its_settings_are_those_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names all of them, since there may be no YAML where it runs."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from gpu_training import OWN, SETTINGS
+
+    for name, own in OWN.items():
+        import_place(model_spec(name).section)(**SETTINGS, **own)
+
+
 @pytest.mark.slow
 def test_it_tells_what_a_device_does() -> None:
     small = {"images": 4, "batch": 2, "blocks": 1, "steps": 2, "trained": 60, "vectors": 3000, "queries": 64}
+    small |= {"decoders": 2, "lists": 16}
     options = [part for name, value in small.items() for part in (f"--{name}", value)]
     result = run("--device", "cpu", "--networks", "squeezenet1_1", "--pairs", 1, *options)
     assert result.returncode == 0, result.stderr
     lines = {line["name"]: line for line in map(json.loads, result.stdout.splitlines())}
-    assert list(lines)[0] == "device" and len(lines) == 6
+    assert list(lines)[0] == "device" and len(lines) == 10
     assert all(lines[f"training {name}"]["seconds_per_step"] > 0 for name in ("lstm", "dvsa"))
     assert lines["exact search over the bare products"]["right"]

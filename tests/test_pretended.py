@@ -1,4 +1,4 @@
-"""The pretended device is as strict as a GPU, and computes what the processor does."""
+"""The pretended device refuses to mix its tensors with the processor's, and computes what that does."""
 
 import numpy as np
 import pytest
