@@ -158,7 +158,7 @@ def test_printed_keys_are_of_this_configuration() -> None:
 def test_printed_options_are_of_a_command() -> None:
     context = click.Context(cli)
     known = {option for name in COMMANDS for one in cli.get_command(context, name).params for option in one.opts}
-    known |= set(get_argument_parser()._option_string_actions)
+    known |= set(get_argument_parser()._option_string_actions) | {option for one in cli.params for option in one.opts}
     for span in spans():
         if span.text.startswith("--"):
             assert span.text.split()[0] in known, f"{span}: no command has {span.text}"
