@@ -46,8 +46,8 @@ def device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
 
 @pytest.fixture(params=OTHERS)
 def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
-    """Where what the processor computes is computed: on a device that is only pretended, whose tensors do not mix with the
-    processor's, and on a GPU where there is one."""
+    """Where what the processor computes is computed: on a device that is only pretended, whose tensors do not mix
+    with the processor's, and on a GPU where there is one."""
     yield from _offer(request.param)
 
 
