@@ -20,6 +20,8 @@ from pipeline.storage.fingerprint import fingerprint
 from pipeline.storage.reading import file_sha256, refusing
 
 PIPELINE = "pipeline"
+LISTED = "jointspace.json"
+"""In the pipeline's folder: its other files, for when Snakemake has removed the commit of what it makes again."""
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
 
 
@@ -38,6 +40,7 @@ def publish_parser(folder: Path, write: Callable[[Path], None], digest: str, det
     try:
         temporary.mkdir(parents=True)
         write(temporary)
+        (temporary / LISTED).write_bytes(to_json({"kind": PIPELINE, "files": _digests(temporary)}))
         for path in _files(temporary):
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
@@ -65,11 +68,11 @@ def require_own(folder: Path) -> None:
     if not (final.exists() or final.is_symlink()):
         return
     written = [path for path in Path(folder).glob(f".{commit}.tmp.*") if TEMPORARY.fullmatch(path.name)]
-    for path in [Path(folder) / commit, *written] if final.is_dir() and not final.is_symlink() else ():
+    for path in [Path(folder) / commit, *written, final / LISTED] if final.is_dir() and not final.is_symlink() else ():
         with suppress(IntegrityError, OSError):
             value = read_json(path)
             ours = isinstance(value, dict) and value.get("kind") == PIPELINE and isinstance(value.get("files"), dict)
-            if ours and _digests(final).keys() <= value["files"].keys():
+            if ours and _digests(final).keys() <= {*value["files"], LISTED}:
                 return
     raise UsageError(f"{final} is not a pipeline that train-parser made; move it or delete it")
 

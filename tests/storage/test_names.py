@@ -149,6 +149,8 @@ def test_a_folder_of_somebody_elses_is_not_replaced_by_a_parser(tmp_path: Path) 
     other = tmp_path / "other"
     for _ in range(2):  # its own it replaces
         publish_parser(other, write_pipeline, "digest", {})
+    (other / "pipeline.json").unlink()  # as Snakemake does before it makes an output again
+    publish_parser(other, write_pipeline, "digest", {})
     (other / "pipeline/notes.txt").write_text("precious")
     with pytest.raises(UsageError):
         publish_parser(other, write_pipeline, "digest", {})
