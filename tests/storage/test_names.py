@@ -184,8 +184,8 @@ def test_a_parser_that_was_killed_at_its_end_is_made_again(
         publish_parser(tmp_path, write_pipeline, "new", {})
     publish_parser(tmp_path, write_pipeline, "again", {})
     value = read_json(tmp_path / "pipeline.json")
-    assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg"]
-    assert [path.name for path in (tmp_path / "pipeline").iterdir()] == ["config.cfg"]
+    assert value["fingerprint"] == "again" and list(value["files"]) == ["config.cfg", "jointspace.json"]
+    assert sorted(path.name for path in (tmp_path / "pipeline").iterdir()) == ["config.cfg", "jointspace.json"]
 
 
 def test_a_manifests_root_and_paths_are_names_that_files_have(tmp_path: Path) -> None:
