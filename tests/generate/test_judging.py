@@ -1,6 +1,8 @@
 """What judges descriptions: metrics, likeness to training sentences, the nearest image, parts of speech."""
 
+import math
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -49,6 +51,40 @@ def test_bleu_is_nltks_and_a_perfect_match_is_perfect() -> None:
     assert perfect.bleu_4 == pytest.approx(100) and perfect.rouge_l == pytest.approx(100)
     assert perfect.cider > found.cider > 0 and perfect.meteor is None
     assert perfect.not_measured == {"meteor": "describe.meteor is false"}
+
+
+def cider_d(candidates: list[list[str]], references: list[list[list[str]]]) -> float:
+    """Vedantam et al. 2015, equations 2 to 5 and section 8 (CIDEr-D), with sigma = 6, from the definitions."""
+
+    def counts(words: list[str], n: int) -> Counter:
+        return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+    def weigh(found: Counter, n: int) -> dict:
+        seen = {gram: sum(any(gram in counts(one, n) for one in group) for group in references) for gram in found}
+        return {gram: many * math.log(len(references) / max(1, seen[gram])) for gram, many in found.items()}
+
+    def length(weights: dict) -> float:
+        return math.sqrt(sum(value**2 for value in weights.values()))
+
+    total = 0.0
+    for words, group in zip(candidates, references, strict=True):
+        for n in range(1, 5):
+            own = weigh(counts(words, n), n)
+            for one in group:
+                theirs = weigh(counts(one, n), n)
+                product = sum(min(value, theirs.get(gram, 0)) * theirs.get(gram, 0) for gram, value in own.items())
+                if norm := length(own) * length(theirs):
+                    penalty = math.exp(-((len(words) - len(one)) ** 2) / (2 * 6**2))
+                    total += 10 * penalty * product / norm / len(group) / 4
+    return total / len(candidates)
+
+
+def test_cider_is_what_its_definition_says() -> None:
+    pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
+    texts = ("a dog runs over the grass", "two men play a game in the rain", "a little child sits on a swing")
+    candidates = [text.split() for text in texts]
+    found = metrics.judge(candidates, REFERENCES, meteor=False).cider
+    assert found == pytest.approx(100 * cider_d(candidates, REFERENCES), rel=1e-6)
 
 
 def test_metrics_without_their_library_or_java_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
