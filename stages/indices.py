@@ -1,6 +1,6 @@
 """Adding indices to a bundle, for the commands that build one; and what the card says of the training."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
     from pipeline.storage.bundle import BundleWriter
     from pipeline.storage.embeddings import Embeddings
+    from stages.pieces import Pieces
 
 
 def add_indices(
@@ -21,17 +22,21 @@ def add_indices(
     settings: "IndexSettings",
     gpu: Any,
     queries: "np.ndarray | None" = None,
+    pieces: "Callable[[str, np.ndarray], Pieces] | None" = None,
 ) -> dict[str, Any]:
     """Add the indices of the images and sentences `ids`, and which vectors are of which item; returns what the card
     says.
 
     Without sentences there is no index of them, and that of the images is measured with `queries` (q, c), other
-    sentences of the same space; where there are none either, with the images' own vectors.
+    sentences of the same space; where there are none either, with the images' own vectors. An index of more vectors
+    than `index.piece` is in pieces where `pieces(modality, ids)` says how these are made.
     """
+
     from tqdm import tqdm
 
     from pipeline.errors import UsageError
     from pipeline.index import lists_on_gpu
+    from pipeline.index.build import MEMORY
     from pipeline.index.build_gallery import build_gallery, queries_of
     from pipeline.index.ondisk import ListsFile
     from pipeline.index.requirements import Requirements
@@ -43,7 +48,9 @@ def add_indices(
     several = embeddings.multi_vector
     if settings.on_disk and several:
         raise UsageError(f"{embeddings.name} is multi-vector: its lists stay in memory; set index.on_disk to false")
-    requirements = Requirements(**settings.model_dump(exclude={"splits", "shortlist", "on_disk"}))
+    requirements = Requirements(
+        **settings.model_dump(exclude={"splits", "shortlist", "on_disk", "piece", "worker_memory"})
+    )
     shortlist = Shortlist(**settings.shortlist.model_dump())
     kind, cards, outlines = "fragments" if several else "global", {}, {}
     silent = not len(ids["sentences"]) and not several
@@ -54,21 +61,36 @@ def add_indices(
             asking = ids[other][evenly_spaced(len(ids[other]), queries_of(several))]
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
-        lists = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists") if settings.on_disk else None
+        place = MEMORY
+        if pieces and not several and len(ids[modality]) > settings.piece:
+            place = pieces(modality, ids[modality])
+        elif settings.on_disk:
+            place = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists")
         built = build_gallery(
             modality, embeddings.rows_of(modality, ids[modality]), outlines[modality],
             queries, embeddings.comparison, requirements, shortlist,
-            lambda items, what: tqdm(items, what, disable=None), lists, gpu,
+            lambda items, what: tqdm(items, what, disable=None), place, gpu,
         )  # fmt: skip
-        if lists:
-            writer.adopt(lists.name)
+        told = place.deliver(writer, name)
         _add_index(writer, embeddings.name, name, built.index)
-        cards[name] = built.card()
+        cards[name] = {**built.card(), **told}
         if built.cost:
             _log_cost(embeddings.name, modality, built, settings.recall_floor)
     if several:
         writer.add_outlines(outlines)
     return {"kind": kind, **({"score": embeddings.score} if several else {}), **cards}
+
+
+def add_table(writer: "BundleWriter", modality: str, table: Any, about: Mapping[str, Any]) -> None:
+    """Add the table of the images or sentences, in the pieces of their index, of which `about` tells."""
+    from pipeline.storage.bundle import piece_file
+
+    first = 0
+    for number, piece in enumerate(pieces := (about.get(modality) or {}).get("pieces", [])):
+        writer.add_table(piece_file(modality, number, ".parquet"), table.slice(first, piece["rows"]))
+        first += piece["rows"]
+    if not pieces:
+        writer.add_table(f"{modality}.parquet", table)
 
 
 def _log_cost(model: str, modality: str, built: "BuiltGallery", floor: float) -> None:

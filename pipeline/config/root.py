@@ -54,6 +54,8 @@ class IndexSettings(Section):
     recall_floor: PositiveShare
     memory: Positive | None
     on_disk: bool
+    piece: Positive
+    worker_memory: Positive
     latency_ms: AboveZero | None
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)]
     sample: Annotated[Positive, Field(ge=1000)]

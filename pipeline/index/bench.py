@@ -8,7 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from pipeline.index.candidates import TRAINING_LEAST, Built, Hopeless, build, lists_of, with_lists
+from pipeline.index.candidates import GRAPH_LINKS, TRAINING_LEAST, Built, Hopeless, build, lists_of, with_lists
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.requirements import MEBI, Requirements
 from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, tune
@@ -119,7 +119,8 @@ class Bench:
         if stages.inverted is None:
             return 1 / self.share
         visited = visited or sampled
-        return (lists + visited * self.count / lists) / (sampled + visited * self.sample.count / sampled)
+        all_lists, sampled_lists = (_compared(stages.inverted, number) for number in (lists, sampled))
+        return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 
     def _building_growth(self, index: faiss.Index, sampled: int, lists: int) -> tuple[float, float]:
         """How many times longer training and adding take with all vectors."""
@@ -128,7 +129,8 @@ class Bench:
             return 1, math.log(self.count) / math.log(self.sample.count) / self.share
         if stages.inverted is None:
             return 1, 1 / self.share
-        return (lists / sampled) ** 2, max(1, lists / sampled) / self.share
+        assigning = _compared(stages.inverted, lists) / _compared(stages.inverted, sampled)
+        return (lists / sampled) ** 2, max(1, assigning) / self.share
 
     def _bytes(self, built: Built, more_lists: int) -> int:
         """Bytes of the whole index, extrapolated from those of a vector in the sample, and of the lists' centroids."""
@@ -137,3 +139,10 @@ class Bench:
         fixed = to_bytes(built.index).nbytes
         each = max(0, size - fixed) / self.sample.count
         return round(fixed + max(0, more_lists) * 4 * built.index.d + each * self.count)
+
+
+def _compared(inverted: faiss.IndexIVF, lists: int) -> float:
+    """About how many centroids a vector is compared with to find its list."""
+    if not isinstance(faiss.downcast_index(inverted.quantizer), faiss.IndexHNSW):
+        return lists
+    return min(lists, 2 * GRAPH_LINKS * math.log2(max(2, lists)))

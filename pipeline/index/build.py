@@ -7,12 +7,22 @@ import numpy as np
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.bench import CandidateTrial
-from pipeline.index.candidates import Built, Progress, build, unwatched
+from pipeline.index.candidates import Built, Progress, unwatched
 from pipeline.index.chooser import choose, refusal
-from pipeline.index.format import to_bytes
-from pipeline.index.ondisk import ListsFile, build_on_disk, goes_on_disk, require_on_disk, to_bytes_naming
+from pipeline.index.ondisk import require_on_disk
+from pipeline.index.places import Memory
 from pipeline.index.requirements import Requirements
-from pipeline.index.tuning import NEIGHBOURS, NOWHERE, Operation, Questions, SearchSetting, ask, latency, tune
+from pipeline.index.tuning import (
+    EQUALS,
+    NEIGHBOURS,
+    NOWHERE,
+    Operation,
+    Questions,
+    SearchSetting,
+    latency,
+    questions_of,
+    tune,
+)
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
 
@@ -23,6 +33,7 @@ QUERIES = 1000
 """Vectors of the other modality that measure an index."""
 FLAT_HEADER = 45
 """Bytes of an exact index beside its vectors."""
+MEMORY = Memory()
 FINALISTS = 3
 """Choices that are built with all vectors, until one meets the requirements there too."""
 
@@ -72,14 +83,14 @@ def build_index(
     metric: str,
     requirements: Requirements,
     progress: Progress = unwatched,
-    lists: ListsFile | None = None,
+    place: Memory = MEMORY,
     gpu: "torch.device | None" = None,
 ) -> BuiltIndex:
     """The index of `vectors` that meets `requirements`, tuned and measured with `queries` (q, c) of the other modality.
 
     Their true neighbours are found on `gpu`, where there is one.
-    With `lists` it is an inverted file whose lists are in that file, and what these take is not counted as memory.
-    Raises UsageError for `requirements.candidates` that have no such lists, and as pipeline.index.ondisk does.
+    Its vectors are at the `place`; what is not in memory there does not count as such. Raises UsageError for
+    `requirements.candidates` that cannot be there, and as the place does.
     Raises InputError where there is nothing to index or to ask, IntegrityError for a row that is not finite, and
     UsageError where no index meets the requirements.
     """
@@ -87,24 +98,22 @@ def build_index(
     count = vectors.count
     if not count or not len(queries):
         raise InputError("there is nothing to index; put splits that have images and sentences into index.splits")
-    if lists is not None:
+    if not place.counted:
         requirements = replace(requirements, memory=None)
-        if requirements.candidates != "auto":
-            require_on_disk(requirements.candidates)
-    questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
+    if not place.any_kind and requirements.candidates != "auto":
+        require_on_disk(requirements.candidates)
+    nearest = place.nearest(queries, vectors, min(EQUALS, count), metric, progress, gpu)
+    questions = questions_of(queries, nearest, count)
     fits = count * vectors.dim * 4 + FLAT_HEADER <= requirements.bytes
-    if lists is None and count <= requirements.exact_limit and fits:
-        finished = _finish(build("Flat", vectors, metric, progress=progress), "Flat", questions, requirements)
+    if place.any_kind and count <= requirements.exact_limit and fits:
+        finished = _finish(place.build("Flat", vectors, metric, progress), "Flat", questions, requirements, place)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, [])
-    trials = choose(vectors, queries, metric, requirements, progress, goes_on_disk if lists else lambda factory: True)
+    trials = choose(vectors, queries, metric, requirements, progress, place.suits)
     tried = []
     for trial in [trial for trial in trials if trial.failure is None][:FINALISTS]:
-        if lists is None:
-            built = build(trial.factory, vectors, metric, progress=progress)
-        else:
-            built = build_on_disk(trial.factory, vectors, metric, lists.path, progress)
-        finished = _finish(built, trial.factory, questions, requirements, trial.setting, lists)
+        built = place.build(trial.factory, vectors, metric, progress)
+        finished = _finish(built, trial.factory, questions, requirements, place, trial.setting)
         if finished.trial.failure is None:
             return finished.deliver(vectors, questions, metric, trials)
         tried.append(finished.trial)
@@ -149,14 +158,14 @@ def _finish(
     factory: str,
     questions: Questions,
     requirements: Requirements,
+    place: Memory,
     near: SearchSetting = NOWHERE,
-    lists: ListsFile | None = None,
 ) -> _Finished:
     """Tune an index of all vectors `near` a setting, and measure it."""
     operations = tune(built.index, questions, requirements.recall_floor, near=near)
     best, alone = operations[-1], 1000 * latency(built.index, questions)
-    data = to_bytes(built.index) if lists is None else to_bytes_naming(built.index, lists.name)
-    size, seconds = len(data) + (lists.path.stat().st_size if lists else 0), built.train_seconds + built.add_seconds
+    data = place.to_bytes(built.index)
+    size, seconds = len(data) + place.beside, built.train_seconds + built.add_seconds
     failure = requirements.failure(best.recall, size, alone)
     trial = CandidateTrial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
     return _Finished(data, operations, trial)

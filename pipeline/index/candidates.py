@@ -26,6 +26,11 @@ ROTATION_STEPS = 8
 GRAPH_LINKS = 32
 FEW, MANY = 1, 4
 """Lists of an inverted file, as multiples of the square root of the number of vectors."""
+GRAPH_LISTS = 1 << 16
+"""From so many lists on, a graph of the centroids finds the lists of a vector."""
+LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
+"""From how many vectors on so many lists are tried, too: the first two of criteo's autofaiss, of its
+`get_optimal_nb_clusters`, which has them in rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 
 Hopeless = Callable[[faiss.Index, float, float], bool]
@@ -42,25 +47,27 @@ def unwatched(items: Iterable[Any], what: str) -> Iterable[Any]:
 def candidate_factories(count: int, dim: int) -> tuple[list[str], list[str]]:
     """The factory strings that are worth a try for `count` vectors of `dim` numbers, those that this FAISS knows; and
     those that are only where none of the first fits into memory."""
-    few, many = lists_for(count, FEW), lists_for(count, MANY)
+    few, many = coarse(lists_for(count, FEW)), coarse(lists_for(count, MANY))
+    large = [coarse(lists) for lists in next((some for least, some in reversed(LARGE) if count >= least), ())]
     pairs, eighths = math.ceil(dim / 2), 8 * math.ceil(dim / 32)
     precise = [  # those first that are likely to be fastest: what takes longer is then given up early
-        f"IVF{few},PQ{pairs}x4fsr,Refine(SQ8)",
-        f"IVF{few},PQ{pairs}x4fsr,Refine(SQfp16)",
-        f"IVF{few},Flat",
-        f"IVF{few},SQ8",
-        f"IVF{many},Flat",
-        f"IVF{few},RaBitQfs4,Refine(SQ8)",
+        f"{few},PQ{pairs}x4fsr,Refine(SQ8)",
+        f"{few},PQ{pairs}x4fsr,Refine(SQfp16)",
+        f"{few},Flat",
+        f"{few},SQ8",
+        f"{many},Flat",
+        f"{few},RaBitQfs4,Refine(SQ8)",
+        *(f"{lists},SQ8" for lists in large),
         f"HNSW{GRAPH_LINKS}",
         "SQ8",
         "SQfp16",
         "Flat",
     ]
     small = [
-        f"IVF{few},RaBitQ4",
-        f"IVF{few},RaBitQ,Refine(RaBitQ4)",
-        f"IVF{few},PQ{pairs}x8",
-        f"OPQ{eighths}_{4 * eighths},IVF{few},PQ{eighths}x8",
+        f"{few},RaBitQ4",
+        f"{few},RaBitQ,Refine(RaBitQ4)",
+        f"{few},PQ{pairs}x8",
+        *(f"OPQ{eighths}_{4 * eighths},{lists},PQ{eighths}x8" for lists in (few, *large)),
     ]
     known = ([factory for factory in dict.fromkeys(some) if is_known(factory, dim)] for some in (precise, small))
     return next(known), next(known)
@@ -83,6 +90,17 @@ def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
                 f"index.candidates: FAISS {faiss.__version__} makes no {factory} of {dim} dimensions; leave it out"
             )
     return list(factories)
+
+
+def coarse(lists: int) -> str:
+    """The part of a factory string that makes so many lists."""
+    return f"IVF{lists}_HNSW{GRAPH_LINKS}" if lists >= GRAPH_LISTS else f"IVF{lists}"
+
+
+def training_rows(factory: str) -> int:
+    """The most vectors that an index of this factory string is trained on."""
+    lists = lists_of(factory)
+    return max((TRAINING_MOST if lists < GRAPH_LISTS else TRAINING_LEAST) * lists, TRAINING_FLOOR)
 
 
 def lists_for(count: int, multiple: int) -> int:
@@ -144,7 +162,7 @@ def train_factory(factory: str, vectors: Vectors, metric: str, centroids: np.nda
     if inverted is not None and centroids is not None:
         inverted.quantizer.add(centroids)
     if not index.is_trained:
-        sample = vectors.take(evenly_spaced(vectors.count, max(TRAINING_MOST * lists_of(factory), TRAINING_FLOOR)))
+        sample = vectors.take(evenly_spaced(vectors.count, training_rows(factory)))
         require_finite("embeddings", "vectors", sample)
         train(index, sample)
     return index

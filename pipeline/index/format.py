@@ -19,17 +19,6 @@ REBUILD = "run build-index again"
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
-def open_index(bundle: Any, what: str) -> faiss.Index:
-    """The index `what` of a pipeline.storage.bundle.Bundle, for searching only; its large parts stay in their files.
-
-    Raises IntegrityError.
-    """
-    name, card = f"{bundle.folder}/{what}.faiss", bundle.card[what]
-    if f"{what}.lists" in bundle.card["files"]:
-        return map_lists(bundle.index(what), name, card, bundle.require_whole(f"{what}.lists"))
-    return view_bytes(bundle.index(what), name, card)
-
-
 def to_bytes(index: faiss.Index) -> memoryview:
     return memoryview(faiss.serialize_index(index))
 
@@ -69,11 +58,11 @@ def _read(
 ) -> faiss.Index:
     """What `read` reads, checked against its card; it may have its lists in the file `lists`, and in no other."""
     try:
-        with _byte_limit(2 * size + 4096):
+        with byte_limit(2 * size + 4096):
             index = read()
     except (RuntimeError, MemoryError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index; {REBUILD}") from error
-    for file in _lists_of(index):  # FAISS writes to it what is added
+    for file in lists_files(index):  # FAISS writes to it what is added
         if lists is None or Path(file) != lists:
             raise IntegrityError(f"{name} has its lists in {file}, which is not in its bundle; {REBUILD}")
     expected = (card["count"], card["dim"], METRICS[card["metric"]])
@@ -85,7 +74,7 @@ def _read(
     return index
 
 
-def _lists_of(index: faiss.Index) -> Iterator[str]:
+def lists_files(index: faiss.Index) -> Iterator[str]:
     """The files of inverted lists that the bytes of an index, or of one inside of it, have named."""
     index = faiss.downcast_index(index)
     if (inverted := getattr(index, "invlists", None)) is not None:
@@ -95,7 +84,7 @@ def _lists_of(index: faiss.Index) -> Iterator[str]:
     for part in ("index", "base_index", "refine_index", "quantizer", "storage"):
         inner = getattr(index, part, None)
         if isinstance(inner, faiss.Index):
-            yield from _lists_of(inner)
+            yield from lists_files(inner)
 
 
 def code_bytes(index: faiss.Index) -> int:
@@ -107,14 +96,14 @@ def code_bytes(index: faiss.Index) -> int:
 
 
 @contextmanager
-def _byte_limit(limit: int) -> Iterator[None]:
+def byte_limit(limit: int) -> Iterator[None]:
     """Have FAISS refuse arrays of more than `limit` bytes; older versions cannot."""
-    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
+    if not hasattr(faiss, "set_deserialization_vectorbyte_limit"):
         yield
         return
-    usual = faiss.get_deserialization_vector_byte_limit()
-    faiss.set_deserialization_vector_byte_limit(limit)
+    usual = faiss.get_deserialization_vectorbyte_limit()
+    faiss.set_deserialization_vectorbyte_limit(limit)
     try:
         yield
     finally:
-        faiss.set_deserialization_vector_byte_limit(usual)
+        faiss.set_deserialization_vectorbyte_limit(usual)

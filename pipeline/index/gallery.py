@@ -20,7 +20,8 @@ import numpy as np
 from pipeline.errors import MALFORMED, IntegrityError, brief
 from pipeline.index.exact import Neighbours, search_exact
 from pipeline.index.filtering import search_among
-from pipeline.index.format import METRICS, REBUILD, from_bytes, open_index
+from pipeline.index.format import METRICS, REBUILD, from_bytes
+from pipeline.index.opening import open_index
 from pipeline.index.shortlist import ListMeans, Shortlist, look_up
 from pipeline.index.vectors import Vectors
 from pipeline.multivectors import Comparison, Items, MultiVectors, ScoreRule

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipeline.arrow_tables import append_rows
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.filtering import is_exact, reconstruct
-from pipeline.index.format import open_index
+from pipeline.index.opening import open_index
 from pipeline.index.vectors import ArrayVectors
 
 REMOVED = {"images": "sha256", "sentences": "text"}

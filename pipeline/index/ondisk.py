@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import faiss
 import numpy as np
@@ -22,6 +23,7 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.index.candidates import INVERTED, Built, Progress, train_factory
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.lists_on_gpu import Adder
+from pipeline.index.places import Memory
 from pipeline.index.vectors import Vectors
 from pipeline.precision import require_finite
 
@@ -30,11 +32,30 @@ ID_BYTES = 8
 
 
 @dataclass(frozen=True)
-class ListsFile:
-    """Where the lists are written, `path`, and the `name` that the file will then have beside its index."""
+class ListsFile(Memory):
+    """In a file of lists that is written to `path`, and will then have the `name` beside its index."""
 
     path: Path
     name: str
+
+    any_kind = counted = False
+
+    def suits(self, factory: str) -> bool:
+        return goes_on_disk(factory)
+
+    def build(self, factory: str, vectors: Vectors, metric: str, progress: Progress) -> Built:
+        return build_on_disk(factory, vectors, metric, self.path, progress)
+
+    def to_bytes(self, index: faiss.Index) -> memoryview:
+        return to_bytes_naming(index, self.name)
+
+    @property
+    def beside(self) -> int:
+        return self.path.stat().st_size
+
+    def deliver(self, writer: Any, name: str) -> dict[str, Any]:
+        writer.adopt(self.name)
+        return {}
 
 
 def goes_on_disk(factory: str) -> bool:
@@ -48,8 +69,8 @@ def require_on_disk(factories: Sequence[str]) -> None:
     for factory in factories:
         if not goes_on_disk(factory):
             raise UsageError(
-                f"index.candidates: {factory} has no inverted lists that can be on disk; name one such as IVF1024,Flat"
-                " or IVF1024,SQ8, or set index.on_disk to false"
+                f"index.candidates: {factory} has no inverted lists that can be on disk or in pieces; name one such as"
+                " IVF1024,Flat or IVF1024,SQ8, or set index.on_disk to false and index.piece to more vectors"
             )
 
 

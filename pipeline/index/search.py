@@ -1,7 +1,7 @@
 """Searching a bundle: images by a sentence, an image or both, regions by a snippet, sentences by an image."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class Searcher(Asker):
                 answers.append([])
                 embedded.append(self.embed_sentence(sentence))
         if embedded:
-            self.table("images")  # whose parts would be unpacked again for each answer
+            self._keep("images")  # whose parts would be unpacked again for each answer
             found = iter(self.nearest("images", concatenate(embedded), top, where))
             answers = [answer if isinstance(answer, InputError) else next(found) for answer in answers]
         return answers
@@ -165,13 +165,35 @@ class Searcher(Asker):
         for modality in ("images", "sentences"):
             if self.has(modality):
                 self._open(modality)
-                self.table(modality)
+                self._keep(modality)
 
     def table(self, modality: str) -> pa.Table:
         """What the rows of an index are, kept in memory from then on."""
         if modality not in self._tables:  # combined, since a row is taken slowly from pieces
             self._tables[modality] = self.bundle.table(modality).combine_chunks()
         return self._tables[modality]
+
+    def _keep(self, modality: str) -> None:
+        """Keep the table in memory, unless it is in pieces: then each answer reads its own rows."""
+        if not self.bundle.pieces(modality):
+            self.table(modality)
+
+    def rows(self, modality: str) -> Any:
+        """The same table as a pipeline.storage.tables.PackedTable, which reads rows on request."""
+        if modality not in self._packed:
+            self._packed[modality] = self.bundle.packed_table(modality)
+        return self._packed[modality]
+
+    def records(self, modality: str, rows: np.ndarray) -> list[dict[str, Any]]:
+        """The `rows` (k,) of a table."""
+        kept = self._tables.get(modality)
+        return self.rows(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
+
+    def _groups(self, modality: str) -> Iterator[pa.Table]:
+        """All rows of a table, in order: at once where it is kept in memory."""
+        self._keep(modality)
+        kept = self._tables.get(modality)
+        return self.rows(modality).groups() if kept is None else iter([kept])
 
     def require_condition(self, where: str | None) -> None:
         """Raises UsageError where `where` is no condition on the bundle's images."""
@@ -183,34 +205,32 @@ class Searcher(Asker):
             return None
         from pipeline.index.conditions import Predicate  # and pyarrow.compute, which other queries do without
 
-        images = self.table("images")
-        allowed = Predicate(where).rows(images) & images["path"].is_valid().to_numpy()  # the others were removed
+        condition, allowed, ids = Predicate(where), [], []
+        for images in self._groups("images"):
+            allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # the others were removed
+            ids.append(images["image_id"].to_numpy()[allowed[-1]])
         if modality == "images":
-            return allowed
-        sentences = self.table(modality)
-        owned = np.isin(sentences["image_id"].to_numpy(), images["image_id"].to_numpy()[allowed])
-        return owned & sentences["text"].is_valid().to_numpy()
+            return np.concatenate(allowed)
+        owned, ids = [], np.concatenate(ids)
+        for sentences in self._groups(modality):
+            known = sentences["text"].is_valid().to_numpy()
+            owned.append(np.isin(sentences["image_id"].to_numpy(), ids) & known)
+        return np.concatenate(owned)
 
     def _open(self, modality: str) -> Gallery:
         if modality not in self._opened:
             self._opened[modality] = open_gallery(self.bundle, modality)
         return self._opened[modality]
 
-    def _packed_table(self, modality: str) -> Any:
-        if modality not in self._packed:
-            self._packed[modality] = self.bundle.packed_table(modality)
-        return self._packed[modality]
-
     def _list_hits(self, modality: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
         """The `rows` (k,) of a modality's table with their `scores` (k,), ranked as they come."""
-        kept = self._tables.get(modality)
-        count = self._packed_table(modality).num_rows if kept is None else kept.num_rows
+        count = self.rows(modality).num_rows
         if len(rows) and not 0 <= min(rows) <= max(rows) < count:
             raise IntegrityError(
                 f"the index of {modality} in {self.bundle.folder} has ids beyond the {count} rows of"
                 f" {modality}.parquet; {REBUILD}"
             )
-        records = self._packed_table(modality).records(rows) if kept is None else kept.take(rows).to_pylist()
+        records = self.records(modality, rows)
         ranked = enumerate(zip(scores, records, strict=True), 1)
         return [Hit(rank, float(score), record) for rank, (score, record) in ranked]
 

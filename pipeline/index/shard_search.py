@@ -1,7 +1,7 @@
 """Exact search over shards: the nearest in each shard, merged. The truth that an index is measured against."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,15 +10,27 @@ from pipeline.index.exact import Neighbours, search_exact
 from pipeline.mapreduce import LOCAL, map_reduce
 
 
+class Part(Protocol):
+    """Some vectors, the first of which is row `first` of all."""
+
+    first: int
+
+    def blocks(self) -> Iterable[np.ndarray]:
+        """All of them in order, as (n_i, c) float32."""
+
+
 class ShardVectors(NamedTuple):
-    """Vectors that `read` gives, (n_i, c) float32; the first of them is row `first` of all."""
+    """The part that `read` gives, (n, c) float32."""
 
     first: int
     read: Callable[[], np.ndarray]
 
+    def blocks(self) -> Iterable[np.ndarray]:
+        return [self.read()]
+
 
 def search_parts(
-    queries: np.ndarray, parts: Sequence[ShardVectors], k: int, metric: str, scheduler: str = LOCAL, device: str = "cpu"
+    queries: np.ndarray, parts: Sequence[Part], k: int, metric: str, scheduler: str = LOCAL, device: str = "cpu"
 ) -> Neighbours:
     """The `k` nearest of each of the `queries` (q, c) among the rows of all `parts`, where `scheduler` says.
 
@@ -29,8 +41,8 @@ def search_parts(
     return map_reduce(_search_part, parts, _merge, scheduler, (queries, k, metric, device))
 
 
-def _search_part(part: ShardVectors, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
-    found = search_exact(queries, [part.read()], k, metric, find_gpu(device))
+def _search_part(part: Part, queries: np.ndarray, k: int, metric: str, device: str) -> Neighbours:
+    found = search_exact(queries, part.blocks(), k, metric, find_gpu(device))
     return Neighbours(np.where(found.rows >= 0, found.rows + part.first, -1), found.scores)
 
 

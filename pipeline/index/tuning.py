@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from pipeline.index.exact import search_exact
+from pipeline.index.exact import Neighbours, search_exact
 
 if TYPE_CHECKING:
     import torch
@@ -73,8 +73,12 @@ def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
     """The questions, their right answers found by exact search among all `blocks`, `count` vectors in all."""
+    return questions_of(queries, search_exact(queries, blocks, min(EQUALS, count), metric, gpu), count)
+
+
+def questions_of(queries: np.ndarray, nearest: Neighbours, count: int) -> Questions:
+    """The questions, by the `EQUALS` `nearest` of each among `count` vectors."""
     k = min(NEIGHBOURS, count)
-    nearest = search_exact(queries, blocks, min(EQUALS, count), metric, gpu)
     last = nearest.scores[:, k - 1, None]
     right = nearest.scores >= last - 1e-6 * np.maximum(np.abs(last), 1)
     return Questions(queries, k, np.where(right, nearest.rows, -1)[:, : int(right.sum(axis=1).max())])

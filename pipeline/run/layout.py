@@ -151,6 +151,10 @@ class Layout:
     def index(self, model: str) -> Artefact:
         return self._folder(f"index/{model}", "card.json")
 
+    def pieces(self, model: str) -> Path:
+        """The pieces of an index, until it is complete."""
+        return self.root / f"pieces/{model}"
+
     # --- alignments and phrases of multi-vector models
 
     def alignments(self, model: str, split: str) -> Artefact:

@@ -4,6 +4,7 @@ import hashlib
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,13 @@ class ServedGallery:
         with suppress(InputError, UsageError):  # where it cannot be searched in words, each request is told so
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # which loads the tokenizer
-        self._table = searcher.table("images")
-        self.columns = asked_columns(self._table)
-        ids = self._table["image_id"].to_numpy()
-        self._order = np.argsort(ids, kind="stable")
-        self._ids = ids[self._order]
+        self._rows = searcher.rows("images")
+        self.columns = asked_columns(self._rows.schema.empty_table())
+        self._ids = None
+        if not self.bundle.pieces("images"):
+            ids = searcher.table("images")["image_id"].to_numpy()
+            self._order = np.argsort(ids, kind="stable")
+            self._ids = ids[self._order]
         self._small: dict[int, bytes] = {}
 
     @property
@@ -58,12 +61,14 @@ class ServedGallery:
     def card(self) -> Mapping[str, Any]:
         return self.bundle.card
 
-    @property
+    @cached_property
     def examples(self) -> list[str]:
         """Some of the bundle's own sentences, evenly spaced."""
-        texts = self._searcher.table("sentences")["text"] if self._searcher.has("sentences") else ()
-        rows = np.unique(np.linspace(0, len(texts) - 1, EXAMPLES + 2).astype(int)[1:-1]) if len(texts) else []
-        return [text for row in rows if (text := texts[int(row)].as_py())]
+        if not self._searcher.has("sentences"):
+            return []
+        table = self._searcher.rows("sentences")
+        rows = np.unique(np.linspace(0, table.num_rows - 1, EXAMPLES + 2).astype(int)[1:-1])
+        return [one["text"] for one in table.records(rows) if one["text"]]
 
     @property
     def has_regions(self) -> bool:
@@ -74,6 +79,8 @@ class ServedGallery:
         """Rows of `images` or `sentences` that were not removed."""
         if not self._searcher.has(modality):
             return 0
+        if self.bundle.pieces(modality):
+            return self.card[modality]["count"]
         return len(self._searcher.table(modality)) - self._searcher.table(modality)[REMOVED[modality]].null_count
 
     def sentences(self, photograph: bytes, top: int, where: str | None = None) -> list[Hit]:
@@ -110,10 +117,10 @@ class ServedGallery:
         Raises InputError where the bundle has no such image, or its photograph cannot be read or is another one than
         was indexed. It is checked each time, so that a deleted photograph is never shown.
         """
-        at = int(np.searchsorted(self._ids, image_id))
-        if at == len(self._ids) or self._ids[at] != image_id:
+        found = self._find(image_id)
+        if not len(found):
             raise InputError(f"there is no image {image_id}; give the image_id of a result")
-        row = self._table.slice(int(self._order[at]), 1).to_pylist()[0]
+        row = self._searcher.records("images", found[:1])[0]
         if row["path"] is None:
             raise InputError(f"image {image_id} was removed; give the image_id of a result")
         data = self._read(row)
@@ -124,6 +131,13 @@ class ServedGallery:
                 del self._small[next(iter(self._small))]
             self._small[image_id] = self._shrink(data)
         return self._small[image_id]
+
+    def _find(self, image_id: int) -> np.ndarray:
+        """(k,) the rows of the table that are the image `image_id`: one, or none."""
+        if self._ids is None:
+            return self._rows.find("image_id", np.array([image_id]))
+        first, last = np.searchsorted(self._ids, [image_id, image_id + 1])
+        return self._order[first:last]
 
     def _shrink(self, data: bytes) -> bytes:
         image = self._decode(data)

@@ -5,6 +5,8 @@
     images.parquet     sentences.parquet       the rows: id, path, split; id, image, text
     images.tradeoff.json and .svg, ...         how candidate indices compared, if one was chosen among several
     images.lists, ...                          FAISS's inverted lists of an index that was built on disk
+    images-00000.faiss, images-00000.parquet   of an index in pieces: `images.faiss` has no vectors, and there is no
+                                               `images.parquet`; the card says under `pieces` how many rows each has
     model.safetensors  model.json              the model that embeds queries
     text_encoders/<name>/model.safetensors + .json  turn sentences into vectors
     vocabulary.json                            the words of models that read tokens or trees
@@ -42,8 +44,10 @@ from pipeline.errors import IntegrityError
 from pipeline.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.storage.atomic import read_json, to_json
 from pipeline.storage.batch import FileBatch
+from pipeline.storage.bundle_folders import CARD, only_bundle
 from pipeline.storage.cards import INDEXED, Card
 from pipeline.storage.carried_parsers import load_carried_parser
+from pipeline.storage.chained_tables import ChainedTables
 from pipeline.storage.names import inside
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.reading import file_sha256, map_file, read_bytes, refusing
@@ -51,7 +55,7 @@ from pipeline.storage.records import read_labels, read_vocabulary, require_form
 from pipeline.storage.sources import ROOT
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
 
-CARD, OUTLINES = "card.json", "fragments.safetensors"
+OUTLINES = "fragments.safetensors"
 REBUILD = "run build-index again"
 PLACED = [("image_id", pa.int64()), ("path", pa.string()), ("split", pa.string()), ("sha256", pa.string())]
 COLUMNS = {
@@ -59,6 +63,11 @@ COLUMNS = {
     "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
 }
 """The columns that readers need; a collection's own columns may follow."""
+
+
+def piece_file(name: str, number: int, suffix: str) -> str:
+    """The file of one piece of the index, or of the table, `name`."""
+    return f"{name}-{number:05d}{suffix}"
 
 
 class BundleWriter:
@@ -125,7 +134,7 @@ class Bundle:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = _only_bundle(Path(folder))
+        self.folder = only_bundle(Path(folder))
         path = self.folder / CARD
         remedy = "give a folder that build-index wrote, or run it again"
         self.card: dict[str, Any] = require_form(read_json(path), Card, path, remedy, "is not a bundle's card")
@@ -166,6 +175,14 @@ class Bundle:
     def index(self, name: str) -> memoryview:
         return self.map(f"{name}.faiss")
 
+    def pieces(self, name: str) -> list[Mapping[str, int]]:
+        """What the card says of the pieces of an index; none where it is whole."""
+        return (self.card.get(name) or {}).get("pieces", [])
+
+    def index_pieces(self, name: str) -> list[memoryview]:
+        """Memory maps of the pieces of an index."""
+        return [self.map(piece_file(name, number, ".faiss")) for number in range(len(self.pieces(name)))]
+
     def outline(self, modality: str) -> MultiVectors | None:
         """Which vectors of the index belong to which row of the table; None unless the model is multi-vector.
 
@@ -180,9 +197,14 @@ class Bundle:
     def table(self, modality: str) -> pa.Table:
         return self.packed_table(modality).unpack()
 
-    def packed_table(self, modality: str) -> PackedTable:
+    def packed_table(self, modality: str) -> PackedTable | ChainedTables:
         """The same table, whose rows are unpacked on request."""
-        name = f"{modality}.parquet"
+        if pieces := self.pieces(modality):
+            files = [piece_file(modality, number, ".parquet") for number in range(len(pieces))]
+            return ChainedTables(lambda number: self._packed(files[number], modality), [one["rows"] for one in pieces])
+        return self._packed(f"{modality}.parquet", modality)
+
+    def _packed(self, name: str, modality: str) -> PackedTable:
         table = PackedTable(self.map(name), self.folder / name)
         needed = COLUMNS[modality]
         if modality == "images" and ROOT in table.schema.names:
@@ -220,18 +242,3 @@ class Bundle:
 
     def _path(self, name: str) -> Path:
         return inside(self.folder, name, self.folder / CARD)
-
-
-def _only_bundle(folder: Path) -> Path:
-    """`folder`, or the one bundle below it. Raises IntegrityError where it has none, or several."""
-    if os.path.lexists(folder / CARD):
-        return folder
-    cards = [*folder.glob(f"*/{CARD}"), *folder.glob(f"index/*/{CARD}")]
-    if len(cards) == 1:
-        return cards[0].parent
-    if not folder.is_dir():
-        raise IntegrityError(f"{folder} does not exist; give a folder that build-index wrote")
-    if not cards:
-        raise IntegrityError(f"{folder} is not a bundle: it has no {CARD}; give a folder that build-index wrote")
-    names = sorted(card.parent.relative_to(folder).as_posix() for card in cards)
-    raise IntegrityError(f"{folder} is not a bundle; it holds bundles: {', '.join(names)}: give {folder / names[-1]}")

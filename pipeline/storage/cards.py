@@ -24,6 +24,13 @@ class File(Form):
     sha256: Digits
 
 
+class PieceForm(Form):
+    """One file of an index in pieces: it has `rows` rows of the table, and `count` vectors, less those removed."""
+
+    rows: Count
+    count: Count
+
+
 class ShortlistForm(Form):
     nearest: Positive | None
     shortlist: Positive | None
@@ -60,6 +67,7 @@ class IndexForm(Form):
     build_seconds: Measure
     recall: Share = Field(alias="recall@10")
     shortlist: ShortlistForm | None = None
+    pieces: list[PieceForm] = []
 
 
 class Score(Form):

@@ -125,6 +125,20 @@ class Embeddings:
         """The vectors of some `images` or `sentences`, one item after another, not yet read."""
         return EmbeddedRows(self._chained(modality), self._places(modality, ids))
 
+    def parts_of(self, modality: str, ids: np.ndarray, rows: int) -> "list[EmbeddedPart]":
+        """The vectors of some `images` or `sentences`, in ascending order and of one each, in parts of at most `rows`
+        of them, each of which another process can read."""
+        bounds = self._chained(modality).bounds
+        return [self._part(modality, ids[first : first + rows], first, bounds) for first in range(0, len(ids), rows)]
+
+    def _part(self, modality: str, ids: np.ndarray, first: int, bounds: np.ndarray) -> "EmbeddedPart":
+        cuts, own = np.searchsorted(ids, bounds), []
+        for number in np.flatnonzero(np.diff(cuts)):
+            rows = ids[cuts[number] : cuts[number + 1]] - bounds[number]
+            dense = rows[-1] - rows[0] == len(rows) - 1
+            own.append((self.shards[number].path.absolute(), range(rows[0], rows[-1] + 1) if dense else rows))
+        return EmbeddedPart(modality, first, len(ids), tuple(own))
+
     def _places(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Where their vectors are in the concatenated shards."""
         if not self.multi_vector:
@@ -166,6 +180,26 @@ class EmbeddedRows:
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
         """The vectors (k, c) float32 in `rows` (k,)."""
         return self.vectors[self.places[rows]]
+
+
+@dataclass(frozen=True)
+class EmbeddedPart:
+    """`count` vectors of a `modality`, the first of which is row `first` of all: some rows of some shards, which are
+    read by whoever asks for their blocks."""
+
+    modality: str
+    first: int
+    count: int
+    shards: tuple[tuple[Path, range | np.ndarray], ...]
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """All of them in order, as (n_i, c) float32. Raises IntegrityError for a damaged shard."""
+        for path, rows in self.shards:
+            vectors = Shard(path, EMBEDDINGS)[self.modality]
+            for start in range(0, len(rows), BLOCK_ROWS):
+                own = rows[start : start + BLOCK_ROWS]
+                chosen = slice(own.start, own.stop) if isinstance(own, range) else own
+                yield np.asarray(vectors[chosen], np.float32)
 
 
 def read_vectors(path: Path, modality: str) -> np.ndarray:

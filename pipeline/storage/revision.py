@@ -70,6 +70,8 @@ class Revision:
             raise UsageError(f"{output} is a bundle to start from; give --output another folder")
         if any(name.endswith(".lists") for name in self.bundle.card["files"]):
             raise UsageError(f"{folder} has its inverted lists on disk, which cannot change; run build-index again")
+        if any(map(self.bundle.pieces, NUMBER)):
+            raise UsageError(f"{folder} is in pieces, which cannot change; run build-index again")
         self.embeddings, self.writer = embeddings, BundleWriter(output)
         self.cards: dict[str, dict[str, Any]] = {}
         self.outlines: dict[str, MultiVectors] = {}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -82,17 +83,33 @@ class PackedTable:
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
-        groups, unpacked = [self.schema.empty_table()], 0
-        for number in range(len(self._ends)):
-            groups.append(self._read_group(number))
-            unpacked += groups[-1].nbytes
-            self._require_modest(unpacked)
-        return pa.concat_tables(groups)
+        return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
-    def _read_group(self, number: int) -> pa.Table:
+    def groups(self) -> Iterator[pa.Table]:
+        """All rows in order, some thousands at a time."""
+        unpacked = 0
+        for number in range(len(self._ends)):
+            group = self._read_group(number)
+            unpacked += group.nbytes
+            self._require_modest(unpacked)
+            yield group
+
+    def find(self, column: str, values: np.ndarray) -> np.ndarray:
+        """(k,) the rows whose `column` has one of the whole numbers `values`; groups whose least and greatest value
+        exclude them all are not read."""
+        values, place, found = np.unique(values), self.schema.get_field_index(column), [np.empty(0, np.int64)]
+        for number, end in enumerate(self._ends):
+            told = self._file.metadata.row_group(number).column(place).statistics
+            bounds = (told.min, told.max) if told is not None and told.has_min_max else (values[0], values[-1])
+            if np.diff(np.searchsorted(values, bounds, "left")) or bounds[1] in values:
+                group = self._read_group(number, [column])[column].to_numpy()
+                found.append(np.flatnonzero(np.isin(group, values)) + end - len(group))
+        return np.concatenate(found)
+
+    def _read_group(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
         with self._refusing():
             # Arrow's threads abort some processes that end while they are still starting.
-            group = self._file.read_row_group(number, use_threads=False)
+            group = self._file.read_row_group(number, columns, use_threads=False)
             group.validate(full=True)
         return group
 

@@ -9,7 +9,10 @@ from pipeline.plan.needs import TORCH, Need, embeddings_mb, manifest_mb, network
 from pipeline.run import Inputs, Job, Run, Stage
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.config import Config
+    from stages.pieces import Pieces
 
 
 def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
@@ -23,7 +26,7 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
     from pipeline.storage.records import read_vocabulary
     from pipeline.storage.trees import ParseShards
     from stages.bundled import read_encoders, read_text_encoders, vocabulary_of
-    from stages.indices import add_indices, describe_training
+    from stages.indices import add_indices, add_table, describe_training
 
     config, layout, manifest = run.config, run.layout, run.manifest
     settings = config.index.model_copy(update={"on_disk": config.index.on_disk or on_disk})
@@ -45,9 +48,17 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
         parse = find_carried_parser(parameters, parses, layout.labels.path, *named)
 
     ids, writer = split_ids(manifest, settings.splits), BundleWriter(job.path)
-    about = add_indices(writer, embeddings, ids, settings, run.gpu)
+    workshop = layout.pieces(model).absolute()
+
+    def pieces(modality: str, rows: "np.ndarray") -> "Pieces":
+        from stages.pieces import Pieces
+
+        where = settings.piece, settings.worker_memory, run.sums, config.device, not settings.on_disk
+        return Pieces(workshop, embeddings, modality, rows, *where)
+
+    about = add_indices(writer, embeddings, ids, settings, run.gpu, pieces=pieces)
     for modality, rows in ids.items():
-        writer.add_table(f"{modality}.parquet", getattr(manifest, modality).take(rows))
+        add_table(writer, modality, getattr(manifest, modality).take(rows), about)
     writer.add_parameters(folder)
     if words:
         writer.add("vocabulary.json", read_bytes(words.path))
@@ -84,6 +95,10 @@ def build_index(run: Run, job: Job, model: str, on_disk: bool = False) -> None:
             "fingerprint": digest,
         }
     )
+    if workshop.exists():
+        from stages.pieces import remove_pieces
+
+        remove_pieces(workshop)
 
 
 def _reads_trees(config: "Config", model: str) -> bool:

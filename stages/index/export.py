@@ -54,7 +54,8 @@ def _read(bundle: "Bundle", modality: str) -> "ExportedSide":
     import numpy as np
 
     from pipeline.index.filtering import is_exact, reconstruct
-    from pipeline.index.format import METRICS, open_index, to_bytes
+    from pipeline.index.format import METRICS, to_bytes
+    from pipeline.index.opening import open_index
     from pipeline.storage.exports import ExportedSide
     from pipeline.storage.revision import is_removed
 
