@@ -28,8 +28,8 @@ def add_indices(
     says.
 
     Without sentences there is no index of them, and that of the images is measured with `queries` (q, c), other
-    sentences of the same space; where there are none either, with the images' own vectors. An index of more vectors
-    than `index.piece` is in pieces where `pieces(modality, ids)` says how these are made.
+    sentences of the same space; where there are none either, with the images' own vectors. Where there are more
+    images or sentences than `index.piece`, both are in pieces, if `pieces(modality, ids)` says how these are made.
     """
 
     from tqdm import tqdm
@@ -62,7 +62,7 @@ def add_indices(
             queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         place = MEMORY
-        if pieces and not several and len(ids[modality]) > settings.piece:
+        if pieces and not several and max(map(len, ids.values())) > settings.piece:
             place = pieces(modality, ids[modality])
         elif settings.on_disk:
             place = ListsFile(writer.place_for(f"{name}.lists"), f"{name}.lists")

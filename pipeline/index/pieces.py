@@ -35,18 +35,24 @@ def read_trained(data: bytes | memoryview) -> faiss.Index:
     return faiss.deserialize_index(np.frombuffer(data, np.uint8), faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE)
 
 
-def fill_piece(trained: bytes | memoryview, blocks: Iterable[np.ndarray], first: int) -> memoryview:
-    """The piece of the vectors in `blocks` (n_i, c), under the ids `first`, `first` + 1, ...
+def fill_piece(
+    trained: bytes | memoryview, blocks: Iterable[np.ndarray], first: int, onto: bytes | memoryview | None = None
+) -> memoryview:
+    """The piece of the vectors in `blocks` (n_i, c), under the ids `first`, `first` + 1, ..., behind those of the piece
+    `onto`, if there is one.
 
     `trained` are the bytes of the index. Raises IntegrityError naming a row that is not finite.
     """
     index = read_trained(trained)
-    adder = Adder(index)
+    adder, inverted = Adder(index), stages_of(index).inverted
+    if onto is not None:
+        inverted.invlists.merge_from(faiss.downcast_index(before := read_trained(onto)).invlists, 0)
+        inverted.ntotal = before.ntotal
     for block in blocks:
         require_finite("embeddings", "vectors", block)
         adder.add(block, np.arange(first, first + len(block)))
         first += len(block)
-    return _to_bytes(stages_of(index).inverted)
+    return _to_bytes(inverted)
 
 
 def shrink_piece(data: bytes | memoryview, ids: np.ndarray) -> memoryview:

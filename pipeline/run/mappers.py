@@ -54,6 +54,11 @@ class ShardTask:
     def of(cls, stage: Stage, run: Run, names: tuple[str, ...], again: bool) -> "ShardTask":
         return cls(stage.function.__module__, run.root.absolute(), names, again, uuid4().hex)
 
+    def key(self, number: int) -> str:
+        """What Dask calls the task of a shard; its pages show the stage and its names, which end before the call's."""
+        label = " ".join([self.module.rpartition(".")[2], *self.names]).replace("-", "_")
+        return f"{label}-{self.call}-{number}"
+
     def __call__(self, number: int) -> int:
         """Make one shard, unless a worker that died has committed it; returns its number."""
         run, stage, make = _opened(self)
@@ -143,7 +148,7 @@ def on_cluster(task: ShardTask, numbers: Sequence[int], scheduler: str, chosen: 
     """
     distributed = import_extra("distributed", "cluster")
     with _cluster(scheduler, chosen) as cluster, connect(cluster, scheduler) as client:
-        futures = client.map(task, list(numbers), pure=False, retries=0)
+        futures = client.map(task, list(numbers), key=list(map(task.key, numbers)), pure=False, retries=0)
         done = distributed.as_completed(futures, loop=client.loop)
         del futures
         for future in done:

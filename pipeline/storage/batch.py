@@ -52,9 +52,11 @@ class FileBatch:
         sweep(path.parent, path.name)
         return _temporary(path)
 
-    def adopt(self, path: Path) -> str:
-        """Take over what was written at `place_for(path)`; returns its sha256."""
+    def adopt(self, path: Path, sha256: str | None = None) -> str:
+        """Take over what was written at `place_for(path)`; returns its sha256, unless that is given."""
         temporary = self._written[path] = _temporary(path)
+        if sha256 is not None:
+            return sha256
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         return file_sha256(temporary)

@@ -108,6 +108,19 @@ class BundleWriter:
             if name not in but:
                 self.add(name, bundle.read(name))
 
+    def link(self, bundle: "Bundle", but: Collection[str]) -> None:
+        """The same without reading them, where the file system has links: readers check them against the card."""
+        for name, about in bundle.card["files"].items():
+            if name in but:
+                continue
+            try:
+                os.link(inside(bundle.folder, name, bundle.folder / CARD), self.place_for(name))
+            except OSError:
+                self.add(name, bundle.read(name))
+            else:
+                self._batch.adopt(self._path(name), about["sha256"])
+                self.files[name] = dict(about)
+
     def place_for(self, name: str) -> Path:
         """The temporary path where another library writes the file `name`, for `adopt` to take over."""
         return self._batch.place_for(self._path(name))

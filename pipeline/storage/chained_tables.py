@@ -17,7 +17,7 @@ from pipeline.storage.tables import PackedTable
 
 class ChainedTables:
     """The tables that `open_file(number)` gives, with `rows[number]` rows each, one after another, as one PackedTable;
-    a file is opened when one of its rows is asked for.
+    a file is opened when one of its rows is asked for. `file(number)` is one of them.
 
     Raises IntegrityError for a file with another number of rows, or other columns than the first.
     """
@@ -25,15 +25,15 @@ class ChainedTables:
     def __init__(self, open_file: Callable[[int], PackedTable], rows: Sequence[int]) -> None:
         self._open, self._rows, self._ends = open_file, rows, list(itertools.accumulate(rows))
         self.num_rows: int = self._ends[-1]
-        self._file = cache(self._checked)
+        self.file = cache(self._checked)
 
     @property
     def schema(self) -> pa.Schema:
-        return self._file(0).schema
+        return self.file(0).schema
 
     @property
     def path(self) -> Path:
-        return self._file(0).path
+        return self.file(0).path
 
     def _checked(self, number: int) -> PackedTable:
         table = self._open(number)
@@ -42,22 +42,22 @@ class ChainedTables:
         return table
 
     def unpack(self) -> pa.Table:
-        return pa.concat_tables([self._file(number).unpack() for number in range(len(self._rows))])
+        return pa.concat_tables([self.file(number).unpack() for number in range(len(self._rows))])
 
     def groups(self) -> Iterator[pa.Table]:
         """All rows in order, some thousands at a time."""
-        return itertools.chain.from_iterable(self._file(number).groups() for number in range(len(self._rows)))
+        return itertools.chain.from_iterable(self.file(number).groups() for number in range(len(self._rows)))
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order."""
-        found = []
-        for row in map(int, rows):
-            number = bisect.bisect_right(self._ends, row)
-            found += self._file(number).records([row - self._ends[number] + self._rows[number]])
+        rows, found = [int(row) for row in rows], []
+        for number, own in itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, row)):
+            start = self._ends[number] - self._rows[number]
+            found += self.file(number).records(row - start for row in own)
         return found
 
     def find(self, column: str, values: np.ndarray) -> np.ndarray:
         """(k,) the rows whose `column` has one of the whole numbers `values`."""
-        found = [self._file(number).find(column, values) for number in range(len(self._rows))]
+        found = [self.file(number).find(column, values) for number in range(len(self._rows))]
         starts = [end - rows for end, rows in zip(self._ends, self._rows, strict=True)]
         return np.concatenate([start + own for start, own in zip(starts, found, strict=True)])

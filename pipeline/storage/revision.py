@@ -71,7 +71,7 @@ class Revision:
         if any(name.endswith(".lists") for name in self.bundle.card["files"]):
             raise UsageError(f"{folder} has its inverted lists on disk, which cannot change; run build-index again")
         if any(map(self.bundle.pieces, NUMBER)):
-            raise UsageError(f"{folder} is in pieces, which cannot change; run build-index again")
+            raise UsageError(f"{folder} is in pieces; give one that is whole")
         self.embeddings, self.writer = embeddings, BundleWriter(output)
         self.cards: dict[str, dict[str, Any]] = {}
         self.outlines: dict[str, MultiVectors] = {}

@@ -98,7 +98,7 @@ class PackedTable:
         """(k,) the rows whose `column` has one of the whole numbers `values`; groups whose least and greatest value
         exclude them all are not read."""
         values, place, found = np.unique(values), self.schema.get_field_index(column), [np.empty(0, np.int64)]
-        for number, end in enumerate(self._ends):
+        for number, end in enumerate(self._ends if len(values) else ()):
             told = self._file.metadata.row_group(number).column(place).statistics
             bounds = (told.min, told.max) if told is not None and told.has_min_max else (values[0], values[-1])
             if np.diff(np.searchsorted(values, bounds, "left")) or bounds[1] in values:
@@ -119,10 +119,11 @@ class PackedTable:
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """Some rows, in the given order."""
-        found = []
+        found, read = [], None
         for row in map(int, rows):
             number = bisect.bisect_right(self._ends, row)
-            group = self._read_group(number)
+            if number != read:
+                group, read = self._read_group(number), number
             found += group.slice(row - self._ends[number] + group.num_rows, 1).to_pylist()
         return found
 

@@ -32,14 +32,21 @@ def command(root: Path | None, other: Path | None, config_path: Path | None, bun
     from pipeline.storage.embeddings import split_ids
     from pipeline.storage.revision import Revision
     from pipeline.storage.sources import ROOT
+    from stages import piece_upkeep
     from stages.inputs import read_bundled_embeddings
 
     if (root is None) == (other is None):
         raise UsageError("give either --run, the run of the bundle, or --from, another bundle of its model")
     more, log = {}, logging.getLogger(__name__)
+    pieces = bool(Bundle(bundle_folder).pieces("images"))
+    if pieces and other is not None:
+        raise UsageError(f"{bundle_folder} is in pieces, which take what is new in their run (--run), not a bundle")
     if root is not None:
         run = begin(root, config_path)
         whole, embeddings = run.config, read_bundled_embeddings(run, bundle_folder)
+        if pieces:
+            piece_upkeep.add(bundle_folder, output, run, embeddings)
+            return
         wanted = split_ids(run.manifest, whole.index.splits)
     else:
         whole, embeddings = config.load(config_path), JoinedBundles(Bundle(bundle_folder), Bundle(other), ROOT)

@@ -35,11 +35,15 @@ def command(
     from pipeline.storage.bundle import Bundle
     from pipeline.storage.revision import Revision
     from pipeline.storage.tables import read_numbers
+    from stages import piece_upkeep
     from stages.inputs import read_bundled_embeddings
 
     named = {*images, *(read_numbers(list_path) if list_path else ())}
     if not named:
         raise UsageError("no image is named; give --image or --list")
+    if Bundle(bundle_folder).pieces("images"):
+        piece_upkeep.remove(bundle_folder, output, np.array(sorted(named), np.int64))
+        return
     log = logging.getLogger(__name__)
     if root is not None:
         run = begin(root, config_path)

@@ -1,0 +1,156 @@
+"""Made-up vectors in shards to an index in pieces, and its answers from a process of its own.
+
+    python benchmarks/pieces.py [--vectors 1000000] [--dim 96] [--piece 250000] [--folder pieces]
+
+The vectors are those of benchmarks/index.py: images are indexed, sentences ask. What `build-index` does with more
+vectors than `index.piece` is done here without a manifest: candidates are measured on a sample, the best is trained,
+its pieces are made one after another, and it is tuned to a recall@10 of 0.90 against exact search in parts. Another
+process then opens the bundle and answers sentences that it was not tuned with, one at a time, with the rows of their
+answers.
+Prints one JSON line a step: seconds, of the processor, and the most memory of its process, with and without the mapped
+pages of files, which the system takes back when it needs them.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pipeline import runtime
+
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+import pyarrow as pa  # noqa: E402
+
+from pipeline.index.build import build_index  # noqa: E402
+from pipeline.index.gallery import open_gallery  # noqa: E402
+from pipeline.index.requirements import Requirements  # noqa: E402
+from pipeline.index.shard_search import search_parts  # noqa: E402
+from pipeline.index.tuning import questions_of  # noqa: E402
+from pipeline.storage.bundle import Bundle, BundleWriter, piece_file  # noqa: E402
+from pipeline.storage.embeddings import Embeddings  # noqa: E402
+from pipeline.storage.shards import EMBEDDINGS, Shard, shard_path, write_shard  # noqa: E402
+from stages.pieces import Pieces, remove_pieces  # noqa: E402
+
+SHARD, ASKED, FLOOR, MEMORY = 65536, 1000, 0.9, 2048
+
+
+class MadeUp(Embeddings):
+    """The shards of a folder, whose manifest nobody has written."""
+
+    def __init__(self, folder: Path) -> None:
+        names = sorted(folder.glob("shard-*.h5"))
+        self.shards, self.multi_vector = [Shard(path, EMBEDDINGS) for path in names], False
+        self.dim = self.shards[0]["images"].shape[1]
+        self.ids = np.arange(sum(shard.rows for shard in self.shards))
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {f"embeddings/{number:05d}": shard.fingerprint for number, shard in enumerate(self.shards)}
+
+
+def make(folder: Path, options: argparse.Namespace) -> dict:
+    """Images in shards of 65,536, and 2,000 sentences; see benchmarks/index.py for the clusters and correlations."""
+    dim, rng = options.dim, np.random.default_rng(0)
+    correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
+    coarse = 0.75 * rng.standard_normal((64, dim), dtype=np.float32)
+    fine = 0.5 * rng.standard_normal((4096, dim), dtype=np.float32) + coarse[np.arange(4096) % 64]
+
+    def views(count: int, rng: np.random.Generator) -> list[np.ndarray]:
+        latent = 0.43 * rng.standard_normal((count, dim), dtype=np.float32) + fine[rng.integers(4096, size=count)]
+        noisy = [
+            np.sqrt(correlation) * latent
+            + np.sqrt(1 - correlation) * rng.standard_normal((count, dim), dtype=np.float32)
+            for _ in range(2)
+        ]
+        weighted = [correlation * view for view in noisy]
+        return [view / np.linalg.norm(view, axis=1, keepdims=True) for view in weighted]
+
+    for number, first in enumerate(range(0, options.vectors, SHARD)):
+        images = views(min(SHARD, options.vectors - first), np.random.default_rng(number + 1))[0]
+        write_shard(
+            shard_path(folder, number), EMBEDDINGS, {"images": images}, rows=len(images), fingerprint=str(number)
+        )
+    np.save(folder / "sentences.npy", views(2 * ASKED, np.random.default_rng(2**40))[1])
+    return {"vectors": options.vectors}
+
+
+def build(folder: Path, options: argparse.Namespace) -> dict:
+    """The bundle, with an index of the images alone."""
+    embeddings, writer = MadeUp(folder), BundleWriter(folder / "bundle")
+    asked = Requirements(FLOOR, None, None, 200_000, "auto", 50_000, 100_000)
+    place = Pieces(folder / "work", embeddings, "images", embeddings.ids, options.piece, MEMORY, "local", "cpu", True)
+    queries = np.load(folder / "sentences.npy")[:ASKED]
+    rows = embeddings.rows_of("images", embeddings.ids)
+    built = build_index(rows, queries, "inner_product", asked, place=place)
+    told, first = place.deliver(writer, "images"), 0
+    writer.add("images.faiss", built.data)
+    for number, piece in enumerate(told["pieces"]):
+        ids = np.arange(first, first + piece["rows"])
+        table = {"image_id": ids, "path": [f"{one:09d}.jpg" for one in ids], "split": ["gallery"] * len(ids)}
+        table |= {"sha256": [f"{one:064x}" for one in ids], "member": pa.nulls(len(ids), pa.string())}
+        table |= {"offset": pa.nulls(len(ids), pa.int64()), "size": pa.nulls(len(ids), pa.int64())}
+        writer.add_table(piece_file("images", number, ".parquet"), pa.table(table))
+        first += piece["rows"]
+    card = {**built.card.to_dict(), **told}
+    about = {"kind": "global", "model": "made-up", "registered": "ncca", "metric": "inner_product", "data_root": "."}
+    about |= {"dim": options.dim, "images": card, "splits": ["gallery"], "encoders": {}, "fingerprint": "made-up"}
+    writer.commit({**about, "inputs": {"model": "made-up"}})
+    remove_pieces(folder / "work")
+    keys = ("factory", "nprobe", "recall@10", "queries_per_second", "latency_ms", "build_seconds", "bytes")
+    candidates = [one["factory"] for one in built.tradeoff["candidates"]]
+    return {**{key: card[key] for key in keys}, "pieces": len(told["pieces"]), "candidates": candidates}
+
+
+def answer(folder: Path, options: argparse.Namespace) -> dict:
+    """Open the bundle, and answer."""
+    start, bundle = time.perf_counter(), Bundle(folder / "bundle")
+    gallery, table = open_gallery(bundle, "images"), bundle.packed_table("images")
+    opened, queries = time.perf_counter() - start, np.load(folder / "sentences.npy")[ASKED:]
+    seconds, found = [], []
+    for query in queries[:200]:
+        start = time.perf_counter()
+        rows = gallery.search(query[None], 10).rows[0]
+        names = [record["path"] for record in table.records(rows)]
+        seconds.append(time.perf_counter() - start)
+        assert names == [f"{row:09d}.jpg" for row in rows]
+        found.append(rows)
+    memory = _memory()
+    parts = MadeUp(folder).parts_of("images", np.arange(len(gallery)), options.piece)
+    exact = questions_of(queries[:200], search_parts(queries[:200], parts, 100, "inner_product"), len(gallery))
+    right = (np.array(found)[:, :, None] == exact.right[:, None, :]).any(axis=2).mean()
+    milliseconds = [round(1000 * float(value), 1) for value in np.percentile(seconds, [50, 95])]
+    return {"open_seconds": opened, "median and p95 ms of an answer": milliseconds, "recall@10": right, **memory}
+
+
+def _memory() -> dict:
+    status = Path("/proc/self/status").read_text()
+    words = {"MiB": "VmHWM", "MiB of its own, now": "RssAnon"}
+    return {told: int(status.split(f"{name}:")[1].split()[0]) // 1024 for told, name in words.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=96)
+    parser.add_argument("--piece", type=int, default=250_000)
+    parser.add_argument("--folder", type=Path, default=Path("pieces"))
+    parser.add_argument("--step", choices=["make", "build", "answer"])
+    options = parser.parse_args()
+    if options.step is None:
+        shutil.rmtree(options.folder, ignore_errors=True)
+        for step in ("make", "build", "answer"):
+            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--step", step], check=True)
+        return
+    start = time.perf_counter()
+    found = {"make": make, "build": build, "answer": answer}[options.step](options.folder, options)
+    taken = {"seconds": time.perf_counter() - start, "of the processor": time.process_time()}
+    print(json.dumps({"step": options.step, **taken, **_memory(), **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
